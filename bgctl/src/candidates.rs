@@ -117,6 +117,10 @@ fn programs(begin: &str) -> BTreeSet<String> {
 }
 
 fn daemon() -> Option<Client> {
+    // Another machine is not asked while somebody types, and the tasks of this one are not meant.
+    if std::env::var_os("BGD_HOST").is_some_and(|host| !host.is_empty()) {
+        return None;
+    }
     let mut client = Client::connect_within(&SocketPath::from_env().ok()?, PATIENCE).ok()?;
     client.wait_at_most(PATIENCE);
     Some(client)

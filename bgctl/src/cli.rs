@@ -148,6 +148,8 @@ verbs! {
     Inbox(InboxArgs) = "inbox", "Print a session's notifications about its tasks";
     /// Parent sessions.
     Session(SessionArgs) = "session", "Print the current parent session, or end one";
+    /// The daemon for another machine.
+    Dial(DialArgs) = "dial", "Join standard input and output to the daemon's socket (what -H runs on the other machine)";
     /// The daemon itself.
     Daemon(DaemonArgs) = "daemon", "Start, stop or inspect the daemon";
     /// Shell completions.
@@ -166,6 +168,12 @@ pub struct Globals {
     /// Socket of the daemon [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
     #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
+    /// Talk to the daemon of another machine by ssh [default: $BGD_HOST, else this machine]
+    #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST", conflicts_with = "socket", value_hint = clap::ValueHint::Hostname)]
+    pub host: Option<String>,
+    /// With --host: give up if it can't be reached within this time
+    #[arg(long, global = true, value_name = "TIME", value_parser = crate::duration::parse_ms, default_value = "30s")]
+    pub connect_timeout: u64,
     /// Do not start a daemon if none is running
     #[arg(long, global = true)]
     pub no_start: bool,

@@ -2,13 +2,14 @@
 
 use std::io::{self, BufWriter, Stdout, Write as _};
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use bgd_shared::request::Method;
 use serde::Serialize;
 
 use crate::cli::Globals;
 use crate::failure::Failure;
-use crate::link::Link;
+use crate::link::{Host, Link, Options, Target};
 use crate::render::json;
 use crate::render::look::Colours;
 
@@ -22,10 +23,43 @@ pub struct Context {
 }
 
 impl Context {
-    /// Creates a context without connecting or printing anything.
-    pub fn new(globals: Globals) -> Self {
-        // Programs can read lost tasks from `daemon status`, so `--json` prints no loss message.
-        let link = Link::new(globals.socket.clone(), !globals.no_start, !globals.json);
+    /// Creates a context without a connection, for the daemon that the options or the environment name.
+    ///
+    /// # Errors
+    /// They name something that can't be a host.
+    pub fn new(globals: Globals) -> Result<Self, Failure> {
+        let host = match (&globals.host, &globals.socket) {
+            (Some(host), _) => Some(host.clone()),
+            // A socket on the command line is on this machine.
+            (None, Some(_)) => None,
+            (None, None) => host_of_environment()?,
+        };
+        let target = match host {
+            Some(host) => Target::There(Host::new(host)?),
+            None => Target::Here(globals.socket.clone()),
+        };
+        Ok(Self::to(target, globals))
+    }
+
+    /// Creates a context for the daemon of this machine, whatever the environment says.
+    ///
+    /// # Errors
+    /// The options name another machine.
+    pub fn here(globals: Globals) -> Result<Self, Failure> {
+        if globals.host.is_some() {
+            return Err(Failure::usage("--host can't be combined with `dial`, which is run on that host"));
+        }
+        Ok(Self::to(Target::Here(globals.socket.clone()), globals))
+    }
+
+    fn to(target: Target, globals: Globals) -> Self {
+        let link = Link::new(Options {
+            target,
+            starts: !globals.no_start,
+            // Programs find what was lost in `daemon status`.
+            reports: !globals.json,
+            connect_timeout: Duration::from_millis(globals.connect_timeout),
+        });
         Self { globals, link, out: BufWriter::new(io::stdout()) }
     }
 
@@ -88,4 +122,11 @@ impl Context {
         self.flush()?;
         Ok(self.out.get_ref().as_fd().try_clone_to_owned()?.into())
     }
+}
+
+/// `$BGD_HOST`; empty counts as unset.
+fn host_of_environment() -> Result<Option<String>, Failure> {
+    let Some(host) = std::env::var_os("BGD_HOST").filter(|host| !host.is_empty()) else { return Ok(None) };
+    // Going on with this machine instead could cancel the wrong tasks.
+    host.into_string().map(Some).map_err(|_| Failure::usage("BGD_HOST is not UTF-8"))
 }

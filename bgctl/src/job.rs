@@ -12,6 +12,7 @@ use nix::sys::stat::{Mode, umask};
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::Link;
 use crate::session;
 
 /// The longest description made from a prompt, in characters.
@@ -35,29 +36,64 @@ pub enum Work {
     },
 }
 
-/// Builds the submit parameters that all verbs share. `socket` is the daemon's socket if the command line named one.
+/// The machine that a job runs on.
+#[derive(Clone, Debug)]
+pub enum Machine {
+    /// This one, with the daemon's socket if the command line gave it.
+    This(Option<String>),
+    /// Another one.
+    Another,
+}
+
+impl Machine {
+    /// The machine of the daemon.
+    ///
+    /// # Errors
+    /// The path of its socket can't be one.
+    pub fn of(link: &Link) -> Result<Self, Failure> {
+        Ok(if link.is_remote() { Self::Another } else { Self::This(link.named_socket()?) })
+    }
+}
+
+/// The params of a submit, without those that only one verb has. A task on this machine inherits everything from this
+/// process; one on another machine inherits it from `bgctl dial` there, and begins in the home folder.
 ///
 /// # Errors
-/// The folder can't be determined, or the command is empty.
-pub fn params(args: JobArgs, work: Work, socket: Option<String>) -> Result<SubmitParams, Failure> {
-    let mut set = args.env;
-    if let Some(socket) = socket {
-        // Calls that the task itself makes with bgctl go to the same daemon.
-        set.push(("BGD_SOCKET".to_owned(), socket));
-    }
-    let terminal = session::terminal();
+/// The folder can't be determined, or no command was given.
+pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParams, Failure> {
     let common = SubmitParams {
         description: args.description,
-        session: session::key_at(args.session, terminal.as_ref()),
         channel: args.channel,
-        terminal,
-        cwd: Some(folder(args.cwd.as_deref())?.into()),
-        env: Some(environment(set)),
-        umask: Some(own_umask()),
-        rlimits: rlimit::of_this_process(),
         time_limit_ms: args.time_limit,
         tags: args.tags,
         ..SubmitParams::default()
+    };
+    let common = match machine {
+        Machine::Another => SubmitParams {
+            session: session::key(args.session, true),
+            inherit: true,
+            cwd: args.cwd.map(|folder| OsString::from(folder).into()),
+            env: (!args.env.is_empty()).then(|| Env(args.env.into_iter().map(variable).collect())),
+            ..common
+        },
+        Machine::This(socket) => {
+            let mut set = args.env;
+            if let Some(socket) = socket {
+                // If the task itself calls bgctl, that goes to the same daemon.
+                set.push(("BGD_SOCKET".to_owned(), socket));
+                set.push(("BGD_HOST".to_owned(), String::new()));
+            }
+            let terminal = session::terminal();
+            SubmitParams {
+                session: session::key_at(args.session, terminal.as_ref()),
+                terminal,
+                cwd: Some(folder(args.cwd.as_deref())?.into()),
+                env: Some(environment(set)),
+                umask: Some(own_umask()),
+                rlimits: rlimit::of_this_process(),
+                ..common
+            }
+        }
     };
     Ok(match work {
         Work::Argv(words) if words.first().is_none_or(|program| program.is_empty()) => {
@@ -104,9 +140,13 @@ fn environment(set: Vec<(String, String)>) -> Env {
     let mut all = own.0.into_vec();
     for (name, value) in set {
         all.retain(|(known, _)| **known != *name);
-        all.push((name.into(), value.into()));
+        all.push(variable((name, value)));
     }
     Env(all.into())
+}
+
+fn variable((name, value): (String, String)) -> (Box<str>, OsText) {
+    (name.into(), value.into())
 }
 
 /// Returns the file mode creation mask. Reading it requires setting it; no other thread is running that could notice.
@@ -120,8 +160,26 @@ fn own_umask() -> u32 {
 mod tests {
     use super::*;
 
+    #[test]
+    fn r140_a_command_for_another_machine_inherits_what_is_there() {
+        let args = JobArgs {
+            env: vec![("NEW".into(), "x=y".into())],
+            cwd: Some("sub/./folder".into()),
+            ..JobArgs::default()
+        };
+        let params = params(args, Work::Shell("make".into()), Machine::Another).unwrap();
+        assert!(
+            params.inherit
+                && params.terminal.is_none()
+                && params.umask.is_none()
+                && params.rlimits.is_empty()
+        );
+        assert_eq!(params.cwd, Some("sub/./folder".into()));
+        assert_eq!(params.env.unwrap().0.to_vec(), [("NEW".into(), "x=y".into())]);
+    }
+
     fn with(args: JobArgs, work: Work) -> SubmitParams {
-        params(args, work, Some("/run/s".into())).unwrap()
+        params(args, work, Machine::This(Some("/run/s".into()))).unwrap()
     }
 
     #[test]

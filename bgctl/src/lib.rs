@@ -67,14 +67,24 @@ pub fn main() -> ExitCode {
     }
     let json = asks_for_json(&args);
     let code = match cli::parse(args, pick::is_interactive()) {
-        Ok((globals, verb)) => {
-            let mut context = Context::new(globals);
-            let outcome = commands::run(verb, &mut context);
-            finish(outcome, &mut context, json)
-        }
+        Ok((globals, verb)) => match context_of(&verb, globals) {
+            Ok(mut context) => {
+                let outcome = commands::run(verb, &mut context);
+                finish(outcome, &mut context, json)
+            }
+            Err(failure) => {
+                failure.tell(json);
+                failure.code
+            }
+        },
         Err(error) => usage(&error, json),
     };
     code.into()
+}
+
+/// `dial` is the other end of a `--host`, and goes no further.
+fn context_of(verb: &cli::Verb, globals: cli::Globals) -> Result<Context, Failure> {
+    if matches!(verb, cli::Verb::Dial(_)) { Context::here(globals) } else { Context::new(globals) }
 }
 
 /// Flushes buffered output and reports a failure.
@@ -87,6 +97,7 @@ fn finish(outcome: Result<Code, Failure>, context: &mut Context, json: bool) -> 
     match outcome {
         Ok(code) => code,
         Err(failure) => {
+            let failure = context.link.name_host(failure);
             failure.tell(json);
             failure.code
         }

@@ -56,7 +56,7 @@ pub fn is_interactive() -> bool {
 /// # Errors
 /// A name matches no task, or the daemon can't be asked.
 pub fn chosen(names: Vec<Name>, select: SelectArgs, context: &mut Context) -> Result<Chosen, Failure> {
-    if let Some(matching) = matching(select)? {
+    if let Some(matching) = matching(select, context.link.is_remote())? {
         return Ok(Chosen::Matching(matching));
     }
     // A batch may have more tasks than fit into one request.
@@ -70,20 +70,20 @@ pub fn chosen(names: Vec<Name>, select: SelectArgs, context: &mut Context) -> Re
 ///
 /// # Errors
 /// `.` was given, but this process has no parent session.
-pub fn matching(select: SelectArgs) -> Result<Option<Matching>, Failure> {
+pub fn matching(select: SelectArgs, is_remote: bool) -> Result<Option<Matching>, Failure> {
     if select.is_empty() {
         return Ok(None);
     }
-    selected(select).map(Some)
+    selected(select, is_remote).map(Some)
 }
 
 /// Returns the filter for the selection options, which may be empty.
 ///
 /// # Errors
 /// `.` was given, but this process has no parent session.
-pub fn selected(select: SelectArgs) -> Result<Matching, Failure> {
+pub fn selected(select: SelectArgs, is_remote: bool) -> Result<Matching, Failure> {
     let SelectArgs { tags, group, batch, session, status } = select;
-    Ok(Matching { session: session::named(session)?, group, batch, tags, status })
+    Ok(Matching { session: session::named(session, is_remote)?, group, batch, tags, status })
 }
 
 /// Resolves names in the given order; the tasks of a batch are in submission order.
@@ -169,7 +169,7 @@ pub fn implied(context: &mut Context) -> Result<TaskRef, Failure> {
 /// # Errors
 /// A name matches no task, or the daemon can't be asked.
 pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
-    let Some(matching) = matching(select)? else {
+    let Some(matching) = matching(select, context.link.is_remote())? else {
         return match name {
             Some(name) => all(vec![name], context),
             None => implied(context).map(|id| vec![id]),
@@ -206,7 +206,7 @@ fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
     if wanted == 0 {
         return Ok(Vec::new());
     }
-    let session = session::this().map_err(|failure| {
+    let session = session::this(context.link.is_remote()).map_err(|failure| {
         failure.hint("@ is the latest task of a session: set BGD_SESSION, or give the id of the task")
     })?;
     let mut params =

@@ -25,7 +25,7 @@ const SHOWN_CHARS: usize = 80;
 /// # Errors
 /// The command is a whole line in quotes that matches no program; `code` is the verb's exit code for this.
 pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String>, Failure> {
-    let Some(folder) = &params.cwd else { return Ok(Vec::new()) };
+    let Some(folder) = params.cwd.as_ref().filter(|_| !params.inherit) else { return Ok(Vec::new()) };
     let folder = Path::new(OsStr::from_bytes(folder.as_bytes()));
     if !folder.is_dir() {
         let shown = shown(&folder.to_string_lossy());
@@ -87,7 +87,7 @@ fn is_name(word: &str) -> bool {
 /// # Errors
 /// The folder can't be entered.
 pub fn folder(params: &SubmitParams) -> Result<(), Failure> {
-    let Some(folder) = &params.cwd else { return Ok(()) };
+    let Some(folder) = params.cwd.as_ref().filter(|_| !params.inherit) else { return Ok(()) };
     let path = Path::new(OsStr::from_bytes(folder.as_bytes()));
     // The trailing slash makes the check fail for anything but a folder.
     let Err(error) = access(&path.join(""), AccessFlags::X_OK) else { return Ok(()) };

@@ -65,8 +65,13 @@ impl Remote<'_> {
     /// The daemon refuses, or standard output can't be written.
     pub fn print_all(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
         let mut offset = offset;
-        while let Step::More(next) = self.step(context, offset)? {
-            offset = next;
+        self.print_from(context, &mut offset)
+    }
+
+    /// Prints from `offset`, which it advances.
+    fn print_from(&self, context: &mut Context, offset: &mut i64) -> Result<Code, Failure> {
+        while let Step::More(next) = self.step(context, *offset)? {
+            *offset = next;
         }
         Ok(Code::OK)
     }
@@ -76,22 +81,32 @@ impl Remote<'_> {
     /// # Errors
     /// The daemon refuses or is gone, or standard output can't be written.
     pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
-        let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
-        let mut events = Listener::new(context.link.existing()?, params)?;
         let mut offset = offset;
         loop {
-            match self.step(context, offset)? {
-                Step::More(next) => offset = next,
+            match self.follow_from(context, &mut offset) {
+                Err(failure) => context.link.recover(failure)?,
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Follows on one connection, from `offset`, which it advances.
+    fn follow_from(&self, context: &mut Context, offset: &mut i64) -> Result<Code, Failure> {
+        let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
+        let mut events = Listener::new(context.link.existing()?, params)?;
+        loop {
+            match self.step(context, *offset)? {
+                Step::More(next) => *offset = next,
                 Step::End => return Ok(Code::OK),
                 Step::Nothing(next) => {
-                    offset = next;
+                    *offset = next;
                     context.flush()?;
                     // An agent's task may have been resumed since, so that its output has no end yet. Following stops
                     // here regardless.
                     if let Heard::Event(event) = events.next()?
                         && event.kind.is_terminal()
                     {
-                        return self.print_all(context, offset);
+                        return self.print_from(context, offset);
                     }
                 }
             }

@@ -34,6 +34,8 @@ pub struct LineQuery {
     pub since: i64,
     /// Deadline; `None` waits indefinitely.
     pub until: Option<Instant>,
+    /// Whether the output may be read from its file: the daemon is on this machine.
+    pub reads_files: bool,
 }
 
 /// How a wait ended.
@@ -88,7 +90,7 @@ enum Source {
 /// # Errors
 /// The task or the daemon is gone, or the output can't be read.
 pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_>) -> Result<Found, Failure> {
-    let LineQuery { id, pattern, since, until } = sought;
+    let LineQuery { id, pattern, since, until, reads_files } = sought;
     let mut news = Listener::of(news, &[id])?;
     // The task may have ended before the subscription began.
     let mut task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
@@ -97,7 +99,7 @@ pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_
     let mut is_stopped = false;
     loop {
         if matches!(source, Source::Nothing) && task.has_begun() {
-            source = open(&task, since)?;
+            source = if reads_files { open(&task, since)? } else { Source::Daemon(since) };
         }
         let has_ended = !task.status.is_active();
         let mut line = look(&mut source, &mut search, id, client)?;

@@ -3,6 +3,8 @@
 use bgd_shared::proc::ProcessStat;
 use bgd_shared::request::OriginTerminal;
 
+use nix::sys::utsname::uname;
+
 use crate::failure::Failure;
 
 /// Names the parent session of this process where a session key is expected.
@@ -10,30 +12,43 @@ const THIS: &str = ".";
 
 /// Returns the parent session key: the given one, else `$BGD_SESSION` (empty for none), else one derived from the
 /// terminal, if any: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
-pub fn key(named: Option<String>) -> Option<String> {
-    key_at(named, terminal().as_ref())
+pub fn key(named: Option<String>, is_remote: bool) -> Option<String> {
+    let found = terminal().map(|terminal| {
+        let key = found(&terminal);
+        if is_remote { format!("from:{}:{key}", this_machine()) } else { key }
+    });
+    chosen(named, found)
 }
 
 /// Like [`key`], for a terminal that was already looked up.
 pub fn key_at(named: Option<String>, terminal: Option<&OriginTerminal>) -> Option<String> {
+    chosen(named, terminal.map(found))
+}
+
+fn chosen(named: Option<String>, found: Option<String>) -> Option<String> {
     let key = named.filter(|key| key != THIS).or_else(|| std::env::var("BGD_SESSION").ok());
-    key.or_else(|| terminal.map(found)).filter(|key| !key.is_empty())
+    key.or(found).filter(|key| !key.is_empty())
+}
+
+/// The name of this machine: on another one, a terminal's key alone could be that of a terminal there.
+fn this_machine() -> String {
+    uname().map(|system| system.nodename().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Returns the given parent session, if any; `.` is that of this process.
 ///
 /// # Errors
 /// `.` was given, but this process has no parent session.
-pub fn named(named: Option<String>) -> Result<Option<String>, Failure> {
-    named.map(|key| if key == THIS { this() } else { Ok(key) }).transpose()
+pub fn named(named: Option<String>, is_remote: bool) -> Result<Option<String>, Failure> {
+    named.map(|key| if key == THIS { this(is_remote) } else { Ok(key) }).transpose()
 }
 
 /// Returns the parent session of this process.
 ///
 /// # Errors
 /// There is none.
-pub fn this() -> Result<String, Failure> {
-    key(None).ok_or_else(|| {
+pub fn this(is_remote: bool) -> Result<String, Failure> {
+    key(None, is_remote).ok_or_else(|| {
         Failure::usage("no parent session: $BGD_SESSION is unset or empty, and there is no terminal")
             .hint("give the key of the parent session, or set BGD_SESSION")
     })
@@ -97,10 +112,10 @@ mod tests {
 
     #[test]
     fn what_is_named_is_taken_as_it_is() {
-        assert_eq!(named(None), Ok(None));
-        assert_eq!(named(Some("discord:4711".into())), Ok(Some("discord:4711".into())));
-        assert_eq!(key(Some("discord:4711".into())).as_deref(), Some("discord:4711"));
-        assert_eq!(key(Some(String::new())), None);
+        assert_eq!(named(None, false), Ok(None));
+        assert_eq!(named(Some("discord:4711".into()), false), Ok(Some("discord:4711".into())));
+        assert_eq!(key(Some("discord:4711".into()), true).as_deref(), Some("discord:4711"));
+        assert_eq!(key(Some(String::new()), false), None);
     }
 
     #[test]

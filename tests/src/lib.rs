@@ -26,6 +26,7 @@ mod daemon;
 pub mod docs;
 pub mod executable;
 pub mod fake_acp;
+pub mod far;
 pub mod handed;
 pub mod hooks;
 pub mod http;

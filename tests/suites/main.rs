@@ -82,6 +82,7 @@ mod place;
 mod protocol;
 mod ready;
 mod real_agents;
+mod remote;
 mod rerun;
 mod run;
 mod run_agent;

@@ -460,6 +460,17 @@ pub enum DaemonVerb {
     Reload,
 }
 
+/// Arguments of `dial`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  ssh far bgctl dial                  a connection to the daemon of the machine far
+
+`bgctl -H far VERB` runs this over there. It starts a daemon if none is running, then
+carries requests and answers, one JSON object per line (bgd-protocol(7)), until one of
+the two sides closes the connection.")]
+pub struct DialArgs {}
+
 /// Arguments of `completions`.
 #[derive(Args, Debug)]
 #[command(after_help = "\

@@ -55,15 +55,13 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     };
     let (ids, matching) = chosen.split();
     let has_status = matching.as_ref().is_none_or(|matching| !matching.status.is_empty());
-    let params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
-    let takes = args.timeout.0.map(Duration::from_millis);
+    let mut params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
     // Progress is for people; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
-    let result = if is_shown {
-        watched(&params, takes, context)?
-    } else {
-        context.link.exchange(|client| client.call_within::<TaskBlock>(&params, takes))?
-    };
+    if context.link.is_remote() && params.matching.is_some() {
+        fix_selection(&mut params, context)?;
+    }
+    let result = waited(params, is_shown, context)?;
     if result.tasks.is_empty() && !has_status {
         return Err(Failure::new(Code::NO_TASK, "task_not_found", "no task matches")
             .hint("`bgctl list` with the same options shows the matching tasks"));
@@ -90,6 +88,38 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         BlockUntil::Ended if args.exit_code => own_code(&result),
         BlockUntil::Ended => code(&result),
     })
+}
+
+/// Waits, also over lost connections to another machine, and shows progress if that is wanted.
+fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<BlockResult, Failure> {
+    let mut params = params;
+    let deadline = params.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+    loop {
+        let takes = params.timeout_ms.map(Duration::from_millis);
+        let outcome = if is_shown {
+            watched(&params, takes, context)
+        } else {
+            context.link.exchange(|client| client.call_within::<TaskBlock>(&params, takes))
+        };
+        match outcome {
+            Err(failure) => context.link.recover(failure)?,
+            answered => return answered,
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        params.timeout_ms = left.and_then(|left| u64::try_from(left.as_millis()).ok());
+    }
+}
+
+/// Replaces a selection by the ids of its tasks: after a lost connection (R142), tasks that have ended meanwhile would
+/// no longer match. A selection without tasks stays as it is.
+fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<(), Failure> {
+    let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
+    let seen = context.call::<TaskBlock>(&look)?;
+    if !seen.tasks.is_empty() {
+        params.ids = seen.tasks.iter().map(|task| task.id.into()).collect();
+        params.matching = None;
+    }
+    Ok(())
 }
 
 /// Waits while showing progress. Progress is queried on a separate connection; only the wait itself decides the

@@ -20,7 +20,11 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     // `--all` alone or with only `--session` has a request form of its own.
     let only_session = SelectArgs { session: args.select.session.clone(), ..SelectArgs::default() };
     let params = if args.all && args.select == only_session {
-        CancelParams { all: true, session: session::named(args.select.session)?, ..common }
+        CancelParams {
+            all: true,
+            session: session::named(args.select.session, context.link.is_remote())?,
+            ..common
+        }
     } else {
         match pick::chosen(args.ids, args.select, context)? {
             Chosen::Ids(ids) => CancelParams { ids, ..common },

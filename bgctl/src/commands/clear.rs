@@ -17,7 +17,7 @@ use crate::session;
 pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut select = args.select;
     let named = select.session.take();
-    let chosen = match (args.ids.is_empty(), pick::matching(select)?) {
+    let chosen = match (args.ids.is_empty(), pick::matching(select, context.link.is_remote())?) {
         (true, matching) => matching.map(Chosen::Matching),
         (false, _) => Some(pick::chosen(args.ids, SelectArgs::default(), context)?),
     };
@@ -28,9 +28,9 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         None => false,
     };
     let (session, is_implied) = match named {
-        Some(named) => (session::named(Some(named))?, false),
+        Some(named) => (session::named(Some(named), context.link.is_remote())?, false),
         None if names_tasks || args.all_sessions => (None, false),
-        None => (Some(current()?), true),
+        None => (Some(current(context.link.is_remote())?), true),
     };
     let common = ClearParams { session: session.clone(), all: args.all, ..ClearParams::default() };
     let params = match chosen {
@@ -69,8 +69,8 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
 
 /// Returns the default session: only the caller's own, so that a forgotten or empty argument never removes tasks of
 /// others.
-fn current() -> Result<String, Failure> {
-    session::this().map_err(|failure| {
+fn current(is_remote: bool) -> Result<String, Failure> {
+    session::this(is_remote).map_err(|failure| {
         failure.hint("give task ids, or --session KEY; --all-sessions clears every session")
     })
 }

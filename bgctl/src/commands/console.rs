@@ -18,6 +18,7 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         return Err(Failure::usage("--json can't be combined with `console`, which is interactive"));
     }
+    context.link.only_here("the console")?;
     let key = context.link.exchange(|client| {
         let asked = ask_for_key(client, args.key)?;
         await_key(client, asked)

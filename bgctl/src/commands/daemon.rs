@@ -29,7 +29,11 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
 fn start(context: &mut Context) -> Result<Code, Failure> {
     let (mut client, started) = match context.link.running()? {
         Some(client) => (client, Started::Before),
-        None => link::start_daemon(&context.link.socket()?)?,
+        None => match context.link.host() {
+            // Dialling starts it.
+            Some(_) => (context.link.connected()?, Started::ByUs { lost: 0 }),
+            None => link::start_daemon(&context.link.socket()?)?,
+        },
     };
     context.link.report_loss(started);
     let hello = hello(&mut client)?;
@@ -55,6 +59,7 @@ fn hello(client: &mut Client) -> Result<HelloResult, Failure> {
 
 /// Stops the daemon and starts another one. First prints which tasks that ends.
 fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
+    context.link.only_here("daemon restart")?;
     // Must come first: later the tasks would be gone and no daemon could start.
     link::check_config().map_err(|failure| Failure {
         message: format!("nothing was stopped: {}", failure.message),

@@ -27,7 +27,7 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
         None => (None, None),
     };
     let ids = pick::all(args.tasks, context)?;
-    let wanted = pick::matching(args.select)?.unwrap_or_default();
+    let wanted = pick::matching(args.select, context.link.is_remote())?.unwrap_or_default();
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
     let begun = told(context.link.exchange(|client| subscribe(client, &params))?)?;
     params.instance = Some(begun.instance.clone());
@@ -39,7 +39,7 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
         };
         match passed {
             Ok(()) => {}
-            Err(failure) if failure.kind == "connection_lost" => reconnect(&params, context)?,
+            Err(failure) if failure.kind == "connection_lost" => reconnect(failure, &params, context)?,
             Err(failure) => return Err(failure),
         }
     }
@@ -80,7 +80,11 @@ fn next(context: &mut Context) -> Result<News, Failure> {
 }
 
 /// Resumes after the last printed line if the same daemon is still running (R26).
-fn reconnect(params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
+fn reconnect(lost: Failure, params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
+    if context.link.is_remote() {
+        context.link.recover(lost)?;
+        return told(context.link.exchange(|client| subscribe(client, params))?).map(drop);
+    }
     if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
         return told(outcome).map(drop);
     }

@@ -21,6 +21,7 @@ const ARGUMENTS_BYTES: u64 = 4096;
 
 /// Hands the process over, then prints the daemon's message for the user.
 pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
+    context.link.only_here("handing over a process")?;
     let pidfd = open(args.pid)?;
     let named = [
         (HandoffStream::Stdout, "--stdout", args.stdout),
@@ -42,7 +43,7 @@ pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
         description: description.unwrap_or_else(|| command_of(args.pid)),
         argv: None,
         started_at: None,
-        session: session::key(args.session),
+        session: session::key(args.session, false),
         channel: args.channel,
         terminal: session::terminal(),
         tags: args.tags,

@@ -52,9 +52,9 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.all_sessions {
         return of_all_sessions(args, context);
     }
-    let session = match session::named(args.session.clone())? {
+    let session = match session::named(args.session.clone(), context.link.is_remote())? {
         Some(named) => named,
-        None => session::this()?,
+        None => session::this(context.link.is_remote())?,
     };
     let mut reading = Reading::new(session, args);
     let (instance, page) = context.link.exchange(|client| {
@@ -114,6 +114,12 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
         }
         let wait_ms = match taken {
             Ok(()) => DURATION_MS,
+            Err(failure) if context.link.is_remote() => {
+                context.link.recover(failure)?;
+                let hello = context.call::<Hello>(&HelloParams::default())?;
+                reading.adopt(hello.instance, context.json());
+                0
+            }
             Err(failure) if ENDS.contains(&failure.kind) => {
                 reading.go_on(context)?;
                 0
@@ -168,8 +174,14 @@ impl Reading {
             }
             daemon_watch.wait()?;
         };
+        self.adopt(instance, context.json());
+        Ok(())
+    }
+
+    /// Continues with this daemon. If it is another one than before, says so, and starts from its first item.
+    fn adopt(&mut self, instance: String, json: bool) {
         if instance != self.instance {
-            let text = if context.json() {
+            let text = if json {
                 serde_json::to_string(&Anew { instance: &instance }).unwrap_or_default()
             } else {
                 "bgctl: the daemon was restarted; unacknowledged notifications are lost".to_owned()
@@ -177,7 +189,6 @@ impl Reading {
             let _ = writeln!(io::stderr(), "{text}");
             (self.instance, self.after, self.lost) = (instance, 0, 0);
         }
-        Ok(())
     }
 
     fn params(&self, wait_ms: u64) -> InboxReadParams {

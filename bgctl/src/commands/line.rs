@@ -49,7 +49,13 @@ pub struct Wanted {
 pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let id = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task.id;
-    let sought = LineQuery { id, pattern: wanted.pattern, since: wanted.since.unwrap_or(0), until };
+    let sought = LineQuery {
+        id,
+        pattern: wanted.pattern,
+        since: wanted.since.unwrap_or(0),
+        until,
+        reads_files: !context.link.is_remote(),
+    };
     let news = context.link.existing()?;
     match seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })? {
         Found::Line(line) => found(line, context),

@@ -23,7 +23,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("--limit must be 1 or more"));
     }
     let quiet = args.quiet;
-    let asked = ListParams::from(pick::selected(args.select)?);
+    let asked = ListParams::from(pick::selected(args.select, context.link.is_remote())?);
     let is_narrowed = !asked.tags.is_empty() || asked.group.is_some() || asked.batch.is_some();
     let result = fetch(&asked, wanted, context)?;
     if context.json() {

@@ -14,6 +14,7 @@ const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from
 
 /// Serves until standard input ends.
 pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
+    context.link.only_here("the MCP server")?;
     if io::stdin().is_terminal() {
         // Standard error may be closed.
         let _ = writeln!(io::stderr(), "{FOR_AGENTS}");

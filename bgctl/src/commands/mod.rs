@@ -10,6 +10,7 @@ mod completions;
 #[cfg(feature = "console")]
 mod console;
 mod daemon;
+mod dial;
 mod edit;
 mod events;
 mod group;
@@ -77,6 +78,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Inbox(args) => inbox::run(&args, context),
         Verb::Session(args) => session::run(args, context),
         Verb::Daemon(args) => daemon::run(&args, context),
+        Verb::Dial(_) => dial::run(context),
         Verb::Completions(args) => completions::run(&args, context),
         Verb::ShellInit(args) => shell_init::run(&args, context),
     }

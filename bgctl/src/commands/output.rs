@@ -57,7 +57,7 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     if args.result {
         return result(args, context);
     }
-    if context.json() {
+    if context.json() || context.link.is_remote() {
         return through_the_daemon(args, context);
     }
     let mut task = look(args, context)?;
@@ -163,8 +163,11 @@ fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     }
     // The wire carries only the end of a long output; the file has all of it. An agent's result is its answer, which
     // is transferred completely and is only the end of what the file contains.
-    if result.task.kind == Kind::Process
-        && result.truncated_bytes > 0
+    let is_cut = result.task.kind == Kind::Process && result.truncated_bytes > 0;
+    if is_cut && context.link.is_remote() {
+        return through_the_daemon(args, context);
+    }
+    if is_cut
         && let Ok(path) = path_of(&result.task, None)
         && let Ok(file) = File::open(&path)
     {

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::ending;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::job::{self, Work};
+use crate::job::{self, Machine, Work};
 use crate::render::json;
 use crate::terminal::{
     self, Left, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals, signal_group,
@@ -38,7 +38,7 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = SubmitParams {
         foreground: true,
         direct: args.direct,
-        ..job::params(args.job, work, context.link.named_socket()?)?
+        ..job::params(args.job, work, Machine::of(&context.link)?)?
     };
     precheck::folder(&params)?;
     // Only a quoted command line is refused here: any other problem shows soon, as the job starts at once.
@@ -121,7 +121,7 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     let params = SubmitParams {
         foreground: true,
         direct: args.direct,
-        ..job::params(JobArgs { description, ..args.job }, work, context.link.named_socket()?)?
+        ..job::params(JobArgs { description, ..args.job }, work, Machine::of(&context.link)?)?
     };
     hold_signals(context, terminal::TALKED)?;
     let (key, task) = submit(&params, &[], args.key, context)?;

@@ -26,7 +26,7 @@ pub fn run(args: SessionArgs, context: &mut Context) -> Result<Code, Failure> {
 
 /// Prints the session key that a task submitted here would get. Does not ask the daemon.
 fn key(context: &mut Context) -> Result<Code, Failure> {
-    let session = session::this()?;
+    let session = session::this(context.link.is_remote())?;
     if context.json() {
         context.print_json(&Key { session })?;
     } else {
@@ -37,7 +37,7 @@ fn key(context: &mut Context) -> Result<Code, Failure> {
 
 /// Ends the session, then prints what that did.
 fn end(key: String, context: &mut Context) -> Result<Code, Failure> {
-    let session = session::named(Some(key))?.unwrap_or_default();
+    let session = session::named(Some(key), context.link.is_remote())?.unwrap_or_default();
     let result = context.call::<SessionEnd>(&SessionEndParams { session })?;
     if context.json() {
         context.print_json(&result)?;

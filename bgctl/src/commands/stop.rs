@@ -2,6 +2,7 @@
 //! signal.
 
 use std::io::{self, Write as _};
+use std::thread;
 use std::time::Duration;
 
 use bgd_shared::client::{BUSY, Client, ClientError, FIRST_ANSWER};
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::DaemonProcess;
+use crate::link::{DaemonProcess, pauses};
 use crate::progress::Progress;
 
 /// Stops the daemon if one is running, then prints the outcome.
@@ -36,7 +37,11 @@ pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure
 /// # Errors
 /// The daemon does not end, or what is at the socket is not trusted.
 pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
-    let daemon = DaemonProcess::of(&context.link.socket()?);
+    // The process of another machine can only be asked.
+    let daemon = match context.link.host() {
+        Some(_) => None,
+        None => DaemonProcess::of(&context.link.socket()?),
+    };
     let outcome = match (context.link.running(), &daemon) {
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
@@ -53,7 +58,24 @@ pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownR
         }
         (Err(failure), _) => Err(failure),
     };
-    outcome.map(Some)
+    let result = outcome?;
+    if context.link.is_remote() {
+        confirm(context)?;
+    }
+    Ok(Some(result))
+}
+
+/// Makes sure that the daemon of another machine has ended, and not only the connection to it. Its process can't be
+/// waited for from here.
+fn confirm(context: &Context) -> Result<(), Failure> {
+    for pause in pauses() {
+        if context.link.running()?.is_none() {
+            return Ok(());
+        }
+        thread::sleep(pause);
+    }
+    let message = "the connection was lost; the daemon is still running";
+    Err(Failure::new(Code::NO_DAEMON, "maybe_done", message))
 }
 
 /// Prints a message. Standard error may be closed; the exit code reports the outcome.

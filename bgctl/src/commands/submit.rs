@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::each::{self, Each, Separator};
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::job::{self, Work};
+use crate::job::{self, Machine, Work};
 use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
@@ -22,6 +22,9 @@ use crate::{pick, precheck, prompt};
 /// Submits the job, then prints its id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let hands_over = args.stdin;
+    if hands_over {
+        context.link.only_here("--stdin")?;
+    }
     if hands_over && io::stdin().is_terminal() {
         return Err(Failure::usage("--stdin can't pass on a terminal: the shell needs it")
             .hint("give it a file or a pipe (`< file`), or use --stdin-pipe and `bgctl write`"));
@@ -37,12 +40,21 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let names_channel = args.job.channel.is_some();
     let resumed = args.resume.take().map(|name| pick::one(name, context)).transpose()?;
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
-    let params = SubmitParams { after, ..params(args, resumed, prompt, context.link.named_socket()?)? };
+    let params = SubmitParams { after, ..params(args, resumed, prompt, Machine::of(&context.link)?)? };
+    let mut params = params;
+    if context.link.is_remote() && params.key.is_none() && params.resume.is_none() {
+        // A submit whose answer was lost is sent again, and must not run twice (R142).
+        params.key = Some(bgd_shared::id::TaskId::random().to_string());
+    }
     let warnings = precheck::check(&params, "submit", Code::USAGE)?;
     let input = io::stdin();
     let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
     let begun = Timestamp::now();
-    let result = context.link.call_with_fds::<TaskSubmit>(&params, descriptors)?;
+    let result = if params.key.is_some() {
+        context.link.call_by_key::<TaskSubmit>(&params, descriptors)?
+    } else {
+        context.link.call_with_fds::<TaskSubmit>(&params, descriptors)?
+    };
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
@@ -50,7 +62,9 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     context.print(&format!("{}\n", result.task.id))?;
     // Print the id before anything else can fail.
     context.flush()?;
-    if let Some(key) = params.key.filter(|_| result.task.created_at < begun) {
+    // The clock of another machine can't be compared with the one here.
+    let is_older = result.task.created_at < begun && !context.link.is_remote();
+    if let Some(key) = params.key.filter(|_| is_older) {
         // Nothing was started, so there is nothing to warn about.
         say(&format!(
             "a task with the key {} already exists: {}",
@@ -81,7 +95,7 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
     // Read all items before asking the daemon for anything.
     let parts = each::parts(&each, &args.command)?;
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
-    let common = SubmitParams { after, ..params(args, None, None, context.link.named_socket()?)? };
+    let common = SubmitParams { after, ..params(args, None, None, Machine::of(&context.link)?)? };
     let first = parts.first().and_then(|part| part.first()).cloned();
     let warnings = precheck::check(&SubmitParams { argv: first, ..common.clone() }, "submit", Code::USAGE)?;
     let submitted = each::submit(&SubmitParams { argv: None, ..common }, &each, &parts, context)?;
@@ -118,7 +132,7 @@ fn params(
     args: SubmitArgs,
     resumed: Option<TaskRef>,
     prompt: Option<String>,
-    socket: Option<String>,
+    machine: Machine,
 ) -> Result<SubmitParams, Failure> {
     if let Some(id) = resumed {
         // The task keeps everything else that it was submitted with (R37).
@@ -152,7 +166,7 @@ fn params(
         restart: args.order.restart,
         ready: args.order.ready,
         ready_timeout_ms: args.order.ready_timeout,
-        ..job::params(args.job, work, socket)?
+        ..job::params(args.job, work, machine)?
     })
 }
 
@@ -184,7 +198,7 @@ mod tests {
             settings: SettingArgs { config: vec![("fast".into(), "a=b".into())], ..SettingArgs::default() },
             ..SubmitArgs::default()
         };
-        let sent = params(args, Some(id.clone()), Some("go on".into()), None).unwrap();
+        let sent = params(args, Some(id.clone()), Some("go on".into()), Machine::Another).unwrap();
         let settings = AgentSettings {
             config: [("fast".into(), Setting::Text("a=b".into()))].into(),
             ..AgentSettings::default()

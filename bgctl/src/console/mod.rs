@@ -36,7 +36,7 @@ use self::prompt::{Asking, Prompt, Typed};
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::job::{self, Work};
+use crate::job::{self, Machine, Work};
 use crate::render::table;
 use crate::render::wall::Clock;
 use crate::terminal::{self, Left, Role, Screen, ScreenView, Signals, Subject};
@@ -217,7 +217,7 @@ impl Console {
             env,
             ..JobArgs::default()
         };
-        job::params(args, work, self.socket.clone())
+        job::params(args, work, Machine::This(self.socket.clone()))
     }
 
     /// Gives a job of this console the terminal until it ends or is left.

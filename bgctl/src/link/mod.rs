@@ -1,21 +1,29 @@
 //! The connection to the daemon, used by everything that talks to it: finding or starting a daemon, reconnecting,
-//! waiting, and listening to events. It knows no verbs, and prints nothing but what was lost with a killed daemon.
+//! waiting, and listening to events. It knows no verbs, and prints only what was lost: tasks with a killed daemon, or
+//! the connection to a host.
 
 mod bounded;
 mod connect;
 mod daemon_process;
 mod daemon_watch;
 mod listener;
+mod ssh;
 mod wait;
 
+use std::cell::RefCell;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::request::{Hello, HelloParams, Method};
+use bgd_shared::request::{
+    AgentList, DaemonStatusOf, GroupList, Hello, HelloParams, InboxAck, InboxRead, Method, TaskGet, TaskList,
+    TaskOutput, TaskResultOf,
+};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 
@@ -23,6 +31,8 @@ pub use self::connect::{Started, check_config, pauses, start_daemon, start_daemo
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
 pub use self::listener::{Heard, Listener};
+pub use self::ssh::Host;
+use self::ssh::{Bridge, Dial, Dialling};
 pub use self::wait::{sleep, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -30,42 +40,103 @@ use crate::failure::Failure;
 /// How many connections in a row may break before they are of any use.
 const RECONNECTS: u32 = 8;
 
+/// The methods that change nothing, or nothing more the second time: such a call is repeated if the connection to another
+/// machine was lost before its answer came.
+const REPEATABLE: [&str; 9] = [
+    TaskGet::NAME,
+    TaskList::NAME,
+    TaskOutput::NAME,
+    TaskResultOf::NAME,
+    InboxRead::NAME,
+    InboxAck::NAME,
+    AgentList::NAME,
+    GroupList::NAME,
+    DaemonStatusOf::NAME,
+];
+
+/// The pauses between attempts to reach a host again: the first one, and the longest.
+const HOST_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+/// Where the daemon is.
+#[derive(Debug)]
+pub enum Target {
+    /// On this machine, at this socket; `None`: at the default one.
+    Here(Option<PathBuf>),
+    /// On another machine.
+    There(Host),
+}
+
+/// How to get to the daemon.
+#[derive(Debug)]
+pub struct Options {
+    /// Where it is.
+    pub target: Target,
+    /// Whether to start a daemon if none runs.
+    pub starts: bool,
+    /// Whether to report on standard error what was lost with a killed daemon, and that a host is connected again.
+    pub reports: bool,
+    /// The most time until a daemon on another machine answers, also when a connection was lost.
+    pub connect_timeout: Duration,
+}
+
 /// The link to the daemon.
 pub struct Link {
-    /// The socket given on the command line.
-    socket: Option<PathBuf>,
-    starts: bool,
-    reports_loss: bool,
+    options: Options,
     client: Option<Client>,
+    /// The ssh of each connection to another machine, until it has ended.
+    carriers: RefCell<Vec<Child>>,
+    /// The daemon of the other machine that was talked to first.
+    instance: RefCell<Option<String>>,
 }
 
 impl Link {
-    /// Creates a link without a connection. With `starts`, it starts a daemon if none runs; with `reports_loss`, it
-    /// reports on standard error which tasks were lost with a killed daemon.
-    pub fn new(socket: Option<PathBuf>, starts: bool, reports_loss: bool) -> Self {
-        Self { socket, starts, reports_loss, client: None }
+    /// Creates a link without a connection.
+    pub fn new(options: Options) -> Self {
+        Self { options, client: None, carriers: RefCell::default(), instance: RefCell::default() }
     }
 
     /// The daemon's socket.
     ///
     /// # Errors
-    /// Its path can't be a socket's.
+    /// Its path can't be a socket's, or it is on another machine.
     pub fn socket(&self) -> Result<SocketPath, Failure> {
-        Ok(match &self.socket {
+        Ok(match &self.options.target {
             // A path that the user typed is relative to their folder.
-            Some(path) => SocketPath::new(std::path::absolute(path).unwrap_or_else(|_| path.clone()))?,
-            None => SocketPath::from_env()?,
+            Target::Here(Some(path)) => {
+                SocketPath::new(std::path::absolute(path).unwrap_or_else(|_| path.clone()))?
+            }
+            Target::Here(None) => SocketPath::from_env()?,
+            Target::There(_) => return Err(not_over_remote("this verb")),
         })
+    }
+
+    /// The machine that the daemon is on, if it is another one.
+    pub fn host(&self) -> Option<&Host> {
+        match &self.options.target {
+            Target::Here(_) => None,
+            Target::There(host) => Some(host),
+        }
+    }
+
+    /// Whether the daemon is on another machine: paths, terminals and descriptors of this one mean nothing there.
+    pub fn is_remote(&self) -> bool {
+        self.host().is_some()
+    }
+
+    /// # Errors
+    /// The daemon is on another machine, where `what` does not work.
+    pub fn only_here(&self, what: &str) -> Result<(), Failure> {
+        if self.is_remote() { Err(not_over_remote(what)) } else { Ok(()) }
     }
 
     /// Whether to start a daemon if none runs.
     pub fn starts(&self) -> bool {
-        self.starts
+        self.options.starts
     }
 
     /// Whether the command line gave the daemon's socket.
     pub fn names_socket(&self) -> bool {
-        self.socket.is_some()
+        matches!(self.options.target, Target::Here(Some(_)))
     }
 
     /// The daemon's socket, if the command line gave it and it can go into an environment variable (it is UTF-8).
@@ -73,7 +144,7 @@ impl Link {
     /// # Errors
     /// Its path can't be a socket's.
     pub fn named_socket(&self) -> Result<Option<String>, Failure> {
-        if self.socket.is_none() {
+        if !self.names_socket() {
             return Ok(None);
         }
         Ok(self.socket()?.as_path().to_str().map(str::to_owned))
@@ -96,14 +167,43 @@ impl Link {
         params: &M::Params,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<M::Result, Failure> {
-        self.exchange(|client| {
+        if !descriptors.is_empty() {
+            self.only_here("passing on a file or a pipe")?;
+        }
+        let call = |client: &mut Client| {
             if !descriptors.is_empty() {
                 // A daemon that does not answer would keep the descriptors for as long as it is silent, and a reader
                 // at the other end of one would wait just as long.
                 client.call::<Hello>(&HelloParams::default())?;
             }
             client.call_with_fds::<M>(params, descriptors)
-        })
+        };
+        let is_repeatable = REPEATABLE.contains(&M::NAME);
+        loop {
+            match self.exchange(call) {
+                Err(failure) if is_repeatable => self.recover(failure)?,
+                Err(failure) if self.is_remote() && is_lost(&failure) => return Err(maybe_done()),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Like [`Self::call_with_fds`], for params with a key: the call is repeated if the connection to another machine was
+    /// lost before its answer came.
+    ///
+    /// # Errors
+    /// No daemon, the daemon's refusal, or a host that can't be reached again.
+    pub fn call_by_key<M: Method>(
+        &mut self,
+        params: &M::Params,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<M::Result, Failure> {
+        loop {
+            match self.call_with_fds::<M>(params, descriptors) {
+                Err(failure) if failure.kind == MAYBE_DONE => self.recover(failure)?,
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Makes several calls on one connection. The first exchange connects, and may start a daemon. `say` may run
@@ -115,16 +215,16 @@ impl Link {
         if let Some(client) = &mut self.client {
             return Ok(say(client)?);
         }
-        let socket = self.socket()?;
-        let mut client = self.connect(&socket)?;
+        let mut client = self.connect()?;
         let mut outcome = say(&mut client);
         if let Err(error) = &outcome
-            && self.starts
-            && is_gone(error, &mut client, &socket)
+            && self.options.starts
+            && !self.is_remote()
+            && is_gone(error, &mut client, &self.socket()?)
         {
             // The daemon was shutting down when we connected. All its state went with it, so asking its successor
             // can't do anything twice.
-            client = self.connect(&socket)?;
+            client = self.connect()?;
             outcome = say(&mut client);
         }
         self.client = Some(client);
@@ -146,6 +246,13 @@ impl Link {
     /// # Errors
     /// What is at the socket must not be trusted.
     pub fn running(&self) -> Result<Option<Client>, Failure> {
+        if let Some(host) = self.host() {
+            return match self.dial(host, false) {
+                Ok(client) => Ok(Some(client)),
+                Err(failure) if failure.kind == NO_REMOTE_DAEMON => Ok(None),
+                Err(failure) => Err(failure),
+            };
+        }
         match Client::connect(&self.socket()?) {
             Ok(client) => Ok(Some(client)),
             Err(ClientError::Connect(error)) if error.is_absent() => Ok(None),
@@ -158,8 +265,19 @@ impl Link {
     /// # Errors
     /// None runs, or what is at the socket must not be trusted.
     pub fn existing(&self) -> Result<Client, Failure> {
+        if let Some(host) = self.host() {
+            return self.dial(host, false);
+        }
         let socket = self.socket()?;
         Client::connect(&socket).map_err(|error| connect::absent(&socket, error))
+    }
+
+    /// Makes a new connection, and starts a daemon if none runs.
+    ///
+    /// # Errors
+    /// There is none, and none can be made.
+    pub fn connected(&self) -> Result<Client, Failure> {
+        self.connect()
     }
 
     /// Returns the connection of the calls so far, or makes one.
@@ -168,21 +286,105 @@ impl Link {
     /// There is none, and none can be made.
     pub fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
-            self.client = Some(self.connect(&self.socket()?)?);
+            self.client = Some(self.connect()?);
         }
         self.client.as_mut().ok_or_else(no_connection)
     }
 
     /// Connects. If that started a daemon, reports on standard error what was lost.
-    fn connect(&self, socket: &SocketPath) -> Result<Client, Failure> {
-        let (client, started) = connect::connect(socket, self.starts)?;
+    fn connect(&self) -> Result<Client, Failure> {
+        if let Some(host) = self.host() {
+            return self.dial(host, self.options.starts);
+        }
+        let (client, started) = connect::connect(&self.socket()?, self.options.starts)?;
         self.report_loss(started);
         Ok(client)
     }
 
+    /// Connects to the daemon of another machine.
+    fn dial(&self, host: &Host, starts: bool) -> Result<Client, Failure> {
+        self.dial_within(host, Dialling { starts, asks: true, within: self.options.connect_timeout })
+    }
+
+    fn dial_within(&self, host: &Host, how: Dialling) -> Result<Client, Failure> {
+        // The shared connection is kept where our own sockets are.
+        let socket = SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok());
+        let folder = socket.as_ref().map(SocketPath::folder);
+        let Bridge { client, ssh, instance, said } = Dial { host, folder, how }.connect()?;
+        let mut carriers = self.carriers.borrow_mut();
+        carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
+        carriers.push(ssh);
+        if !said.is_empty() && self.options.reports {
+            let _ = writeln!(io::stderr(), "{}", crate::render::clean_lines(&said));
+        }
+        let mut first = self.instance.borrow_mut();
+        if *first.get_or_insert_with(|| instance.clone()) != instance {
+            let message = "the daemon was restarted meanwhile: its tasks are lost";
+            return Err(Failure::new(Code::NO_DAEMON, "other_instance", message));
+        }
+        Ok(client)
+    }
+
+    /// Waits until a host whose connection was lost can be reached again, and reports both on standard error. The
+    /// tasks there are not affected.
+    ///
+    /// # Errors
+    /// The failure, if the daemon is on this machine; it can't be reached again within the timeout; no daemon runs
+    /// there any more, or another one.
+    pub fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
+        let Some(host) = self.host().filter(|_| is_lost(&failure)).cloned() else { return Err(failure) };
+        self.client = None;
+        forget_shared(&host);
+        self.report(&format!("the connection to {host} is lost; connecting again"));
+        let deadline = Instant::now() + self.options.connect_timeout;
+        let [mut pause, longest] = HOST_PAUSES;
+        loop {
+            // Nobody expects a question now.
+            let within = deadline.saturating_duration_since(Instant::now());
+            match self.dial_within(&host, Dialling { starts: false, asks: false, within }) {
+                Ok(client) => {
+                    self.client = Some(client);
+                    self.report(&format!("connected to {host} again"));
+                    return Ok(());
+                }
+                // Anything else would stay as it is.
+                Err(failure) if failure.kind != ssh::UNREACHABLE || Instant::now() + pause > deadline => {
+                    return Err(failure);
+                }
+                Err(_) => {}
+            }
+            // Nothing reports that a host is back.
+            thread::sleep(pause);
+            pause = longest.min(pause * 2);
+        }
+    }
+
+    fn report(&self, text: &str) {
+        if self.options.reports {
+            let _ = writeln!(io::stderr(), "bgctl: {text}");
+        }
+    }
+
+    /// Says in a failure which machine it is about.
+    #[must_use]
+    pub fn name_host(&self, failure: Failure) -> Failure {
+        let Some(host) = self.host() else { return failure };
+        // The usual message and hint are about a daemon on this machine.
+        let (message, hint) = match failure.kind {
+            "connection_lost" => ("the connection is lost".to_owned(), None),
+            "no_answer" => (failure.message, None),
+            _ => (failure.message, failure.hint),
+        };
+        let message = format!("{host}: {message}");
+        let check = || format!("check it with: ssh {host} bgctl daemon status");
+        let hint = hint.or_else(|| LOST.contains(&failure.kind).then(check));
+        let Failure { code, kind, rpc_code, candidates, .. } = failure;
+        Failure { code, kind, rpc_code, message, hint, candidates }
+    }
+
     /// Reports on standard error which tasks were lost with a killed daemon.
     pub fn report_loss(&self, started: Started) {
-        if let Some(loss) = started.loss().filter(|_| self.reports_loss) {
+        if let Some(loss) = started.loss().filter(|_| self.options.reports) {
             // Standard error may be closed; the verb continues anyway.
             let _ = writeln!(io::stderr(), "bgctl: {loss}");
         }
@@ -232,6 +434,41 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// Has the next connection be a new one: this one may be dead without knowing it.
+fn forget_shared(host: &Host) {
+    let socket = SocketPath::from_env().ok();
+    let folder = socket.as_ref().map(SocketPath::folder);
+    let how = Dialling { starts: false, asks: false, within: Duration::ZERO };
+    Dial { host, folder, how }.forget_shared();
+}
+
+/// The kind of failure where no daemon runs.
+const NO_REMOTE_DAEMON: &str = "no_daemon";
+
+/// The kind of failure where a call was sent, and its answer did not come.
+const MAYBE_DONE: &str = "maybe_done";
+
+/// The kinds of failure where the connection to another machine broke, or is silent because the network is.
+const LOST: [&str; 3] = ["connection_lost", "no_answer", MAYBE_DONE];
+
+fn is_lost(failure: &Failure) -> bool {
+    LOST.contains(&failure.kind)
+}
+
+fn maybe_done() -> Failure {
+    let message = "the connection was lost before the answer came: the request may have been carried out";
+    Failure::new(Code::NO_DAEMON, MAYBE_DONE, message)
+}
+
+fn not_over_remote(what: &str) -> Failure {
+    Failure::new(
+        Code::USAGE,
+        "not_over_remote",
+        format!("{what} is not possible with a daemon on another machine"),
+    )
+    .hint("run it there, by ssh, or without -H and BGD_HOST")
 }
 
 fn no_connection() -> Failure {

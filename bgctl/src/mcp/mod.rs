@@ -45,7 +45,7 @@ use self::wire::Wire;
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::job::{self, Work};
+use crate::job::{self, Machine, Work};
 
 /// How long answers in flight have after the end of the input.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ fn template(
 ) -> Result<SubmitParams, Failure> {
     variables.push((DEPTH.to_owned(), depth.saturating_add(1).to_string()));
     let args = JobArgs { session: Some(session.to_owned()), env: variables, ..JobArgs::default() };
-    let params = job::params(args, Work::Shell(String::new().into()), None)?;
+    let params = job::params(args, Work::Shell(String::new().into()), Machine::This(None))?;
     // The terminal belongs to the agent: nothing may be written to it.
     Ok(SubmitParams { shell: None, terminal: None, ..params })
 }

@@ -189,7 +189,7 @@ impl Connection {
             tracing::info!(client = self.client.id, method = %request.method, "its client is gone: not carried out");
             return;
         }
-        let body = Body::read(&request, frame.attachments);
+        let body = Body::read(&request, frame.attachments, self.client.process);
         let reserved = body.reserve();
         if !self.client.begin_request(reserved) {
             let error =

@@ -67,10 +67,15 @@ pub struct SubmitParams {
     /// Terminal from which it is submitted, for the channel `tty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<OriginTerminal>,
-    /// Absolute path of the folder to run in. Required.
+    /// Inherit folder, environment and umask from the process at the other end of the connection, which for a client
+    /// on another machine is `bgctl dial`. `cwd` may then be relative to its folder, `env` adds to its environment,
+    /// and both may be omitted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inherit: bool,
+    /// Absolute path of the folder to run in. Required without `inherit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<OsText>,
-    /// Complete environment. Required.
+    /// Complete environment. Required without `inherit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<Env>,
     /// Instead of `env`: the environment is in a memory file (`memfd_create`) whose descriptor follows those of the

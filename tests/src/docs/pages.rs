@@ -64,6 +64,8 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
         "BGD_DAEMON",
         "Program to start as the daemon. Default: the `bgd` next to `bgctl`, else the one in `PATH`.",
     ),
+    ("BGD_HOST", "Machine whose daemon to talk to, as with `--host`; `--socket` overrides it."),
+    ("BGD_SSH", "Program to run as `ssh` for `--host`. Default: the one in `PATH`."),
     ("BGD_SESSION", "Parent session of tasks submitted without `--session`."),
     ("BGD_MCP_DEPTH", "Number of levels of agents that have started tasks, see `bgctl mcp`. Default: 0."),
     ("NO_COLOR", "Disables colours if set and not empty."),

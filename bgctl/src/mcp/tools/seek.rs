@@ -58,7 +58,7 @@ impl Shared {
         // The thread ends when the writing end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
         let socket = self.link.socket().clone();
-        let sought = LineQuery { id, pattern, since: 0, until: Some(deadline.into_std()) };
+        let sought = LineQuery { id, pattern, since: 0, until: Some(deadline.into_std()), reads_files: true };
         let mut seeking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             look_for(&socket, sought, &reader)

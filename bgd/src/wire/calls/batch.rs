@@ -8,12 +8,13 @@ use bgd_shared::limits;
 use bgd_shared::request::{SubmitManyParams, SubmitParams};
 use bgd_shared::text::OsText;
 
+use super::inherit;
 use super::submit::{common, environment};
 use super::{Body, check_no_nul, invalid};
 use crate::core::{BatchItem, BatchLimits, Command, Part};
 
 /// Parses a part and checks it like the submission of a single task.
-pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
+pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>, peer: Option<i32>) -> Result<Body, RpcError> {
     let SubmitManyParams { task, batch, argvs, jobs, max_fails, more } = params;
     let first = match (task, batch) {
         (Some(task), None) => {
@@ -21,7 +22,7 @@ pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
                 jobs: limit("jobs", jobs, limits::GROUP_SLOTS)?,
                 max_fails: limit("max_fails", max_fails, u32::MAX)?,
             };
-            Some((Box::new(template(*task, fds)?), limits))
+            Some((Box::new(template(inherit::complete(*task, peer)?, fds)?), limits))
         }
         (None, Some(_)) if jobs.is_some() || max_fails.is_some() => {
             return Err(invalid("`jobs` and `max_fails` belong in the first part, with `task`"));

@@ -21,6 +21,7 @@ use crate::exec::messages::Inherited;
 mod batch;
 mod checks;
 mod foreground;
+mod inherit;
 mod order;
 mod session;
 mod signals;
@@ -89,17 +90,17 @@ pub enum Body {
 }
 
 impl Body {
-    /// Parses and checks a request. An error becomes [`Body::Refused`].
-    pub fn read(request: &Envelope<'_>, fds: Vec<OwnedFd>) -> Self {
-        Self::try_read(request, fds).unwrap_or_else(Self::Refused)
+    /// Parses and checks a request; `peer` is the process that sent it. An error becomes [`Body::Refused`].
+    pub fn read(request: &Envelope<'_>, fds: Vec<OwnedFd>, peer: Option<i32>) -> Self {
+        Self::try_read(request, fds, peer).unwrap_or_else(Self::Refused)
     }
 
-    fn try_read(request: &Envelope<'_>, fds: Vec<OwnedFd>) -> Result<Self, RpcError> {
+    fn try_read(request: &Envelope<'_>, fds: Vec<OwnedFd>, peer: Option<i32>) -> Result<Self, RpcError> {
         let method = &*request.method;
         let params = request.params;
         Ok(match method {
-            request::TaskSubmit::NAME => submit::submitted(parse_params(method, params)?, fds)?,
-            request::TaskSubmitMany::NAME => batch::part(parse_params(method, params)?, fds)?,
+            request::TaskSubmit::NAME => submit::submitted(parse_params(method, params)?, fds, peer)?,
+            request::TaskSubmitMany::NAME => batch::part(parse_params(method, params)?, fds, peer)?,
             request::TaskAttach::NAME => foreground::attach(parse_params(method, params)?)?,
             request::TaskDetach::NAME => foreground::detach(parse_params(method, params)?),
             request::TaskResize::NAME => foreground::resize(parse_params(method, params)?)?,

@@ -13,8 +13,8 @@ use bgd_shared::task::Origin;
 use bgd_shared::text::{Env, OsText};
 
 use super::checks::{check_size, check_tags};
-use super::order;
 use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, prompt_required, resume};
+use super::{inherit, order};
 use crate::core::{AgentWork, Command, Place, PlanRequest, Spec, Work};
 use crate::exec::messages::Inherited;
 
@@ -53,7 +53,8 @@ pub fn environment(
 }
 
 /// Parses both modes of a submission (R37): a new task, or a prompt that continues an earlier conversation.
-pub fn submitted(mut params: SubmitParams, fds: Vec<OwnedFd>) -> Result<Body, RpcError> {
+pub fn submitted(params: SubmitParams, fds: Vec<OwnedFd>, peer: Option<i32>) -> Result<Body, RpcError> {
+    let mut params = inherit::complete(params, peer)?;
     if let Some(id) = params.resume {
         return resume(id, params.prompt.unwrap_or_default(), params.settings).map(Body::Core);
     }

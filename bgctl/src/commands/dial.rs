@@ -1,0 +1,66 @@
+//! `dial`: joins standard input and output to the daemon's socket, for a `bgctl -H` on another machine.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::link::sleep;
+
+/// The bytes that are carried at once.
+const PIECE: usize = 64 * 1024;
+
+/// Carries bytes until the daemon closes the connection, or nobody reads standard output any more. The end of standard
+/// input alone is passed on, so that requests that were sent are still answered.
+pub fn run(context: &mut Context) -> Result<Code, Failure> {
+    let failed = |error: io::Error| Failure::io("can't join the daemon's socket", &error);
+    let socket = UnixStream::from(copy(context.link.client()?.as_fd()).map_err(failed)?);
+    // The client's deadlines are for its own calls; the remote client has others.
+    socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None)).map_err(failed)?;
+    let input = File::from(copy(io::stdin().as_fd()).map_err(failed)?);
+    let upstream = socket.try_clone().map_err(failed)?;
+    thread::Builder::new()
+        .name("input".to_owned())
+        .spawn(move || {
+            // However the input ends, nothing more comes.
+            let _ = carry(&input, &upstream, || Ok(()));
+            let _ = upstream.shutdown(Shutdown::Write);
+        })
+        .map_err(failed)?;
+    let output = File::from(copy(io::stdout().as_fd()).map_err(failed)?);
+    // A reader who is gone is noticed without anything to write: the daemon may have no answer for days.
+    carry(&socket, &output, || sleep([Some(socket.as_fd())], None).map(drop))?;
+    Ok(Code::OK)
+}
+
+/// Passes on bytes as they come, until there are no more. The kernel's own copying waits for more before it passes on.
+///
+/// # Errors
+/// Those of `wait`, which is called before each read; the writer takes no more.
+fn carry(
+    mut from: impl Read,
+    mut to: impl Write,
+    wait: impl Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        wait()?;
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => to.write_all(&buffer[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The other side has closed it with something unread.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn copy(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    descriptor.try_clone_to_owned()
+}

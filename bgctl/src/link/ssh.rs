@@ -1,0 +1,512 @@
+//! Reaching the daemon of another machine: ssh runs `bgctl dial` there, which joins its streams to that daemon's socket.
+//! It is the system's ssh, so hosts, keys, jumps and prompts are the user's own. The only request made here is the
+//! greeting, which shows that a daemon is at the other end.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use bgd_shared::PROTOCOL;
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::error::RpcError;
+use bgd_shared::message::Incoming;
+use bgd_shared::request::{Hello, HelloParams, HelloResult, Method as _};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde::Deserialize;
+
+use super::bounded;
+use super::wait::time_left;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// The longest name of a host, in bytes.
+const HOST_BYTES: usize = 255;
+
+/// The most bytes that a remote shell may print before the daemon answers.
+const BANNER_BYTES: usize = 64 * 1024;
+
+/// The most bytes of ssh's messages that are kept: the first ones.
+const ERRORS_BYTES: u64 = 16 * 1024;
+
+/// The longest path of a control socket: ssh appends 17 characters while it makes it, and 107 fit.
+const CONTROL_PATH_BYTES: usize = 107 - 17;
+
+/// How long a shared connection stays open after its last use, in seconds.
+const PERSIST_SECONDS: u32 = 60;
+
+/// After how many seconds of silence ssh asks the other side for a sign of life, and how often before it gives up.
+/// Only for users who have set no interval of their own.
+const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=3"];
+
+/// The time ssh gets to print its configuration, and to end after its streams were closed.
+const SHORT: Duration = Duration::from_secs(5);
+
+/// A machine as ssh knows it: `[user@]host`, or an alias of the user's ssh configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host(String);
+
+impl Host {
+    /// # Errors
+    /// The text can't name a host.
+    pub fn new(name: impl Into<String>) -> Result<Self, Failure> {
+        let name = name.into();
+        let is_plain = |character: char| !character.is_whitespace() && !character.is_control();
+        if name.is_empty() || name.starts_with('-') || name.len() > HOST_BYTES || !name.chars().all(is_plain)
+        {
+            return Err(Failure::usage(format!("{name:?} is not a host"))
+                .hint("give [user@]host, or an alias of your ssh configuration"));
+        }
+        Ok(Self(name))
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The kind of failure where the host may be reached another time.
+pub const UNREACHABLE: &str = "host_unreachable";
+
+/// A connection to the daemon of another machine, and the ssh that carries it.
+pub struct Bridge {
+    /// Its calls go through ssh. Descriptors can't travel with them.
+    pub client: Client,
+    /// Ends by itself once the client is dropped.
+    pub ssh: Child,
+    /// The instance of the daemon.
+    pub instance: String,
+    /// What ssh, and `bgctl` over there, wrote to standard error. Not cleaned.
+    pub said: String,
+}
+
+/// How to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct Dialling {
+    /// Whether a daemon is started there if none is running.
+    pub starts: bool,
+    /// Whether ssh may ask the user, for a password for example.
+    pub asks: bool,
+    /// The most time until the daemon answers.
+    pub within: Duration,
+}
+
+/// A connection to be made.
+pub struct Dial<'a> {
+    /// Where to.
+    pub host: &'a Host,
+    /// The folder of the shared connection's socket. `None`: the connection is not shared.
+    pub folder: Option<&'a Path>,
+    /// How.
+    pub how: Dialling,
+}
+
+impl Dial<'_> {
+    /// Connects, and waits until the daemon has answered a greeting.
+    ///
+    /// # Errors
+    /// ssh can't reach the host, there is no `bgctl` there, no daemon runs and none can be started, or its protocol is
+    /// another one.
+    pub fn connect(&self) -> Result<Bridge, Failure> {
+        let deadline = Instant::now() + self.how.within;
+        let control = self.control_path();
+        let Some(control) = &control else { return self.carry(None, deadline) };
+        if is_open(control) {
+            match self.carry(Some(control), deadline) {
+                // It was about to end. Nothing but the greeting was sent.
+                Err(failure) if failure.kind == UNREACHABLE => self.forget_shared(),
+                outcome => return outcome,
+            }
+        }
+        self.open_shared(control, deadline)?;
+        self.carry(Some(control), deadline)
+    }
+
+    /// Runs `bgctl dial` over there, and greets its daemon.
+    fn carry(&self, control: Option<&Path>, deadline: Instant) -> Result<Bridge, Failure> {
+        let cant = |what: &'static str| move |error: io::Error| Failure::io(what, &error);
+        let (ours, theirs) = UnixStream::pair().map_err(cant("can't make a socket pair"))?;
+        let theirs = OwnedFd::from(theirs);
+        let output = theirs.try_clone().map_err(cant("can't copy a socket"))?;
+        let mut command = self.command(control);
+        if control.is_some() {
+            // It asks nothing any more. Ctrl-C is for this process, which needs the connection to act on it.
+            command.process_group(0);
+        }
+        let json =
+            if self.how.starts { "exec bgctl --json dial" } else { "exec bgctl --json --no-start dial" };
+        command.args(["--", &self.host.0, json]).stdin(theirs).stdout(output);
+        let (mut ssh, mut errors) = start(command)?;
+        let trouble = match greet(&ours, deadline) {
+            Ok(hello) if hello.protocol == PROTOCOL => {
+                let client = Client::over(OwnedFd::from(ours).into());
+                let (instance, said) = (hello.instance, said(&mut errors));
+                return Ok(Bridge { client, ssh, instance, said });
+            }
+            Ok(hello) => Trouble::Protocol(Box::new(hello)),
+            Err(trouble) => trouble,
+        };
+        drop(ours);
+        let status = match trouble {
+            Trouble::Closed => ended(&mut ssh, Instant::now() + SHORT),
+            Trouble::Late | Trouble::Banner | Trouble::Refused(_) | Trouble::Protocol(_) => None,
+        };
+        end(&mut ssh);
+        Err(self.failure(trouble, status, &said(&mut errors)))
+    }
+
+    /// Opens the shared connection, in the foreground of the terminal as long as ssh may ask for a password. After that it
+    /// stays in the background.
+    fn open_shared(&self, control: &Path, deadline: Instant) -> Result<(), Failure> {
+        let mut command = self.command(Some(control));
+        command.args(["-f", "-N", "-o", "ControlMaster=auto", "-o"]);
+        command.arg(format!("ControlPersist={PERSIST_SECONDS}")).args(["--", &self.host.0]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let (mut ssh, mut errors) = start(command)?;
+        match ended(&mut ssh, deadline) {
+            Some(status) if status.success() => Ok(()),
+            status => {
+                end(&mut ssh);
+                let trouble = if status.is_some() { Trouble::Closed } else { Trouble::Late };
+                Err(self.failure(trouble, status, &said(&mut errors)))
+            }
+        }
+    }
+
+    /// Forgets the shared connection, which may be dead without knowing it. It ends by itself.
+    pub fn forget_shared(&self) {
+        if let Some(control) = self.control_path() {
+            let _ = std::fs::remove_file(control);
+        }
+    }
+
+    /// ssh with the options of every connection.
+    fn command(&self, control: Option<&Path>) -> Command {
+        let mut command = Command::new(program());
+        command.arg("-T");
+        if !self.how.asks {
+            command.args(["-o", "BatchMode=yes"]);
+        }
+        // A shared connection has its options already.
+        if !control.is_some_and(is_open) && self.needs_keep_alive() {
+            command.args(KEEP_ALIVE.iter().flat_map(|option| ["-o", option]));
+        }
+        if let Some(control) = control {
+            let mut path = OsString::from("ControlPath=");
+            path.push(control);
+            command.arg("-o").arg(path);
+        }
+        command
+    }
+
+    /// The socket of the shared connection; `None` if it has no place.
+    fn control_path(&self) -> Option<PathBuf> {
+        let mut hasher = DefaultHasher::new();
+        self.host.0.hash(&mut hasher);
+        let path = self.folder?.join(format!("ssh-{:016x}", hasher.finish()));
+        // ssh expands `%`.
+        (path.as_os_str().len() <= CONTROL_PATH_BYTES && !path.as_os_str().as_encoded_bytes().contains(&b'%'))
+            .then_some(path)
+    }
+
+    /// Whether the user's configuration leaves a dead connection to the operating system, which takes hours.
+    fn needs_keep_alive(&self) -> bool {
+        let Ok((mut reader, writer)) = io::pipe() else { return false };
+        let mut command = Command::new(program());
+        command.args(["-G", "--", &self.host.0]).stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+        let Ok(mut ssh) = command.spawn() else { return false };
+        drop(command);
+        let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT);
+        let _ = ssh.kill();
+        let _ = ssh.wait();
+        let text = text.ok().flatten().unwrap_or_default();
+        String::from_utf8_lossy(&text).lines().any(|line| line == "serveraliveinterval 0")
+    }
+
+    fn failure(&self, trouble: Trouble, status: Option<ExitStatus>, said: &str) -> Failure {
+        let host = self.host;
+        let with =
+            |message: &str| if said.is_empty() { message.to_owned() } else { format!("{message}: {said}") };
+        match (trouble, status.and_then(|status| status.code())) {
+            (Trouble::Refused(error), _) => ClientError::Rpc(*error).into(),
+            (Trouble::Protocol(hello), _) => {
+                let message = format!(
+                    "the daemon (version {}) speaks protocol {}, this bgctl protocol {PROTOCOL}",
+                    hello.version, hello.protocol
+                );
+                Failure::new(Code::NO_DAEMON, "other_protocol", message)
+                    .hint("install the same version on both machines")
+            }
+            (Trouble::Banner, _) => {
+                let message = "the remote shell prints text, but no daemon answers";
+                Failure::new(Code::NO_DAEMON, "no_remote_bgctl", message)
+                    .hint(format!("see what it prints: ssh {host} true"))
+            }
+            (Trouble::Late, _) => {
+                let message = with(&format!("no answer within {} ms", self.how.within.as_millis()));
+                Failure::new(Code::NO_DAEMON, UNREACHABLE, message)
+                    .hint(format!("check the connection with: ssh {host} true"))
+            }
+            (Trouble::Closed, Some(127)) => {
+                Failure::new(Code::NO_DAEMON, "no_remote_bgctl", with("no bgctl there")).hint(format!(
+                    "install bgd there so that `ssh {host} bgctl --version` works: bgctl must be in the PATH of shells \
+                     that are not interactive"
+                ))
+            }
+            (Trouble::Closed, Some(255) | None) => {
+                // These need the user; trying again would only look like an attack.
+                let is_final = FINAL.iter().any(|words| said.contains(words));
+                let kind = if is_final { "host_refused" } else { UNREACHABLE };
+                Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
+                    .hint(format!("check the connection with: ssh {host} true"))
+            }
+            (Trouble::Closed, Some(code)) => of_dial(code, said),
+        }
+    }
+}
+
+/// What ssh says when it reached the host, and authentication or the host's key is the problem.
+const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
+
+/// Whether an ssh waits there with a shared connection.
+fn is_open(control: &Path) -> bool {
+    UnixStream::connect(control).is_ok()
+}
+
+/// Why there is no greeting.
+enum Trouble {
+    /// ssh, or what it ran, has ended.
+    Closed,
+    /// Nothing came in time.
+    Late,
+    /// Something else talks, and does not stop.
+    Banner,
+    /// The daemon refused the connection.
+    Refused(Box<RpcError>),
+    /// Its protocol is a different one.
+    Protocol(Box<HelloResult>),
+}
+
+/// Says `hello`, and waits for its answer. What a shell's start-up files print before that is skipped.
+fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trouble> {
+    let line = bgd_shared::message::request_line(0, Hello::NAME, &HelloParams::default());
+    // There is room for it: the socket is new.
+    (&mut &*stream).write_all(&line).map_err(|_| Trouble::Closed)?;
+    let mut bytes = Vec::new();
+    let mut skipped = 0;
+    loop {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = bytes.drain(..=end).collect();
+            match answer(&line) {
+                Some(answer) => return answer,
+                None => skipped += line.len(),
+            }
+        }
+        if skipped + bytes.len() > BANNER_BYTES {
+            return Err(Trouble::Banner);
+        }
+        read_more(stream, deadline, &mut bytes)?;
+    }
+}
+
+/// How every answer of a daemon begins.
+const ANSWER: &[u8] = br#"{"jsonrpc""#;
+
+/// The greeting's answer; `None` for a line that is none.
+fn answer(line: &[u8]) -> Option<Result<HelloResult, Trouble>> {
+    // A shell's start-up files may have printed something before it on the same line.
+    let begin = line.windows(ANSWER.len()).position(|bytes| bytes == ANSWER)?;
+    let incoming: Incoming<'_> = serde_json::from_slice(&line[begin..]).ok()?;
+    if let Some(error) = incoming.error {
+        return Some(Err(Trouble::Refused(Box::new(error))));
+    }
+    serde_json::from_str(incoming.result?.get()).ok().map(Ok)
+}
+
+fn read_more(mut stream: &UnixStream, deadline: Instant, bytes: &mut Vec<u8>) -> Result<(), Trouble> {
+    loop {
+        match poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], time_left(deadline)) {
+            Ok(0) => return Err(Trouble::Late),
+            Ok(_) => break,
+            Err(Errno::EINTR) => {}
+            Err(_) => return Err(Trouble::Closed),
+        }
+    }
+    let mut buffer = [0; 4096];
+    match stream.read(&mut buffer) {
+        Ok(0) => Err(Trouble::Closed),
+        Ok(count) => {
+            bytes.extend_from_slice(&buffer[..count]);
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(_) => Err(Trouble::Closed),
+    }
+}
+
+/// The error line of `bgctl --json`.
+#[derive(Deserialize)]
+struct ErrorLine {
+    error: ErrorBody,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    message: String,
+    data: ErrorData,
+}
+
+#[derive(Deserialize)]
+struct ErrorData {
+    kind: String,
+    hint: Option<String>,
+}
+
+/// The failure that `bgctl dial` reported over there, or whatever ran in its place.
+fn of_dial(code: i32, said: &str) -> Failure {
+    let Some(line) = said.lines().rev().find_map(|line| serde_json::from_str::<ErrorLine>(line).ok()) else {
+        let text = if said.is_empty() { "it exited without a message" } else { said };
+        let message = format!("no bgctl there that knows `dial`: {text}");
+        return Failure::new(Code::NO_DAEMON, "no_remote_bgctl", message)
+            .hint("install the same version of bgd on both machines");
+    };
+    let ErrorBody { message, data: ErrorData { kind, hint } } = line.error;
+    let kind = KINDS_OF_DIAL.into_iter().find(|known| **known == *kind).unwrap_or("remote_failed");
+    let code = u8::try_from(code).map_or(Code::NO_DAEMON, Code);
+    let failure = Failure::new(code, kind, message);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// The kinds of failure of `bgctl dial` that make a difference here, or to programs.
+const KINDS_OF_DIAL: [&str; 4] = ["no_daemon", "config_invalid", "untrusted_socket", "usage"];
+
+/// Starts ssh, and returns it with the file that takes its messages: nobody would drain a pipe once the connection is
+/// there. The file can't grow, so a host can't fill memory by it.
+fn start(mut command: Command) -> Result<(Child, File), Failure> {
+    let errors = memfd_create("ssh", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).and_then(|errors| {
+        ftruncate(&errors, ERRORS_BYTES)?;
+        fcntl_add_seals(&errors, SealFlags::GROW | SealFlags::SHRINK)?;
+        Ok(File::from(errors))
+    });
+    let copied = errors.map_err(io::Error::from).and_then(|errors| Ok((errors.try_clone()?, errors)));
+    let (copy, errors) = copied.map_err(|error| Failure::io("can't make a memory file", &error))?;
+    let ssh = command.stderr(copy).spawn().map_err(|error| {
+        let message = format!("can't start {}: {error}", program().display());
+        Failure::new(Code::NO_DAEMON, "no_ssh", message)
+            .hint("install OpenSSH's client, or set BGD_SSH to its path")
+    })?;
+    Ok((ssh, errors))
+}
+
+/// Waits for the exit of ssh until then. `None`: it is still running.
+fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
+    let pidfd = pidfd_open(Pid::from_child(ssh), PidfdFlags::empty()).ok()?;
+    while let Err(Errno::EINTR) = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], time_left(until))
+    {
+    }
+    ssh.try_wait().ok().flatten()
+}
+
+/// Ends ssh, with time to put the terminal in order that it may have asked something.
+fn end(ssh: &mut Child) {
+    let _ = kill_process(Pid::from_child(ssh), Signal::TERM);
+    if ended(ssh, Instant::now() + SHORT).is_none() {
+        let _ = ssh.kill();
+        let _ = ssh.wait();
+    }
+}
+
+/// What ssh, and the programs over there, wrote to standard error, at most [`ERRORS_BYTES`].
+fn said(errors: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let _ = errors.rewind();
+    let _ = errors.read_to_end(&mut bytes);
+    let written = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(written).replace('\r', "").trim().to_owned()
+}
+
+/// The ssh to run: `$BGD_SSH`, else the one in PATH.
+fn program() -> PathBuf {
+    std::env::var_os("BGD_SSH").filter(|path| !path.is_empty()).unwrap_or_else(|| "ssh".into()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r140_what_is_no_host_is_refused() {
+        for name in ["", "-oProxyCommand=x", "a b", "a\n", &"a".repeat(256)] {
+            assert_eq!(Host::new(name).unwrap_err().code, Code::USAGE, "{name:?}");
+        }
+        for name in ["far", "me@far", "ssh://me@far:2222", "fe80::1%eth0", "me@[::1]"] {
+            assert_eq!(Host::new(name).unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn r140_the_shared_connection_has_a_place_that_fits() {
+        let path = |folder: &str, host: &str| {
+            let host = Host::new(host).unwrap();
+            let folder = Some(Path::new(folder));
+            Dial { host: &host, folder, how: Dialling { starts: true, asks: true, within: SHORT } }
+                .control_path()
+        };
+        let one = path("/run/user/1000/bgd", "far").unwrap();
+        assert_eq!(Some(&one), path("/run/user/1000/bgd", "far").as_ref());
+        assert_ne!(Some(&one), path("/run/user/1000/bgd", "me@far").as_ref());
+        assert_eq!(path(&format!("/{}", "a".repeat(80)), "far"), None, "it would not fit");
+        assert_eq!(path("/run/100%/bgd", "far"), None, "ssh would expand it");
+    }
+
+    #[test]
+    fn r140_a_banner_is_skipped_and_has_an_end() {
+        let talk = |text: &[u8]| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let text = text.to_vec();
+            let shell = std::thread::spawn(move || {
+                let _ = theirs.write_all(&text);
+                let _ = theirs.shutdown(std::net::Shutdown::Write);
+                let _ = io::copy(&mut theirs, &mut io::sink());
+            });
+            let outcome = greet(&ours, Instant::now() + Duration::from_mins(1));
+            drop(ours);
+            shell.join().unwrap();
+            outcome
+        };
+        let hello = serde_json::json!({"jsonrpc": "2.0", "id": 0, "error": {"code": -32000, "message": "full",
+            "data": {"kind": "too_many_connections"}}});
+        let text = format!("Welcome!\n{{\"not\": 1}}\n{{\n$ {hello}\n");
+        assert!(matches!(talk(text.as_bytes()), Err(Trouble::Refused(error)) if error.message == "full"));
+        assert!(matches!(talk(b"Welcome!\n"), Err(Trouble::Closed)));
+        assert!(matches!(talk(&vec![b'y'; BANNER_BYTES + 1]), Err(Trouble::Banner)));
+        assert!(matches!(talk("y\n".repeat(BANNER_BYTES).as_bytes()), Err(Trouble::Banner)));
+    }
+
+    #[test]
+    fn r140_what_dial_says_is_passed_on() {
+        let line = r#"{"error":{"code":-32000,"message":"not valid","data":{"kind":"config_invalid","hint":"mend it","exit_code":78}}}"#;
+        let failure = of_dial(78, &format!("Welcome!\n{line}"));
+        assert_eq!(
+            (failure.code, failure.kind, &*failure.message),
+            (Code::CONFIG, "config_invalid", "not valid")
+        );
+        assert_eq!(failure.hint.as_deref(), Some("mend it"));
+        assert_eq!(of_dial(1, "bgctl: Command not found.").kind, "no_remote_bgctl");
+    }
+}

@@ -1,0 +1,84 @@
+//! What a task inherits from the process at the other end of the connection, if its submitter asks for that: `bgctl dial`
+//! serves a client on another machine, whose own folder and environment mean nothing here.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use bgd_shared::error::RpcError;
+use bgd_shared::proc;
+use bgd_shared::request::SubmitParams;
+use bgd_shared::text::{Env, OsText};
+
+use super::invalid;
+
+/// Completes the params with what the peer has. Reads of `/proc` don't block on a disk, so no worker is needed.
+///
+/// # Errors
+/// The peer has no process here, or has ended.
+pub fn complete(mut params: SubmitParams, peer: Option<i32>) -> Result<SubmitParams, RpcError> {
+    if !params.inherit {
+        return Ok(params);
+    }
+    if params.env_fd {
+        return Err(invalid("`inherit` and `env_fd` can't be combined: give variables in `env`"));
+    }
+    let gone = || invalid("`inherit`: the process at the other end of the connection can't be read");
+    let peer = peer.ok_or_else(gone)?;
+    let folder = proc::folder(peer).map_err(|_| gone())?;
+    let folder = match params.cwd.take() {
+        Some(inner) => folder.join(Path::new(OsStr::from_bytes(inner.as_bytes()))),
+        None => folder,
+    };
+    params.cwd = Some(folder.into_os_string().into());
+    let block = proc::environment(peer);
+    if block.is_empty() {
+        return Err(gone());
+    }
+    params.env = Some(environment(&block, &params.env.take().unwrap_or_default()));
+    if params.umask.is_none() {
+        params.umask = proc::status(peer, "Umask").and_then(|mask| u32::from_str_radix(&mask, 8).ok());
+    }
+    Ok(params)
+}
+
+/// The environment in this block, with these variables set.
+fn environment(block: &[u8], set: &Env) -> Env {
+    let inherited = block.split(|byte| *byte == 0).filter_map(|entry| {
+        // A name may begin with `=`, as some programs have it.
+        let end = entry.iter().skip(1).position(|byte| *byte == b'=')? + 1;
+        let name = std::str::from_utf8(&entry[..end]).ok()?;
+        // Names that the wire can't carry are left out, as on the client's side.
+        (!name.contains('=')).then(|| (Box::from(name), OsText::from(entry[end + 1..].to_vec())))
+    });
+    let mut all: Vec<(Box<str>, OsText)> =
+        inherited.filter(|(name, _)| !set.0.iter().any(|(given, _)| given == name)).collect();
+    all.extend(set.0.iter().cloned());
+    Env(all.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r140_the_peers_environment_is_taken_and_added_to() {
+        let set = Env([("B".into(), "new".into()), ("C".into(), "3".into())].into());
+        let env = environment(b"A=1=1\0B=2\0=C:=x\0broken\0\0", &set);
+        let expected: [(Box<str>, OsText); 3] =
+            [("A".into(), "1=1".into()), ("B".into(), "new".into()), ("C".into(), "3".into())];
+        assert_eq!(env.0.to_vec(), expected);
+    }
+
+    #[test]
+    fn r140_only_who_asks_inherits_and_only_of_a_process() {
+        let plain = SubmitParams { cwd: Some("/".into()), ..SubmitParams::default() };
+        assert_eq!(complete(plain.clone(), None).unwrap(), plain);
+        let asks = SubmitParams { inherit: true, cwd: Some("sub".into()), ..SubmitParams::default() };
+        assert!(complete(asks.clone(), None).is_err() && complete(asks.clone(), Some(-1)).is_err());
+        let own = complete(asks, Some(std::process::id().cast_signed())).unwrap();
+        let folder = std::env::current_dir().unwrap().join("sub");
+        assert_eq!(own.cwd, Some(folder.into_os_string().into()));
+        assert!(own.umask.is_some() && own.env.unwrap().get("PATH").is_some());
+    }
+}

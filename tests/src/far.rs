@@ -1,0 +1,194 @@
+//! Another machine: a real `sshd`, reached by the real `ssh`, in front of a daemon of its own. Nothing listens at a port,
+//! as each connection starts its sshd by itself (`ProxyCommand`), and no file of the user's is read.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bgd_shared::proc;
+
+use crate::{Outcome, Process, Terminal, TestDaemon, bgctl_path, executable, wait};
+
+/// The name of the other machine in the client's configuration.
+pub const HOST: &str = "far";
+
+const SSHD: &str = "/usr/sbin/sshd";
+
+/// A machine with a daemon, and one without from which it is used.
+pub struct Far {
+    /// The daemon of the other machine.
+    pub daemon: TestDaemon,
+    here: TestDaemon,
+}
+
+impl Far {
+    /// Starts a daemon, and prepares the way to it.
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::of(TestDaemon::start())
+    }
+
+    /// Prepares the way to the machine of this daemon, which need not run.
+    #[track_caller]
+    pub fn of(daemon: TestDaemon) -> Self {
+        let far = Self { daemon, here: TestDaemon::home_only() };
+        fs::create_dir_all("/run/sshd").unwrap_or_else(|error| {
+            // Only root's sshd needs it.
+            assert!(!nix::unistd::Uid::effective().is_root(), "/run/sshd: {error}");
+        });
+        far.make_key("host");
+        far.make_key("user");
+        far.set_session(&[]);
+        fs::write(far.path("known"), format!("{HOST} {}", far.read("host.pub"))).expect("a file");
+        // A connection leaves a line, so that they can be counted.
+        let proxy = format!(
+            "#!/bin/sh\necho >>{connections}\nexec {SSHD} -i -e -f {conf} 2>>{log}\n",
+            connections = far.path("connections").display(),
+            conf = far.path("sshd.conf").display(),
+            log = far.path("sshd.log").display(),
+        );
+        executable::write(&far.path("proxy"), &proxy);
+        fs::write(
+            far.path("ssh.conf"),
+            format!(
+                "Host {HOST}\nProxyCommand {}\nIdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
+                 GlobalKnownHostsFile /dev/null\nBatchMode yes\nHostKeyAlias {HOST}\n",
+                far.path("proxy").display(),
+                far.path("user").display(),
+                far.path("known").display(),
+            ),
+        )
+        .expect("a file");
+        far.wrap("");
+        far
+    }
+
+    /// Runs these lines of shell before each ssh; `$SSH` is the program with its configuration.
+    #[track_caller]
+    pub fn wrap(&self, lines: &str) {
+        let conf = self.path("ssh.conf");
+        let text = format!("#!/bin/sh\nSSH='ssh -F {}'\n{lines}\nexec $SSH \"$@\"\n", conf.display());
+        executable::write(&self.path("ssh"), &text);
+    }
+
+    /// Gives the sessions over there these variables besides those of the daemon's home.
+    #[track_caller]
+    pub fn set_session(&self, variables: &[(&str, &str)]) {
+        let programs = bgctl_path().parent().expect("programs are in a folder").as_os_str().to_owned();
+        let mut path = programs;
+        path.push(":/usr/bin:/bin");
+        let mut pairs: Vec<(OsString, OsString)> = self.daemon.environment();
+        pairs.push(("PATH".into(), path));
+        pairs.extend(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())));
+        let mut set: Vec<(OsString, OsString)> = Vec::new();
+        for (name, value) in pairs {
+            set.retain(|(known, _)| *known != name);
+            set.push((name, value));
+        }
+        let mut conf = format!(
+            "HostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\nSetEnv",
+            self.path("host").display(),
+            self.path("user.pub").display(),
+        )
+        .into_bytes();
+        for (name, value) in set {
+            conf.extend_from_slice(b" \"");
+            conf.extend_from_slice(name.as_bytes());
+            conf.push(b'=');
+            conf.extend_from_slice(value.as_bytes());
+            conf.push(b'"');
+        }
+        conf.push(b'\n');
+        fs::write(self.path("sshd.conf"), conf).expect("a file");
+    }
+
+    fn make_key(&self, name: &str) {
+        let _ = fs::remove_file(self.path(name));
+        let made = Outcome::of(
+            Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(self.path(name)),
+        );
+        made.success();
+    }
+
+    /// Replaces a key, `host` or `user`, by another one that the other side does not know.
+    #[track_caller]
+    pub fn change_key(&self, name: &str) {
+        let public = self.read(&format!("{name}.pub"));
+        self.make_key(name);
+        if name == "user" {
+            fs::write(self.path("user.pub"), public).expect("a file");
+        }
+    }
+
+    /// A file of this machine.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.here.home().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).expect("a file of this machine")
+    }
+
+    /// The home of this machine, which has no daemon.
+    pub fn home(&self) -> &Path {
+        self.here.home()
+    }
+
+    /// A `bgctl` of this machine for the daemon of the other one.
+    pub fn bgctl(&self, args: &[&str]) -> Command {
+        let mut command = self.here.bgctl(args);
+        command.env("BGD_SSH", self.path("ssh")).env("BGD_HOST", HOST).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    #[track_caller]
+    pub fn run(&self, args: &[&str]) -> Outcome {
+        Outcome::of(&mut self.bgctl(args))
+    }
+
+    /// Runs it in a terminal of this machine.
+    #[track_caller]
+    pub fn terminal(&self, args: &[&str]) -> Terminal {
+        Terminal::open(&self.bgctl(args))
+    }
+
+    /// How many connections were made to the other machine.
+    pub fn connections(&self) -> usize {
+        fs::read_to_string(self.path("connections")).unwrap_or_default().lines().count()
+    }
+
+    /// The processes of ssh that hold the shared connection.
+    fn masters(&self) -> Vec<Process> {
+        let folder = self.here.socket().parent().expect("a socket is in a folder").to_owned();
+        let control = [b"ControlPath=", folder.as_os_str().as_bytes()].concat();
+        let is_master = |pid: &i32| {
+            let arguments = proc::arguments(pid, 4096);
+            let mut words = arguments.split(|byte| *byte == 0);
+            words.clone().any(|word| word.starts_with(&control)) && words.any(|word| word == b"-N")
+        };
+        proc::processes().filter(is_master).filter_map(Process::open).collect()
+    }
+
+    /// Cuts every connection to the other machine.
+    #[track_caller]
+    pub fn cut(&self) {
+        let masters = wait::poll_until("a connection", || Some(self.masters()).filter(|all| !all.is_empty()));
+        masters.iter().for_each(Process::kill);
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // It would stay open for a minute.
+        self.masters().iter().for_each(Process::kill);
+        if !std::thread::panicking() {
+            let dials = || self.daemon.processes().iter().any(|process| process.cmdline().ends_with(" dial"));
+            wait::poll_until("the end of the connections", || {
+                (self.here.processes().is_empty() && !dials()).then_some(())
+            });
+        }
+    }
+}

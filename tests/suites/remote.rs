@@ -1,0 +1,312 @@
+//! The daemon of another machine, through a real ssh and a real sshd: `bgctl -H`.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Stdio};
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{ListParams, TaskList};
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
+use serde_json::Value;
+
+/// The tasks of the other machine.
+fn tasks(far: &Far) -> Vec<Task> {
+    far.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks
+}
+
+/// Starts a `bgctl` whose output is read.
+fn begin(far: &Far, args: &[&str]) -> Child {
+    far.bgctl(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A `block` in a terminal, which shows how far the task is: once the daemon has its subscription, it has its wait.
+#[track_caller]
+fn blocked(far: &Far, options: &[&str], id: &str) -> Terminal {
+    let block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
+    wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
+    block
+}
+
+#[test]
+fn r140_tasks_run_over_there_with_what_is_there() {
+    let far = Far::start();
+    let id: TaskId = far
+        .run(&["submit", "--env", "NEW=x y", "--shell", "pwd; echo \"$HOME $NEW $BGD_HOST\"; umask"])
+        .word();
+    far.run(&["block", &id.to_string()]).success();
+    let output = far.run(&["output", &id.to_string()]).success().stdout_text();
+    let home = far.daemon.home().display().to_string();
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines[1..], [&*format!("{home} x y "), "0022"], "{output}");
+    // sshd begins in the home that the user database has.
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective()).unwrap().unwrap();
+    assert_eq!(lines[0], user.dir.to_str().unwrap());
+    let elsewhere = far.run(&["submit", "--cwd", "/tmp", "--", "pwd"]).word::<TaskId>().to_string();
+    far.run(&["block", &elsewhere]).success();
+    assert_eq!(far.run(&["output", &elsewhere]).stdout_text(), "/tmp\n");
+    // It belongs to the daemon over there, and none was started here.
+    assert_eq!(tasks(&far).len(), 2);
+    assert!(!far.home().join("run/bgd.sock").exists() && !far.home().join("state/bgd").exists());
+}
+
+#[test]
+fn r140_verbs_say_what_they_say_here() {
+    let far = Far::start();
+    let id = far.run(&["submit", "-d", "sleeps", "--", "sleep", "1000"]).word::<TaskId>().to_string();
+    assert!(far.run(&["list"]).success().stdout_text().contains("sleeps"));
+    assert!(far.run(&["status", &id]).success().stdout_text().contains("running"));
+    far.run(&["block", &id, "--timeout", "0s"]).expect_code(75);
+    far.run(&["signal", &id, "CONT"]).success();
+    far.run(&["cancel", &id]).success();
+    far.run(&["block", &id]).expect_code(1);
+    let missing = far.run(&["status", "00000000-0000-0000-0000-00000000ffff"]).expect_code(66);
+    assert!(missing.stderr.starts_with("bgctl: far: "), "{}", missing.stderr);
+    let exit = far.run(&["submit", "--shell", "exit 3"]).word::<TaskId>().to_string();
+    far.run(&["block", "--exit-code", &exit]).expect_code(3);
+    let batch = Outcome::of(
+        far.bgctl(&["submit", "--each", "/etc/passwd", "--jobs", "2", "--", "true"]).stdin(Stdio::null()),
+    );
+    far.run(&["block", "--batch", batch.word::<TaskId>().to_string().as_str()]).success();
+    let waits = far.run(&["submit", "--shell", "echo one; echo two"]).word::<TaskId>().to_string();
+    assert_eq!(far.run(&["block", "--line", "tw", &waits]).success().stdout_text(), "two\n");
+    far.run(&["clear", "--all-sessions"]).success();
+    assert!(
+        far.run(&["daemon", "status"]).success().stdout_text().contains(&format!("pid {}", far.daemon.pid()))
+    );
+    // All of that by one connection.
+    assert_eq!(far.connections(), 1);
+}
+
+#[test]
+fn r140_a_daemon_is_started_over_there_if_none_runs() {
+    let far = Far::of(TestDaemon::home_only());
+    far.set_session(&[("BGD_DAEMON", bgd_tests::bgd_path().to_str().unwrap())]);
+    let none = far.run(&["--no-start", "list"]).expect_code(69);
+    assert!(none.stderr.contains("bgctl: far: no daemon is"), "{}", none.stderr);
+    assert_eq!(far.run(&["daemon", "stop"]).success().stdout_text(), "no daemon is running\n");
+    assert!(far.run(&["daemon", "start"]).success().stdout_text().starts_with("started, pid "));
+    let id = far.run(&["submit", "--", "echo", "up"]).word::<TaskId>().to_string();
+    far.run(&["block", &id]).success();
+    assert!(far.daemon.socket().exists());
+    assert!(far.run(&["daemon", "stop"]).success().stdout_text().starts_with("stopped"));
+}
+
+#[test]
+fn r141_a_job_has_this_terminal_until_ctrl_b() {
+    let far = Far::start();
+    let mut terminal = far.terminal(&[
+        "run",
+        "--shell",
+        "stty size; echo \"on $HOME\"; read line; echo \"got $line\"; read line",
+    ]);
+    terminal.wait_text(&format!("24 80\non {}", far.daemon.home().display()));
+    terminal.type_line("words");
+    terminal.wait_text("got words");
+    terminal.type_keys("\x02");
+    terminal.wait_text("Command was manually backgrounded by user with ID");
+    let tasks = tasks(&far);
+    assert_eq!(tasks.iter().map(|task| task.status).collect::<Vec<_>>(), [Status::Running]);
+    let mut again = far.terminal(&["attach", &tasks[0].id.to_string()]);
+    again.wait_text("got words");
+    again.type_line("end");
+    far.run(&["block", &tasks[0].id.to_string()]).success();
+}
+
+#[test]
+fn r141_what_needs_a_descriptor_is_refused_with_a_word() {
+    let far = Far::start();
+    for args in [
+        &["submit", "--stdin", "--", "cat"][..],
+        &["run", "--", "true"],
+        &["handoff", "--pid", "2"],
+        &["daemon", "restart"],
+        &["mcp"],
+    ] {
+        let refused = far.run(&[&["--json"], args].concat()).expect_code(2);
+        let error: Value = serde_json::from_str(&refused.stderr).unwrap();
+        assert_eq!(error["error"]["data"]["kind"], "not_over_remote", "{args:?}: {error}");
+    }
+    assert!(tasks(&far).is_empty());
+}
+
+#[test]
+fn r142_a_block_goes_on_after_a_cut() {
+    let far = Far::start();
+    let gate = far.daemon.home().join("gate");
+    let line = format!("until [ -e {} ]; do sleep 0.05; done; exit 4", gate.display());
+    let id = far.run(&["submit", "--shell", &line]).word::<TaskId>().to_string();
+    let mut block = blocked(&far, &[], &id);
+    far.cut();
+    block.wait_text("the connection to far is lost; connecting again");
+    block.wait_text("connected to far again");
+    fs::write(gate, "").unwrap();
+    assert_eq!(block.ended().code(), Some(4));
+}
+
+#[test]
+fn r142_an_output_is_followed_over_a_cut_without_a_gap() {
+    let far = Far::start();
+    let gate = far.daemon.home().join("gate");
+    let line = format!("seq 20000; until [ -e {} ]; do sleep 0.05; done; seq 20001 40000", gate.display());
+    let id = far.run(&["submit", "--shell", &line]).word::<TaskId>().to_string();
+    let mut follow = begin(&far, &["output", "--follow", &id]);
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.by_ref().any(|line| line == "20000"));
+    far.cut();
+    let mut errors = BufReader::new(follow.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(errors.by_ref().any(|line| line.ends_with("connected to far again")));
+    fs::write(gate, "").unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(rest, (20001..=40000).map(|number: u32| number.to_string()).collect::<Vec<_>>());
+    assert!(follow.wait().unwrap().success());
+}
+
+#[test]
+fn r142_a_submit_whose_answer_is_lost_runs_once() {
+    let far = Far::start();
+    // The first connection carries the greeting's answer, and no more.
+    let used = far.path("used");
+    far.wrap(&format!(
+        "case \"$*\" in *dial) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | head -n 1; exit 255; fi;; esac",
+        used = used.display()
+    ));
+    let id: TaskId = far.run(&["submit", "--", "true"]).success().word();
+    assert_eq!(tasks(&far).iter().map(|task| task.id).collect::<Vec<_>>(), [id]);
+}
+
+#[test]
+fn r142_a_host_that_stays_away_is_given_up() {
+    let far = Far::start();
+    let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
+    let mut block = blocked(&far, &["--connect-timeout", "1s"], &id);
+    far.wrap("echo gone >&2; exit 255");
+    far.cut();
+    block.wait_text("far: ssh can't connect: gone");
+    assert_eq!(block.ended().code(), Some(69));
+    assert_eq!(far.daemon.task(id.parse().unwrap()).status, Status::Running);
+}
+
+#[test]
+fn r143_without_bgctl_over_there_it_says_what_to_do() {
+    let far = Far::start();
+    far.set_session(&[("PATH", "/usr/bin:/bin")]);
+    let failed = far.run(&["list"]).expect_code(69);
+    assert!(failed.stderr.contains("far: no bgctl there: "), "{}", failed.stderr);
+    assert!(failed.stderr.contains("hint: install bgd there"), "{}", failed.stderr);
+}
+
+#[test]
+fn r140_what_is_wrong_with_the_connection_is_said() {
+    let far = Far::start();
+    let fails = |args: &[&str], words: &[&str]| {
+        let failed = far.run(args).expect_code(69);
+        assert!(words.iter().all(|word| failed.stderr.contains(word)), "{words:?}: {}", failed.stderr);
+    };
+    fails(
+        &["-H", "nowhere.invalid", "list"],
+        &["nowhere.invalid: ssh can't connect: ", "hint: check the connection"],
+    );
+    far.change_key("user");
+    fails(&["list"], &["Permission denied"]);
+    far.change_key("host");
+    fails(&["list"], &["HOST IDENTIFICATION HAS CHANGED"]);
+    far.wrap("exec sleep 1000");
+    fails(&["--connect-timeout", "1s", "list"], &["no answer within 1000 ms"]);
+    far.wrap("case \"$*\" in *dial) exec yes;; esac; exit 0");
+    fails(&["list"], &["the remote shell prints text"]);
+    for host in ["-oProxyCommand=x", "a b"] {
+        far.run(&["--host", host, "list"]).expect_code(2);
+    }
+    far.wrap("case \"$*\" in *dial) echo 'bgctl: Command not found.' >&2; exit 1;; esac; exit 0");
+    fails(&["daemon", "stop"], &["no bgctl there that knows `dial`: bgctl: Command not found."]);
+    let missing = Outcome::of(far.bgctl(&["list"]).env("BGD_SSH", "/nowhere/ssh")).expect_code(69);
+    assert!(missing.stderr.contains("can't start /nowhere/ssh"), "{}", missing.stderr);
+}
+
+#[test]
+fn r140_a_banner_of_the_shell_is_skipped() {
+    let far = Far::start();
+    far.wrap("case \"$*\" in *dial) echo 'Welcome to far!'; echo '{}'; printf 'no newline';; esac");
+    far.run(&["submit", "--", "true"]).success();
+    assert_eq!(tasks(&far).len(), 1);
+}
+
+#[test]
+fn r140_dial_ends_with_either_side() {
+    let mut daemon = TestDaemon::start();
+    let mut dial = daemon.bgctl(&["dial"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    drop(dial.stdin.take());
+    assert!(dial.wait().unwrap().success());
+    let mut dial = daemon.bgctl(&["dial"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = dial.stdin.take().unwrap();
+    std::io::Write::write_all(
+        &mut input,
+        b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hello\",\"params\":{}}\n",
+    )
+    .unwrap();
+    let mut line = String::new();
+    BufReader::new(dial.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("\"id\":1"), "{line}");
+    daemon.stop();
+    assert!(dial.wait().unwrap().success());
+}
+
+#[test]
+fn r142_what_was_cut_leaves_nothing_over_there() {
+    let far = Far::start();
+    let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
+    let mut block = blocked(&far, &["--connect-timeout", "1s"], &id);
+    far.wrap("exit 255");
+    far.cut();
+    assert_eq!(block.ended().code(), Some(69));
+    // The connection of this question alone is left.
+    wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
+}
+
+#[test]
+fn r142_a_daemon_that_was_restarted_meanwhile_is_another_one() {
+    let mut far = Far::start();
+    let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
+    let mut block = blocked(&far, &[], &id);
+    // It comes back before the connection does.
+    let hold = far.path("hold");
+    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
+    fs::write(&hold, "").unwrap();
+    far.cut();
+    block.wait_text("connecting again");
+    far.daemon.restart();
+    fs::remove_file(hold).unwrap();
+    block.wait_text("far: the daemon was restarted meanwhile: its tasks are lost");
+    assert_eq!(block.ended().code(), Some(69));
+}
+
+#[test]
+fn r142_a_selection_is_waited_for_by_its_ids() {
+    let far = Far::start();
+    let gate = far.daemon.home().join("gate");
+    let line = format!("until [ -e {} ]; do sleep 0.05; done; exit 4", gate.display());
+    let id: TaskId = far.run(&["submit", "--tag", "t", "--shell", &line]).word();
+    far.daemon.wait_running(id);
+    let mut block = far.terminal(&["block", "--timeout", "none", "--tag", "t", "--status", "running"]);
+    wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
+    let hold = far.path("hold");
+    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
+    fs::write(&hold, "").unwrap();
+    far.cut();
+    block.wait_text("connecting again");
+    fs::write(gate, "").unwrap();
+    far.daemon.wait_status(id, Status::Failed);
+    fs::remove_file(hold).unwrap();
+    assert_eq!(block.ended().code(), Some(1));
+}
+
+#[test]
+fn r140_a_host_that_names_itself_is_not_dialled_for_ever() {
+    let far = Far::start();
+    far.set_session(&[("BGD_HOST", "far"), ("BGD_SSH", "/nowhere/ssh")]);
+    far.run(&["submit", "--", "true"]).success();
+    assert_eq!(tasks(&far).len(), 1);
+    far.run(&["-H", "far", "dial"]).expect_code(2);
+}

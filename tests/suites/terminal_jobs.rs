@@ -392,11 +392,11 @@ const LATE: &str = "perl -e '
     };
     print \"ready\\n\"; $line = <STDIN>; print \"goes on\\n\"'; exit $?";
 
-#[test]
-fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
+/// Stops a job by the key and continues it. What it writes before it stops is shown before the stop.
+#[track_caller]
+fn stops_and_continues(script: &str) {
     let daemon = TestDaemon::start();
-    // The shell stops at once, the program that it runs does not.
-    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(LATE));
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(script));
     viewer.until_shown("ready");
     viewer.type_keys(task.id, "\x1a");
     viewer.until("a stopped job", |viewer| viewer.stops == 1);
@@ -406,6 +406,12 @@ fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
     viewer.until_shown("goes on");
     assert_eq!(viewer.ended(task.id).status, Status::Completed);
     assert_eq!(viewer.stops, 1);
+}
+
+#[test]
+fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
+    // The shell stops at once, the program that it runs does not.
+    stops_and_continues(LATE);
 }
 
 /// Ignores the first stop, as less does when the key comes just before its read.
@@ -418,15 +424,5 @@ const MISSES: &str = "perl -e '
 
 #[test]
 fn a_job_that_misses_the_key_is_stopped_with_its_shell() {
-    let daemon = TestDaemon::start();
-    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(MISSES));
-    viewer.until_shown("ready");
-    viewer.type_keys(task.id, "\x1a");
-    viewer.until("a stopped job", |viewer| viewer.stops == 1);
-    assert!(viewer.screen().contains("last words"), "{viewer:?}");
-    viewer.call::<TaskSignal>(&signal(task.id, "CONT", true));
-    viewer.type_keys(task.id, "\n");
-    viewer.until_shown("goes on");
-    assert_eq!(viewer.ended(task.id).status, Status::Completed);
-    assert_eq!(viewer.stops, 1);
+    stops_and_continues(MISSES);
 }

@@ -31,7 +31,7 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
         Some(client) => (client, Started::Before),
         None => match context.link.host() {
             // Dialling starts it.
-            Some(_) => (context.link.connected()?, Started::ByUs { lost: 0 }),
+            Some(_) => (context.link.connect()?, Started::ByUs { lost: 0 }),
             None => link::start_daemon(&context.link.socket()?)?,
         },
     };

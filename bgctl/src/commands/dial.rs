@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
@@ -19,10 +19,10 @@ const PIECE: usize = 64 * 1024;
 /// input alone is passed on, so that requests that were sent are still answered.
 pub fn run(context: &mut Context) -> Result<Code, Failure> {
     let failed = |error: io::Error| Failure::io("can't join the daemon's socket", &error);
-    let socket = UnixStream::from(copy(context.link.client()?.as_fd()).map_err(failed)?);
+    let socket = UnixStream::from(context.link.client()?.as_fd().try_clone_to_owned().map_err(failed)?);
     // The client's deadlines are for its own calls; the remote client has others.
     socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None)).map_err(failed)?;
-    let input = File::from(copy(io::stdin().as_fd()).map_err(failed)?);
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
     let upstream = socket.try_clone().map_err(failed)?;
     thread::Builder::new()
         .name("input".to_owned())
@@ -32,7 +32,7 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
             let _ = upstream.shutdown(Shutdown::Write);
         })
         .map_err(failed)?;
-    let output = File::from(copy(io::stdout().as_fd()).map_err(failed)?);
+    let output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
     // A reader who is gone is noticed without anything to write: the daemon may have no answer for days.
     carry(&socket, &output, || sleep([Some(socket.as_fd())], None).map(drop))?;
     Ok(Code::OK)
@@ -59,8 +59,4 @@ fn carry(
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn copy(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    descriptor.try_clone_to_owned()
 }

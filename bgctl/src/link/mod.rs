@@ -272,14 +272,6 @@ impl Link {
         Client::connect(&socket).map_err(|error| connect::absent(&socket, error))
     }
 
-    /// Makes a new connection, and starts a daemon if none runs.
-    ///
-    /// # Errors
-    /// There is none, and none can be made.
-    pub fn connected(&self) -> Result<Client, Failure> {
-        self.connect()
-    }
-
     /// Returns the connection of the calls so far, or makes one.
     ///
     /// # Errors
@@ -291,8 +283,11 @@ impl Link {
         self.client.as_mut().ok_or_else(no_connection)
     }
 
-    /// Connects. If that started a daemon, reports on standard error what was lost.
-    fn connect(&self) -> Result<Client, Failure> {
+    /// Makes a new connection, and starts a daemon if none runs; then reports on standard error what was lost.
+    ///
+    /// # Errors
+    /// No daemon runs, and none can be started.
+    pub fn connect(&self) -> Result<Client, Failure> {
         if let Some(host) = self.host() {
             return self.dial(host, self.options.starts);
         }
@@ -334,7 +329,9 @@ impl Link {
     pub fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
         let Some(host) = self.host().filter(|_| is_lost(&failure)).cloned() else { return Err(failure) };
         self.client = None;
-        forget_shared(&host);
+        // It may be dead without knowing it.
+        let socket = SocketPath::from_env().ok();
+        ssh::forget_shared(&host, socket.as_ref().map(SocketPath::folder));
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
         let [mut pause, longest] = HOST_PAUSES;
@@ -434,14 +431,6 @@ impl Link {
         }
         Ok(())
     }
-}
-
-/// Has the next connection be a new one: this one may be dead without knowing it.
-fn forget_shared(host: &Host) {
-    let socket = SocketPath::from_env().ok();
-    let folder = socket.as_ref().map(SocketPath::folder);
-    let how = Dialling { starts: false, asks: false, within: Duration::ZERO };
-    Dial { host, folder, how }.forget_shared();
 }
 
 /// The kind of failure where no daemon runs.

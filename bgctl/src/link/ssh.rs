@@ -121,12 +121,12 @@ impl Dial<'_> {
     /// another one.
     pub fn connect(&self) -> Result<Bridge, Failure> {
         let deadline = Instant::now() + self.how.within;
-        let control = self.control_path();
+        let control = control_path(self.host, self.folder);
         let Some(control) = &control else { return self.carry(None, deadline) };
         if is_open(control) {
             match self.carry(Some(control), deadline) {
                 // It was about to end. Nothing but the greeting was sent.
-                Err(failure) if failure.kind == UNREACHABLE => self.forget_shared(),
+                Err(failure) if failure.kind == UNREACHABLE => forget_shared(self.host, self.folder),
                 outcome => return outcome,
             }
         }
@@ -140,7 +140,8 @@ impl Dial<'_> {
         let (ours, theirs) = UnixStream::pair().map_err(cant("can't make a socket pair"))?;
         let theirs = OwnedFd::from(theirs);
         let output = theirs.try_clone().map_err(cant("can't copy a socket"))?;
-        let mut command = self.command(control);
+        // A shared connection is open by now, and has its options.
+        let mut command = self.command(control, control.is_none());
         if control.is_some() {
             // It asks nothing any more. Ctrl-C is for this process, which needs the connection to act on it.
             command.process_group(0);
@@ -170,7 +171,7 @@ impl Dial<'_> {
     /// Opens the shared connection, in the foreground of the terminal as long as ssh may ask for a password. After that it
     /// stays in the background.
     fn open_shared(&self, control: &Path, deadline: Instant) -> Result<(), Failure> {
-        let mut command = self.command(Some(control));
+        let mut command = self.command(Some(control), true);
         command.args(["-f", "-N", "-o", "ControlMaster=auto", "-o"]);
         command.arg(format!("ControlPersist={PERSIST_SECONDS}")).args(["--", &self.host.0]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -185,22 +186,14 @@ impl Dial<'_> {
         }
     }
 
-    /// Forgets the shared connection, which may be dead without knowing it. It ends by itself.
-    pub fn forget_shared(&self) {
-        if let Some(control) = self.control_path() {
-            let _ = std::fs::remove_file(control);
-        }
-    }
-
-    /// ssh with the options of every connection.
-    fn command(&self, control: Option<&Path>) -> Command {
+    /// ssh with the options of every connection; `connects` tells whether it makes one of its own.
+    fn command(&self, control: Option<&Path>, connects: bool) -> Command {
         let mut command = Command::new(program());
         command.arg("-T");
         if !self.how.asks {
             command.args(["-o", "BatchMode=yes"]);
         }
-        // A shared connection has its options already.
-        if !control.is_some_and(is_open) && self.needs_keep_alive() {
+        if connects && self.needs_keep_alive() {
             command.args(KEEP_ALIVE.iter().flat_map(|option| ["-o", option]));
         }
         if let Some(control) = control {
@@ -209,16 +202,6 @@ impl Dial<'_> {
             command.arg("-o").arg(path);
         }
         command
-    }
-
-    /// The socket of the shared connection; `None` if it has no place.
-    fn control_path(&self) -> Option<PathBuf> {
-        let mut hasher = DefaultHasher::new();
-        self.host.0.hash(&mut hasher);
-        let path = self.folder?.join(format!("ssh-{:016x}", hasher.finish()));
-        // ssh expands `%`.
-        (path.as_os_str().len() <= CONTROL_PATH_BYTES && !path.as_os_str().as_encoded_bytes().contains(&b'%'))
-            .then_some(path)
     }
 
     /// Whether the user's configuration leaves a dead connection to the operating system, which takes hours.
@@ -279,6 +262,23 @@ impl Dial<'_> {
 
 /// What ssh says when it reached the host, and authentication or the host's key is the problem.
 const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
+
+/// The socket of the shared connection to a host; `None` if it has no place.
+fn control_path(host: &Host, folder: Option<&Path>) -> Option<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    host.0.hash(&mut hasher);
+    let path = folder?.join(format!("ssh-{:016x}", hasher.finish()));
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // ssh expands `%`.
+    (bytes.len() <= CONTROL_PATH_BYTES && !bytes.contains(&b'%')).then_some(path)
+}
+
+/// Forgets the shared connection to a host, which may be dead without knowing it. It ends by itself.
+pub fn forget_shared(host: &Host, folder: Option<&Path>) {
+    if let Some(control) = control_path(host, folder) {
+        let _ = std::fs::remove_file(control);
+    }
+}
 
 /// Whether an ssh waits there with a shared connection.
 fn is_open(control: &Path) -> bool {
@@ -461,12 +461,8 @@ mod tests {
 
     #[test]
     fn r140_the_shared_connection_has_a_place_that_fits() {
-        let path = |folder: &str, host: &str| {
-            let host = Host::new(host).unwrap();
-            let folder = Some(Path::new(folder));
-            Dial { host: &host, folder, how: Dialling { starts: true, asks: true, within: SHORT } }
-                .control_path()
-        };
+        let path =
+            |folder: &str, host: &str| control_path(&Host::new(host).unwrap(), Some(Path::new(folder)));
         let one = path("/run/user/1000/bgd", "far").unwrap();
         assert_eq!(Some(&one), path("/run/user/1000/bgd", "far").as_ref());
         assert_ne!(Some(&one), path("/run/user/1000/bgd", "me@far").as_ref());

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::client::Client;
-use bgd_shared::request::{AgentList, GroupList, ListParams, NoParams, TaskList};
+use bgd_shared::request::{
+    AgentList, ExecutorList, ExecutorListParams, GroupList, ListParams, NoParams, TaskList,
+};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
@@ -93,6 +95,20 @@ pub fn agents() -> ArgValueCandidates {
             return Vec::new();
         };
         result.agents.into_iter().map(|agent| CompletionCandidate::new(agent.name)).collect()
+    })
+}
+
+/// Names of executors, with their types.
+pub fn executors() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let params = ExecutorListParams::default();
+        let Some(Ok(result)) = daemon().map(|mut client| client.call::<ExecutorList>(&params)) else {
+            return Vec::new();
+        };
+        let elsewhere = result.executors.into_iter().filter(|executor| executor.kind != "local");
+        elsewhere
+            .map(|executor| CompletionCandidate::new(executor.name).help(Some(executor.kind.into())))
+            .collect()
     })
 }
 

@@ -94,7 +94,8 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
         ErrorKind::InvalidParams
         | ErrorKind::PromptRequired
         | ErrorKind::UnknownAgent
-        | ErrorKind::UnknownGroup => Code::USAGE,
+        | ErrorKind::UnknownGroup
+        | ErrorKind::UnknownExecutor => Code::USAGE,
         ErrorKind::ShuttingDown | ErrorKind::TooManyConnections | ErrorKind::AgentUnavailable => {
             Code::NO_DAEMON
         }

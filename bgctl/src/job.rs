@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use bgd_shared::agent::AgentSettings;
-use bgd_shared::request::SubmitParams;
+use bgd_shared::request::{Chosen, SubmitParams};
 use bgd_shared::rlimit;
 use bgd_shared::text::{Env, OsText};
 use nix::sys::stat::{Mode, umask};
@@ -107,6 +107,11 @@ pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParam
             SubmitParams { agent, prompt: Some(prompt), settings, ..common }
         }
     })
+}
+
+/// Returns which parts of a job's surroundings its user chose.
+pub fn chosen(args: &JobArgs) -> Chosen {
+    Chosen { cwd: args.cwd.is_some(), env: args.env.iter().map(|(name, _)| name.clone()).collect() }
 }
 
 /// Returns the beginning of a prompt as the description of its task.

@@ -25,7 +25,9 @@ const SHOWN_CHARS: usize = 80;
 /// # Errors
 /// The command is a whole line in quotes that matches no program; `code` is the verb's exit code for this.
 pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String>, Failure> {
-    let Some(folder) = params.cwd.as_ref().filter(|_| !params.inherit) else { return Ok(Vec::new()) };
+    let Some(folder) = params.cwd.as_ref().filter(|_| !params.inherit && params.on.is_none()) else {
+        return Ok(Vec::new());
+    };
     let folder = Path::new(OsStr::from_bytes(folder.as_bytes()));
     if !folder.is_dir() {
         let shown = shown(&folder.to_string_lossy());

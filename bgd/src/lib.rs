@@ -16,5 +16,6 @@ pub mod http;
 pub mod notice;
 pub mod notify;
 pub mod os;
+pub mod remotes;
 pub mod startup;
 pub mod wire;

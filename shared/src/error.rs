@@ -99,6 +99,8 @@ kinds! {
     GroupInUse = "group_in_use", -32024;
     /// Only pending tasks can be held, released or edited.
     NotPending = "not_pending", -32025;
+    /// No executor has this name.
+    UnknownExecutor = "unknown_executor", -32026;
 }
 
 impl fmt::Display for ErrorKind {

@@ -18,7 +18,8 @@ pub enum EventKind {
     Backgrounded,
     /// Its output grew. Sent at most a few times per second and task.
     Output,
-    /// The agent called a tool, became silent for a long time or active again, or has no open question any more.
+    /// The agent called a tool, became silent for a long time or active again, or has no open question any more. A
+    /// task elsewhere has an id there, waits for another reason, or can't be asked for or can again.
     Progress,
     /// The agent asks a question: a new one, or the next of several.
     NeedsInput,
@@ -42,7 +43,7 @@ pub enum EventKind {
     Released,
     /// Its start conditions or its description were changed.
     Edited,
-    /// The task failed or ended, and is pending until its next attempt.
+    /// The task failed or ended, and is pending until its next attempt; or a cluster has put it back into its queue.
     Retrying,
     /// The task was deleted.
     Cleared,

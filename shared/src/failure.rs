@@ -17,6 +17,12 @@ pub enum FailureKind {
     Timeout,
     /// Its agent rejected the prompt, or the turn failed.
     Agent,
+    /// The cluster ended it because it used more memory than it had asked for.
+    Memory,
+    /// The machine that ran it failed.
+    Node,
+    /// The place that ran it does not know it any more, so nobody can say how it ended.
+    Lost,
     /// The reason is unknown, or was added by a newer daemon.
     #[serde(other)]
     Unknown,

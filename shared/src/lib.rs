@@ -37,6 +37,7 @@ pub mod proc;
 pub mod question;
 pub mod ready;
 pub mod request;
+pub mod resources;
 pub mod rlimit;
 mod settings;
 pub mod show;

@@ -115,6 +115,8 @@ pub enum WaitingFor {
     Paused,
     /// Free slots in its group.
     Slot,
+    /// The place that runs it; the task's `elsewhere` says why.
+    Elsewhere,
     /// A reason added by a newer daemon.
     #[serde(other)]
     Unknown,
@@ -151,6 +153,8 @@ pub enum CancelReason {
     Dependency,
     /// Too many tasks of its batch failed.
     MaxFails,
+    /// Somebody else cancelled it in the place that ran it.
+    Elsewhere,
     /// A reason added by a newer daemon.
     #[serde(other)]
     Unknown,

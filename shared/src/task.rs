@@ -7,6 +7,7 @@ use crate::id::TaskId;
 use crate::order::{CancelReason, DEFAULT_GROUP, Dependency, Waiting};
 use crate::question::NeedsInput;
 use crate::ready::Ready;
+use crate::resources::{Elsewhere, Resources};
 use crate::settings::AgentSettings;
 use crate::show;
 use crate::text::OsText;
@@ -17,7 +18,7 @@ use crate::time::Timestamp;
 /// ```text
 /// pending ─▶ running ─▶ completed | failed | cancelled
 /// pending ─▶ cancelled
-/// running ─▶ pending                                          (between two attempts)
+/// running ─▶ pending                                          (between two attempts, or put back by a cluster)
 /// completed ─▶ resumed ─▶ completed | failed | cancelled      (agent tasks only)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -295,6 +296,15 @@ pub struct Task {
     /// Time limit for becoming ready in each run, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_timeout_ms: Option<u64>,
+    /// Name of the executor that runs it elsewhere. Missing: it runs on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<String>,
+    /// What it asks of the cluster that runs it.
+    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    pub resources: Resources,
+    /// What is known of it from the place that runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<Elsewhere>,
     /// Tags chosen by the submitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,

@@ -6,6 +6,7 @@ use clap::Args;
 use clap::error::ErrorKind;
 
 use super::each::EachArgs;
+use super::elsewhere::{ELSEWHERE, ElsewhereArgs};
 use super::job::{JobArgs, SettingArgs, one_prompt};
 use super::order::{ORDER, OrderArgs};
 use crate::name::Name;
@@ -30,6 +31,7 @@ EXAMPLES:
   bgctl submit --at 03:00 --retry 3 --retry-delay 1m..15m -- restic backup /home
   bgctl submit --restart on-failure --ready tcp:8080 -- ./server
   find . -name '*.wav' -print0 | bgctl submit --each - -0 --jobs 4 -- flac {} -o {.}.flac
+  bgctl submit --on cluster --cpus 4 --memory 8G --gpus 1 --time-limit 2h -- ./train.sh
   batch=$(bgctl submit --each seeds.txt --max-fails 3 -- ./train --seed {}) && bgctl block @$batch
 
 The command runs with your environment, folder, umask and resource limits, whoever
@@ -64,6 +66,10 @@ printed: @ID stands for its tasks. {} is the line, {#} its number, {.} the line 
 its suffix, {/} the part after its last slash; without any of these the line is appended
 as the last argument. Each is part of a single argument, whatever it contains: no shell
 interprets it.
+
+--on runs the task on another machine or on a Slurm cluster (bgd-executors(7)); it is
+listed, awaited, cancelled and reported here like any other. On another machine it gets
+the environment and home folder there, and of yours only --cwd and --env.
 
 --ready says how to tell that a server is ready, for `--after ID:ready` and `bgctl block
 --until ready`.
@@ -115,13 +121,17 @@ pub struct SubmitArgs {
     /// When it starts, and when again.
     #[command(flatten)]
     pub order: OrderArgs,
+    /// Where it runs.
+    #[command(flatten)]
+    pub elsewhere: ElsewhereArgs,
     /// A task for each item.
     #[command(flatten)]
     pub each: EachArgs,
     /// Continue the conversation of this completed agent task with PROMPT
     #[arg(long, value_name = "ID", add = crate::candidates::finished_tasks(),
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe", "session",
-        "channel", "cwd", "tags", "key", "time_limit", "env"], conflicts_with_all = ORDER)]
+        "channel", "cwd", "tags", "key", "time_limit", "env"], conflicts_with_all = ORDER,
+        conflicts_with_all = ELSEWHERE)]
     pub resume: Option<Name>,
     /// Program and its arguments; with --agent or --resume, the PROMPT
     #[arg(value_name = "CMD", trailing_var_arg = true,

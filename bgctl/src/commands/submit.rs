@@ -151,7 +151,11 @@ fn params(
         }
         (None, None) => Work::Argv(args.command),
     };
+    let chosen = args.elsewhere.on.as_ref().map(|_| job::chosen(&args.job)).unwrap_or_default();
     Ok(SubmitParams {
+        chosen,
+        resources: args.elsewhere.resources(),
+        on: args.elsewhere.on,
         stdin,
         pty: args.pty.then_some(TerminalSize { rows: 24, cols: 80 }),
         split: args.split,

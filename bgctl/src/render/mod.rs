@@ -54,6 +54,7 @@ pub mod samples {
     use bgd_shared::request::{
         ChannelRetry, ChannelStatus, DaemonStatus, InboxesStatus, Limits, TimeBucket, Times,
     };
+    use bgd_shared::resources::Resources;
     use bgd_shared::task::{Kind, Origin, Output, Progress, Status, Summary, Task};
     use bgd_shared::time::Timestamp;
 
@@ -80,6 +81,9 @@ pub mod samples {
             time_limit_ms: None,
             ready: None,
             ready_timeout_ms: None,
+            on: None,
+            resources: Resources::default(),
+            elsewhere: None,
             tags: Vec::new(),
             cwd: "/src".into(),
             pid: None,

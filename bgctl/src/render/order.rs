@@ -30,6 +30,7 @@ pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
         WaitingFor::Retry => Some(format!("retry at {}", until?)),
         WaitingFor::Batch => Some("batch".to_owned()),
         WaitingFor::Paused => Some(format!("{} paused", clean(&task.group))),
+        WaitingFor::Elsewhere => Some(elsewhere(task)),
         WaitingFor::Slot | WaitingFor::Unknown => None,
     }
 }
@@ -48,6 +49,7 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
         (WaitingFor::Until, Some(until)) => format!("until {until}"),
         (WaitingFor::Retry, Some(until)) => format!("until its next attempt at {until}"),
         (WaitingFor::Until | WaitingFor::Retry | WaitingFor::Unknown, _) => return None,
+        (WaitingFor::Elsewhere, _) => elsewhere(task),
         (WaitingFor::Batch, _) => "for other tasks of its batch (--jobs)".to_owned(),
         (WaitingFor::Paused, _) => {
             format!("the group {group} is paused: `bgctl group continue {group}` continues it")
@@ -57,6 +59,16 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
             slots => format!("for {slots} free slots of the group {group}"),
         },
     })
+}
+
+/// Returns in a few words why a task waits in another place.
+fn elsewhere(task: &Task) -> String {
+    let place = clean(task.on.as_deref().unwrap_or("elsewhere"));
+    let known = task.elsewhere.as_ref();
+    match known.and_then(|known| known.unknown_because.as_deref().or(known.reason.as_deref())) {
+        Some(why) => format!("{place}: {}", clean(why)),
+        None => place,
+    }
 }
 
 /// Formats a condition on another task.
@@ -84,6 +96,7 @@ pub const fn cancel_reason(reason: CancelReason) -> Option<&'static str> {
         CancelReason::Shutdown => Some("the daemon ended"),
         CancelReason::Dependency => Some("a task that it waited for did not end as required"),
         CancelReason::MaxFails => Some("too many tasks of its batch failed"),
+        CancelReason::Elsewhere => Some("somebody else cancelled it where it ran"),
         CancelReason::Unknown => None,
     }
 }

@@ -2,6 +2,7 @@
 
 mod agents;
 mod channels;
+mod executors;
 mod groups;
 mod span;
 mod words;
@@ -9,6 +10,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::foreground::Key;
@@ -19,11 +21,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
 pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
-pub use self::groups::{GroupConfig, slots as group_slots};
+pub use self::executors::{ExecutorConfig, KEYS as EXECUTOR_KEYS};
+pub use self::groups::GroupConfig;
 pub use self::span::Span;
 use crate::agents::Agents;
 use crate::channels::Channels;
 use crate::core::CoreLimits;
+use crate::remotes::Remotes;
 
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +57,8 @@ pub struct Config {
     pub channels: BTreeMap<String, ChannelConfig>,
     /// The task groups besides the default one, by name.
     pub groups: BTreeMap<String, GroupConfig>,
+    /// The executors that run tasks elsewhere, by name.
+    pub executors: BTreeMap<String, ExecutorConfig>,
 }
 
 /// How process trees are tracked.
@@ -121,6 +127,7 @@ impl Default for Config {
             agents: BTreeMap::new(),
             channels: BTreeMap::new(),
             groups: BTreeMap::new(),
+            executors: BTreeMap::new(),
         }
     }
 }
@@ -241,6 +248,7 @@ impl Config {
         config.agents().map_err(value)?;
         config.channels().map_err(value)?;
         groups::check(&config.groups).map_err(value)?;
+        config.remotes().map_err(value)?;
         Ok(config)
     }
 
@@ -357,6 +365,23 @@ impl Config {
         Ok(channels)
     }
 
+    /// Returns the executors that run tasks elsewhere.
+    ///
+    /// # Errors
+    /// A value is invalid; the fault names the key and the reason.
+    pub fn remotes(&self) -> Result<Remotes, agents::Fault> {
+        executors::check(&self.executors)?;
+        self.executors.iter().map(|(name, config)| config.remote(name)).collect()
+    }
+
+    /// Returns the number of slots of each group. Each executor has a group of its name, by default without a limit.
+    pub fn group_slots(&self) -> BTreeMap<Arc<str>, u32> {
+        let executors = self.executors.keys().map(|name| (Arc::from(name.as_str()), limits::GROUP_SLOTS));
+        let mut slots: BTreeMap<Arc<str>, u32> = executors.collect();
+        slots.extend(groups::slots(&self.groups));
+        slots
+    }
+
     /// Returns the limits that the core enforces.
     pub fn core_limits(&self) -> CoreLimits {
         CoreLimits {
@@ -392,11 +417,15 @@ const NEEDS_RESTART: &[&str] = &["tree"];
 fn known_keys(unknown: &str) -> Vec<String> {
     let mut keys = Config::default().keys();
     keys.extend(
-        ["agents", "channels", "groups", "default_agent", "default_deliver_to"].map(ToOwned::to_owned),
+        ["agents", "channels", "executors", "groups", "default_agent", "default_deliver_to"]
+            .map(ToOwned::to_owned),
     );
-    for (table, of_one) in
-        [("agents", &AGENT_KEYS[..]), ("channels", &CHANNEL_KEYS[..]), ("groups", &["slots"][..])]
-    {
+    for (table, of_one) in [
+        ("agents", &AGENT_KEYS[..]),
+        ("channels", &CHANNEL_KEYS[..]),
+        ("executors", &EXECUTOR_KEYS[..]),
+        ("groups", &["slots"][..]),
+    ] {
         let rest = unknown.strip_prefix(table).and_then(|rest| rest.strip_prefix('.'));
         if let Some((name, _)) = rest.and_then(|rest| rest.rsplit_once('.')) {
             keys = of_one.iter().map(|key| format!("{table}.{name}.{key}")).collect();
@@ -409,7 +438,8 @@ fn known_keys(unknown: &str) -> Vec<String> {
 fn advice(key: &str) -> String {
     // In TOML a key belongs to the table header above it, even if it was meant as a top-level key.
     let below = key.rsplit_once('.').map(|(_, last)| last).filter(|last| {
-        !matches!(*last, "agents" | "channels" | "groups") && known_keys("").iter().any(|known| known == last)
+        !matches!(*last, "agents" | "channels" | "executors" | "groups")
+            && known_keys("").iter().any(|known| known == last)
     });
     match (below, nearest(key, &known_keys(key))) {
         (Some(last), _) => {

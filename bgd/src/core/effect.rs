@@ -165,6 +165,16 @@ pub enum Control {
     Pause,
     /// Continue the tree.
     Continue,
+    /// Keep the run from starting in the queue that it waits in elsewhere, or no longer.
+    Hold {
+        /// Whether to keep it.
+        held: bool,
+    },
+    /// Change its priority in the queue that it waits in elsewhere.
+    Priority {
+        /// The new one, -100 to 100; higher starts first.
+        priority: i32,
+    },
     /// The task is no longer a foreground job of this client: stop showing it the task's terminal.
     Detach {
         /// The client.
@@ -374,6 +384,8 @@ pub enum OrderError {
     AlreadyStaged(TaskId),
     /// The task is not pending, so it can't be held, released or edited.
     NotPending(TaskId, Status),
+    /// The task waits elsewhere, where only its priority and its description can be changed.
+    GivenAway(TaskId),
     /// The task defines no readiness, so it never becomes ready.
     NeverReady(TaskId),
     /// A dependency cycle: the first task already comes after the second, so the second can't come after the first.

@@ -15,6 +15,7 @@ use bgd_shared::text::{Env, OsText};
 use serde::Serialize;
 
 use super::agent::AgentPart;
+use super::elsewhere::{Elsewhere, On};
 use super::plan::{Again, Attempt, AttemptError, Dependency, Plan, Rule};
 use super::task::{Failure, Outcome, Place, SpawnFailure, Spec, State, Task, Work};
 
@@ -70,6 +71,12 @@ fn rlimits_bytes(rlimits: &Rlimits) -> usize {
     TEXT_BYTES + rlimits.len() * RLIMIT_BYTES
 }
 
+fn on_bytes(on: &On) -> usize {
+    let texts = on.resources.options.iter().chain(&on.chosen.env).count() + 4;
+    let chosen: usize = on.chosen.env.iter().map(String::len).sum();
+    size_of::<On>() + texts * TEXT_BYTES + on.name.len() + on.resources.text_bytes() + chosen
+}
+
 impl Spec {
     /// Returns the cost of a task with this spec, without what it may share with others.
     pub fn own_bytes(&self) -> usize {
@@ -97,7 +104,8 @@ impl Spec {
         let cwd = Shared::new(&self.cwd, os_text(&self.cwd));
         let rlimits = self.rlimits.as_ref().map(|rlimits| Shared::new(rlimits, rlimits_bytes(rlimits)));
         let place = self.place.as_ref().map(|place| Shared::new(place, place_bytes(place)));
-        [Some(cwd), rlimits, place].into_iter().flatten()
+        let on = self.on.as_ref().map(|on| Shared::new(on, on_bytes(on)));
+        [Some(cwd), rlimits, place, on].into_iter().flatten()
     }
 }
 
@@ -120,7 +128,10 @@ impl Task {
             }
         };
         let plan = self.plan.as_deref().map_or(0, Plan::own_bytes);
-        state + plan + self.agent.as_deref().map_or(0, AgentPart::own_bytes)
+        let elsewhere = self.elsewhere.as_deref();
+        let elsewhere =
+            elsewhere.map_or(0, |known| size_of::<Elsewhere>() + TEXT_BYTES * 3 + known.text_bytes());
+        state + plan + elsewhere + self.agent.as_deref().map_or(0, AgentPart::own_bytes)
     }
 
     /// Returns its cost, without what it shares with others.
@@ -170,6 +181,7 @@ impl Failure {
             Self::Spawn(failure) => TEXT_BYTES + size_of::<SpawnFailure>() + text_bytes(&failure.message),
             Self::Agent(text) => text_bytes(text),
             Self::TimedOut { last_words, .. } => optional(last_words.as_deref()),
+            Self::Elsewhere { message, .. } => text_bytes(message),
         }
     }
 }

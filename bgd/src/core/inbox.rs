@@ -257,6 +257,7 @@ mod tests {
             updated_at: None,
             foreground: None,
             agent: None,
+            elsewhere: None,
             plan: None,
             place: crate::core::task::QueuePlace::default(),
             state: State::Starting { stop: None },

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::CoreLimits;
 use super::agent::Note;
 use super::caller::ReplyTo;
+use super::elsewhere::Conclusion;
 use super::filter::Filter;
 use super::plan::Rule;
 use super::task::{SpawnFailure, Spec};
@@ -462,4 +463,45 @@ pub enum Fact {
         /// Why, for people.
         why: Box<str>,
     },
+    /// What another machine or a cluster says of a run there.
+    Elsewhere(PlaceFact),
+}
+
+/// What another machine or a cluster says of a run there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlaceFact {
+    /// It has the run under this id.
+    Accepted {
+        /// Its id there.
+        id: Box<str>,
+    },
+    /// The run waits there.
+    Waiting {
+        /// Why, in that place's words.
+        reason: Box<str>,
+    },
+    /// The run has started there.
+    Started {
+        /// When, by that place's clock.
+        at: Option<Timestamp>,
+    },
+    /// The running task was put back into the queue there.
+    Requeued {
+        /// Why, in that place's words.
+        reason: Box<str>,
+    },
+    /// The place can't be asked at the moment. Nothing follows from that.
+    Unknown {
+        /// Why, for people.
+        why: Box<str>,
+    },
+    /// The place can be asked again.
+    Known,
+    /// It refused to do something to the run, which goes on as before.
+    Refused {
+        /// What, and why, for people.
+        why: Box<str>,
+    },
+    /// The run has ended.
+    Concluded(Conclusion),
 }

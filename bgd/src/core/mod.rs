@@ -11,6 +11,7 @@ mod agent;
 mod batch;
 mod caller;
 mod effect;
+mod elsewhere;
 mod filter;
 mod group;
 mod held;
@@ -35,12 +36,13 @@ pub use effect::{
     AfterTask, Begin, Control, CoreError, Effect, OrderError, Reply, RunPlace, Unmovable, Unpausable,
     Unrepeatable,
 };
+pub use elsewhere::{Cause, Conclusion, Elsewhere, On, Verdict};
 pub use filter::Filter;
 pub use group::GroupState;
 pub use held::env_bytes;
 pub use input::{
-    BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Part, PlanRequest, Refusal, Request, Rerun,
-    Selection, StartTime,
+    BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Part, PlaceFact, PlanRequest, Refusal,
+    Request, Rerun, Selection, StartTime,
 };
 pub use machine::Core;
 pub use notice::{Item, Notice};

@@ -9,6 +9,7 @@ use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::elsewhere::Cause;
 use super::ordinal::Ordinal;
 use super::time::Mono;
 
@@ -298,6 +299,7 @@ impl AttemptError {
         match self {
             Self::Agent(text) | Self::Spawn(text) => text.len(),
             Self::NotReady { .. } => 0,
+            Self::Elsewhere { message, .. } => message.len(),
         }
     }
 }
@@ -313,6 +315,13 @@ pub enum AttemptError {
     NotReady {
         /// The time that it was allowed, in milliseconds.
         limit_ms: u64,
+    },
+    /// Why it failed in the place that ran it.
+    Elsewhere {
+        /// The kind of reason.
+        cause: Cause,
+        /// The reason, for people.
+        message: Box<str>,
     },
 }
 

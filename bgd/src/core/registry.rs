@@ -11,6 +11,7 @@ use bgd_shared::text::{Env, OsText};
 use serde::{Deserialize, Serialize};
 
 use super::effect::CoreError;
+use super::elsewhere::On;
 use super::filter::Filter;
 use super::held::{Changing, Held};
 use super::intern::Interner;
@@ -73,6 +74,8 @@ pub struct Registry {
     rlimits: Interner<Rlimits>,
     #[serde(skip)]
     places: Interner<Place>,
+    #[serde(skip)]
+    ons: Interner<On>,
 }
 
 /// The serialised part of a registry. The rest is derived from it.
@@ -136,6 +139,7 @@ impl Registry {
         spec.cwd = self.folders.share(OsText::clone(&spec.cwd));
         spec.rlimits = spec.rlimits.take().map(|rlimits| self.rlimits.share(Rlimits::clone(&rlimits)));
         spec.place = spec.place.take().map(|place| self.places.share(Place::clone(&place)));
+        spec.on = spec.on.take().map(|on| self.ons.share(On::clone(&on)));
         if let Some(session) = &mut spec.session
             && let Some((known, _)) = self.sessions.get_key_value(session)
         {
@@ -371,6 +375,7 @@ mod tests {
             origin: Origin::Submit,
             description: None,
             work: Work::Shell(OsText::from("true")),
+            on: None,
             session: session.map(Arc::from),
             channel: None,
             place: None,
@@ -404,6 +409,7 @@ mod tests {
             updated_at: None,
             foreground: None,
             agent: None,
+            elsewhere: None,
             plan: None,
             state: State::Queued { env: Arc::new(Env::default()) },
             place: QueuePlace::default(),

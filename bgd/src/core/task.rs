@@ -7,6 +7,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::Condition;
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{OriginTerminal, Stdin, TerminalSize};
+use bgd_shared::resources::ExecutorKind;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::task::{Exit, Kind, Origin, Status};
 use bgd_shared::text::{Env, OsText};
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::{AgentPart, AgentWork};
 use super::caller::ReplyTo;
+use super::elsewhere::{Cause, Elsewhere, On};
 pub use super::ordinal::Ordinal;
 use super::plan::{AttemptError, EndedTask, NotBefore, PLAIN, Plan};
 use super::time::Mono;
@@ -36,16 +38,6 @@ pub enum Work {
     Agent(AgentWork),
 }
 
-impl Work {
-    /// Returns the executor for this kind of work.
-    pub const fn executor(&self) -> ExecutorName {
-        match self {
-            Self::Argv(_) | Self::Shell(_) => ExecutorName::LOCAL,
-            Self::Agent(_) => ExecutorName::AGENT,
-        }
-    }
-}
-
 /// Name of an executor in the dispatcher's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutorName(pub &'static str);
@@ -55,6 +47,10 @@ impl ExecutorName {
     pub const LOCAL: Self = Self("local");
     /// Gives prompts to AI agents.
     pub const AGENT: Self = Self("agent");
+    /// Has the daemons of other machines run tasks.
+    pub const SSH: Self = Self("ssh");
+    /// Has Slurm clusters run tasks.
+    pub const SLURM: Self = Self("slurm");
 }
 
 /// Where a submitter can be reached. Tasks with equal places share one.
@@ -76,6 +72,8 @@ pub struct Spec {
     pub description: Option<Box<str>>,
     /// What it runs.
     pub work: Work,
+    /// Where it runs, if not on this machine.
+    pub on: Option<Arc<On>>,
     /// The parent session.
     pub session: Option<Arc<str>>,
     /// The channel for its notices.
@@ -118,6 +116,7 @@ impl Spec {
             origin: Origin::Submit,
             description: None,
             work: Work::Argv([].into()),
+            on: None,
             session: None,
             channel: None,
             place: None,
@@ -134,6 +133,16 @@ impl Spec {
             time_limit_ms: None,
             ready: None,
             ready_timeout_ms: None,
+        }
+    }
+
+    /// Returns the name of the executor that runs it.
+    pub fn executor(&self) -> ExecutorName {
+        match (&self.work, self.on.as_ref().map(|on| on.kind)) {
+            (Work::Agent(_), _) => ExecutorName::AGENT,
+            (Work::Argv(_) | Work::Shell(_), None) => ExecutorName::LOCAL,
+            (Work::Argv(_) | Work::Shell(_), Some(ExecutorKind::Ssh)) => ExecutorName::SSH,
+            (Work::Argv(_) | Work::Shell(_), Some(ExecutorKind::Slurm)) => ExecutorName::SLURM,
         }
     }
 
@@ -155,7 +164,9 @@ impl Spec {
         let tags: usize = self.tags.iter().map(|tag| tag.len()).sum();
         let file = self.output_file.as_ref().map_or(0, |file| file.as_bytes().len());
         let ready = self.ready.as_ref().map_or(0, |ready| ready.text_bytes());
-        work + tags
+        let on = self.on.as_ref().map_or(0, |on| on.name.len() + on.resources.text_bytes());
+        on + work
+            + tags
             + file
             + ready
             + self.cwd.as_bytes().len()
@@ -182,6 +193,8 @@ pub enum StopReason {
     Dependency(Condition, EndedTask),
     /// This many tasks of its batch have failed (R112).
     MaxFails(u32),
+    /// Somebody else cancelled it in the place that ran it (R148).
+    Elsewhere,
     /// It has ended by itself, and the rest of its tree must end before the next attempt (R108, R109).
     NextAttempt,
 }
@@ -314,6 +327,13 @@ pub enum Failure {
         /// The time that it was allowed, in milliseconds.
         limit_ms: u64,
     },
+    /// It failed in the place that ran it, for a reason that its exit does not tell.
+    Elsewhere {
+        /// The kind of reason.
+        cause: Cause,
+        /// The reason, for people.
+        message: Box<str>,
+    },
 }
 
 impl Failure {
@@ -325,6 +345,7 @@ impl Failure {
             Self::Spawn(failure) => failure.message.len(),
             Self::Agent(text) => text.len(),
             Self::TimedOut { last_words, .. } => last_words.as_deref().map_or(0, str::len),
+            Self::Elsewhere { message, .. } => message.len(),
         }
     }
 }
@@ -413,6 +434,8 @@ pub struct Task {
     pub foreground: Option<u64>,
     /// Data of an agent task; `None` for a process.
     pub agent: Option<Box<AgentPart>>,
+    /// What is known of its run from the place that runs it; `None` for one on this machine.
+    pub elsewhere: Option<Box<Elsewhere>>,
     /// How it is ordered among others; `None` means [`PLAIN`].
     pub plan: Option<Box<Plan>>,
     /// Its state.
@@ -446,6 +469,7 @@ impl Task {
     pub fn status(&self) -> Status {
         match &self.state {
             State::Queued { .. } => Status::Pending,
+            State::Starting { .. } if self.waits_elsewhere() => Status::Pending,
             State::Running { .. } | State::Stopping { .. } if self.resume_count > 0 => Status::Resumed,
             State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => Status::Running,
             State::Finished(finished) | State::Resuming { finished, .. } => match finished.outcome {
@@ -456,13 +480,19 @@ impl Task {
         }
     }
 
+    /// Whether another machine or a cluster has it, or is about to, and has not started it.
+    pub fn waits_elsewhere(&self) -> bool {
+        matches!(self.state, State::Starting { .. }) && self.agent.is_none() && self.spec.on.is_some()
+    }
+
     /// Returns the bytes of its texts as lists show them, which the size of its task object depends on.
     pub fn text_bytes(&self) -> usize {
         let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
         let lost = self.lost.as_ref().map_or(0, |lost| lost.why.len());
         let key = self.key.as_deref().map_or(0, str::len);
         let plan = self.plan.as_deref().map_or(0, Plan::text_bytes);
-        self.spec.text_bytes() + agent + lost + key + plan + self.failure_bytes()
+        let elsewhere = self.elsewhere.as_deref().map_or(0, Elsewhere::text_bytes);
+        self.spec.text_bytes() + agent + lost + key + plan + elsewhere + self.failure_bytes()
     }
 
     /// Returns its plan.
@@ -491,6 +521,7 @@ impl Task {
         match &self.state {
             State::Queued { .. } | State::Starting { .. } => {
                 self.plan().again.as_ref().is_some_and(|again| !again.attempts.is_empty())
+                    || self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.requeued > 0)
             }
             State::Running { .. } | State::Stopping { .. } => true,
             State::Finished(finished) | State::Resuming { finished, .. } => finished.started_at.is_some(),

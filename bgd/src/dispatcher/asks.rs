@@ -21,7 +21,7 @@ impl Dispatcher {
             return answer.refuse(&error);
         }
         let task = Box::new(view::task(&snapshot, &self.context.folder));
-        if let Some(executor) = self.executors.of(snapshot.spec.work.executor()) {
+        if let Some(executor) = self.executors.of(snapshot.spec.executor()) {
             executor.ask(Asked { answer, task, what });
         }
     }

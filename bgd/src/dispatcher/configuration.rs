@@ -7,7 +7,7 @@ use bgd_shared::request::ReloadResult;
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
-use crate::config::{Config, ConfigError, group_slots};
+use crate::config::{Config, ConfigError};
 use crate::core::Input;
 use crate::wire::mailbox::Internal;
 
@@ -38,10 +38,12 @@ impl Dispatcher {
         let ReloadResult { changed, defaulted, needs_restart } = self.config.take_over(config);
         tracing::info!(?changed, ?needs_restart, "configuration read");
         self.agents.configure(Arc::new(self.config.agents().unwrap_or_default()));
+        self.remotes = Arc::new(self.config.remotes().unwrap_or_default());
+        self.executors.all().for_each(|executor| executor.configure(&self.remotes));
         // Agents may have a mode now, which may make the warnings obsolete.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
-        let (limits, groups) = (self.config.core_limits(), group_slots(&self.config.groups));
+        let (limits, groups) = (self.config.core_limits(), self.config.group_slots());
         self.handle(Input::Configure { limits, groups });
         self.context.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);

@@ -6,6 +6,7 @@ mod answers;
 mod asks;
 mod configuration;
 mod ending;
+mod executors;
 mod handoff;
 mod memory;
 mod observers;
@@ -27,10 +28,10 @@ use self::ending::Ending;
 use self::memory::FreedMemory;
 use crate::client::Client;
 use crate::client::answer::Answer;
-use crate::config::{Config, group_slots};
+use crate::config::Config;
 use crate::core::{
-    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Part, Reply, ReplyTo, Request,
-    Selection, Spec,
+    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Part, PlaceFact, Reply,
+    ReplyTo, Request, Selection, Spec,
 };
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
@@ -38,6 +39,7 @@ use crate::exec::executor::{Ask, Executor, Executors, Start};
 use crate::exec::messages::{Inherited, Seen};
 use crate::notify::Notifier;
 use crate::os::wall_clock::WallClock;
+use crate::remotes::{OnRequest, Remotes};
 use crate::wire::calls::{Body, Call};
 use crate::wire::figures::Figures;
 use crate::wire::mailbox::{Incoming, Internal, Internals, Mailbox};
@@ -72,6 +74,8 @@ enum Shape {
 pub struct Dispatcher {
     core: Core,
     executors: Executors,
+    /// The configured places that run tasks elsewhere.
+    remotes: Arc<Remotes>,
     /// The executor for agents, for what only it can do.
     agents: AgentThread,
     /// Warnings that sessions reported, by agent.
@@ -120,8 +124,9 @@ impl Dispatcher {
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
     ) -> Self {
         Self {
-            core: Core::new(config.core_limits(), group_slots(&config.groups)),
+            core: Core::new(config.core_limits(), config.group_slots()),
             executors,
+            remotes: Arc::new(config.remotes().unwrap_or_default()),
             agents,
             agent_warnings: BTreeMap::new(),
             subscribers: Subscribers::new(config.limits.event_history_bytes),
@@ -254,6 +259,7 @@ impl Dispatcher {
                 tracing::info!(%task, error = %failure.message, "task not started");
             }
             Fact::Exited { .. } => has_ended = true,
+            Fact::Elsewhere(PlaceFact::Concluded(_)) => has_ended = true,
             Fact::Refused(_) => self.notifier.end_typing(task),
             Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
             Fact::TreeEmpty
@@ -269,6 +275,7 @@ impl Dispatcher {
             | Fact::GaveUp { .. }
             | Fact::Ready
             | Fact::NotReady
+            | Fact::Elsewhere(_)
             | Fact::TurnEnded { .. } => {}
         }
         self.handle(Input::Fact { task, run, fact });
@@ -344,8 +351,8 @@ impl Dispatcher {
     fn act(&mut self, answer: Answer, body: Body) {
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
-            Body::Submit(command, inherited) => self.submit(answer, command, inherited),
-            Body::Many(part) => self.submit_many(answer, part),
+            Body::Submit(command, inherited, on) => self.submit_on(answer, command, inherited, on),
+            Body::Many(part, on) => self.submit_many(answer, part, on),
             Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
             Body::Core(request) => {
                 if let Request::Shutdown { grace_ms } = request {
@@ -383,9 +390,24 @@ impl Dispatcher {
                 let groups = self.core.groups().iter().map(view::group).collect();
                 answer.give(&GroupListResult { groups });
             }
+            Body::Executors(params) => self.list_executors(answer, &params),
             Body::Status => answer.give(&self.status()),
             Body::Reload => self.read_config(Some(answer)),
             Body::Refused(error) => answer.refuse(&error),
+        }
+    }
+
+    /// Submits a command once it is known where it runs.
+    fn submit_on(
+        &mut self,
+        answer: Answer,
+        mut command: Box<Command>,
+        inherited: Inherited,
+        on: Box<OnRequest>,
+    ) {
+        match self.remotes.place(&mut command, *on) {
+            Ok(()) => self.submit(answer, command, inherited),
+            Err(error) => answer.refuse(&error),
         }
     }
 
@@ -406,9 +428,11 @@ impl Dispatcher {
         }
     }
 
-    fn submit_many(&mut self, answer: Answer, mut part: Box<Part>) {
+    fn submit_many(&mut self, answer: Answer, mut part: Box<Part>, on: Box<OnRequest>) {
         if let Some((common, _)) = &mut part.first {
-            if let Err(error) = self.choose_channel(&mut common.spec).and_then(|()| self.ensure_folder()) {
+            let placed = self.remotes.place(common, *on);
+            let ready = placed.and_then(|()| self.choose_channel(&mut common.spec));
+            if let Err(error) = ready.and_then(|()| self.ensure_folder()) {
                 return answer.refuse(&error);
             }
             self.notifier.awaits(&common.spec, answer.client().process);
@@ -500,9 +524,13 @@ impl Dispatcher {
         let owner = owner.and_then(|client| self.clients.get(&client).cloned());
         let inherited = self.inherited.remove(&task).unwrap_or_default();
         self.has_started = true;
-        self.with(executor, |executor| {
-            executor.start(Start { task, run, spec, begin, inherited, owner });
-        });
+        match self.executors.of(executor) {
+            Some(executor) => executor.start(Start { task, run, spec, begin, inherited, owner }),
+            None => {
+                let failure = format!("this daemon has no executor of type {:?}", executor.0).into();
+                self.context.facts.send(task, run, Fact::StartFailed { failure });
+            }
+        }
     }
 
     fn with(&mut self, name: ExecutorName, act: impl FnOnce(&mut dyn Executor)) {

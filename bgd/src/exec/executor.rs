@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
-use bgd_shared::request::TerminalSize;
+use bgd_shared::request::{ExecutorCheck, TerminalSize};
 use bgd_shared::task::{Exit, Kind, Task as WireTask};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
@@ -19,6 +19,7 @@ use super::messages::Inherited;
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::core::{Begin, Control, ExecutorName, Spec};
+use crate::remotes::{Remote, Remotes};
 
 /// Runs tasks of one kind, on the dispatcher's thread. Reports what it observes as facts, each with its task and run,
 /// through the channel that it was created with. None of its calls blocks.
@@ -61,6 +62,18 @@ pub trait Executor {
     /// Called when a client has disconnected.
     fn disconnected(&mut self, client: u64) {
         let _ = client;
+    }
+
+    /// Asks a configured place whether it works. The receiver resolves within that place's `connect_timeout` and
+    /// some seconds; to nothing if this executor has no such places.
+    fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
+        let _ = remote;
+        oneshot::channel().1
+    }
+
+    /// Called when the configured places that run tasks elsewhere have changed.
+    fn configure(&mut self, remotes: &Arc<Remotes>) {
+        let _ = remotes;
     }
 
     /// Called when the answers of a dispatcher turn are on their way: work that would compete with the clients

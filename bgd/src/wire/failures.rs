@@ -5,7 +5,9 @@ use bgd_shared::order::{CancelReason, Condition};
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Status};
 
-use crate::core::{Attempt, AttemptError, EndedTask, Failure, Finished, HowEnded, Outcome, StopReason, Task};
+use crate::core::{
+    Attempt, AttemptError, Cause, EndedTask, Failure, Finished, HowEnded, Outcome, StopReason, Task,
+};
 
 /// Returns why a task failed or was cancelled, in a sentence. `None` if it did neither, or a user cancelled it.
 pub fn error(task: &Task) -> Option<String> {
@@ -39,6 +41,7 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
             code: spawn.code,
             ..WireFailure::new(FailureKind::Spawn, &*spawn.message)
         },
+        Failure::Elsewhere { cause, message } => WireFailure::new(kind(*cause), &**message),
         Failure::NotReady { limit_ms } => WireFailure::new(FailureKind::Timeout, not_ready(*limit_ms)),
         Failure::TimedOut { limit_ms, last_words } => {
             let words = last_words.as_deref().map(|words| format!("; the agent's last output: {words}"));
@@ -66,7 +69,18 @@ fn of_attempt_error(error: &AttemptError) -> WireFailure {
     match error {
         AttemptError::Agent(text) => WireFailure::new(FailureKind::Agent, &**text),
         AttemptError::Spawn(text) => WireFailure::new(FailureKind::Spawn, &**text),
+        AttemptError::Elsewhere { cause, message } => WireFailure::new(kind(*cause), &**message),
         AttemptError::NotReady { limit_ms } => WireFailure::new(FailureKind::Timeout, not_ready(*limit_ms)),
+    }
+}
+
+const fn kind(cause: Cause) -> FailureKind {
+    match cause {
+        Cause::Timeout => FailureKind::Timeout,
+        Cause::Memory => FailureKind::Memory,
+        Cause::Node => FailureKind::Node,
+        Cause::Lost => FailureKind::Lost,
+        Cause::Other => FailureKind::Unknown,
     }
 }
 
@@ -100,6 +114,7 @@ fn cause(reason: StopReason) -> Option<String> {
         StopReason::Shutdown => "the daemon was shut down".to_owned(),
         StopReason::Dependency(condition, ended) => dependency(condition, ended),
         StopReason::MaxFails(1) => "a task of its batch had failed".to_owned(),
+        StopReason::Elsewhere => "somebody else cancelled it where it ran".to_owned(),
         StopReason::MaxFails(failed) => format!("{failed} tasks of its batch had failed"),
     })
 }
@@ -151,5 +166,6 @@ pub fn cancel_reason(finished: &Finished) -> Option<CancelReason> {
         StopReason::Shutdown => CancelReason::Shutdown,
         StopReason::Dependency(..) => CancelReason::Dependency,
         StopReason::MaxFails(_) => CancelReason::MaxFails,
+        StopReason::Elsewhere => CancelReason::Elsewhere,
     })
 }

@@ -143,6 +143,11 @@ fn of_order(error: &OrderError) -> RpcError {
             RpcError::new(ErrorKind::NotPending, format!("task {id} is not pending: {}", state(*status)))
                 .hint("only a pending task can be held, released or edited")
         }
+        OrderError::GivenAway(id) => RpcError::new(
+            ErrorKind::NotPending,
+            format!("task {id} waits in the queue of another place: only its priority and description can change"),
+        )
+        .hint("cancel it and submit it again"),
         OrderError::NeverReady(id) => {
             RpcError::new(ErrorKind::InvalidParams, format!("task {id} has no `ready`, so it never becomes ready"))
                 .hint("submit it with `--ready`, or wait for `start` instead of `ready`")

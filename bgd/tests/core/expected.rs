@@ -240,6 +240,7 @@ const fn error_name(error: &CoreError) -> &'static str {
         CoreError::Order(OrderError::DefaultGroup) => "the default group",
         CoreError::Order(OrderError::TooManySlots { .. }) => "too many slots",
         CoreError::Order(OrderError::NotPending(..)) => "not pending",
+        CoreError::Order(OrderError::GivenAway(_)) => "in the queue of another place",
         CoreError::Order(OrderError::Cycle(..)) => "a cycle",
         CoreError::Order(OrderError::NeverReady(_)) => "never ready",
         CoreError::Order(OrderError::LargeBatch { .. }) => "a large batch",

@@ -50,6 +50,7 @@ pub fn command(id: TaskId) -> Command {
         origin: Origin::Submit,
         description: None,
         work: Work::Argv([OsText::from("true")].into()),
+        on: None,
         session: None,
         channel: None,
         place: None,

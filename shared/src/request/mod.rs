@@ -14,6 +14,7 @@ use crate::foreground::Key;
 use crate::id::TaskRef;
 
 mod batch;
+mod executor;
 mod foreground;
 mod group;
 mod order;
@@ -22,6 +23,7 @@ mod status;
 mod task;
 
 pub use batch::*;
+pub use executor::*;
 pub use foreground::*;
 pub use group::*;
 pub use order::*;
@@ -142,6 +144,8 @@ methods! {
     GroupContinue = "group.continue", GroupParams => GroupResult;
     /// Removes a group whose tasks have all ended (R100).
     GroupRemove = "group.remove", GroupParams => GroupResult;
+    /// Lists where tasks can run (R145).
+    ExecutorList = "executor.list", ExecutorListParams => ExecutorListResult;
     /// Subscribes to events.
     EventsSubscribe = "events.subscribe", SubscribeParams => SubscribeResult;
     /// Ends a parent session: cancels its active tasks and clears all of them (R54).

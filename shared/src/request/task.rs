@@ -13,6 +13,7 @@ use crate::limits::BLOCK_TIMEOUT_MS;
 use crate::long_env;
 use crate::order::{After, Restart, Retry};
 use crate::ready::Ready;
+use crate::resources::Resources;
 use crate::rlimit::Rlimits;
 use crate::settings::AgentSettings;
 use crate::task::{Status, Summary, Task};
@@ -83,6 +84,16 @@ pub struct SubmitParams {
     /// entries, as in `/proc/PID/environ`, and have at most 6 MiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub env_fd: bool,
+    /// Which of `cwd` and `env` were chosen for this task, as opposed to being those of the submitter's shell: only
+    /// these go to another machine.
+    #[serde(default, skip_serializing_if = "Chosen::is_empty")]
+    pub chosen: Chosen,
+    /// Name of the executor that runs it elsewhere. Default: this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<String>,
+    /// With `on`: what it asks of the cluster.
+    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    pub resources: Resources,
     /// The file mode creation mask, 0 to 0o777. Default 0o022.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub umask: Option<u32>,
@@ -165,6 +176,26 @@ impl SubmitParams {
     pub(super) fn out_of_line(&self) -> Result<Option<(Self, OwnedFd)>, RpcError> {
         let file = self.env.as_ref().map(long_env::put).transpose()?.flatten();
         Ok(file.map(|file| (Self { env: None, env_fd: true, ..self.clone() }, file)))
+    }
+}
+
+/// The parts of a task's surroundings that its submitter chose.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Chosen {
+    /// Whether the folder was.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cwd: bool,
+    /// Names of the variables that were.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+}
+
+impl Chosen {
+    /// Whether nothing was.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 }
 

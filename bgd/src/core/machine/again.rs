@@ -10,6 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 
 use super::{Core, Phase, orders};
+use crate::core::elsewhere::Cause;
 use crate::core::plan::{Again, Attempt, AttemptError, NotBefore, Rule, draw};
 use crate::core::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopReason, Task};
 use crate::core::time::{Mono, Now};
@@ -57,7 +58,10 @@ impl Again {
         let has_begun = self.began.is_some() || is_kept_alive && self.attempt > 1;
         let has_failed = match outcome {
             _ if !has_begun => return false,
-            Outcome::Failed(Failure::Exit | Failure::Agent(_) | Failure::Spawn(_)) => true,
+            Outcome::Failed(Failure::Elsewhere { cause: Cause::Timeout, .. }) => return false,
+            Outcome::Failed(
+                Failure::Exit | Failure::Agent(_) | Failure::Spawn(_) | Failure::Elsewhere { .. },
+            ) => true,
             Outcome::Failed(Failure::NotReady { .. }) if is_kept_alive => true,
             Outcome::Completed => false,
             Outcome::Failed(
@@ -135,6 +139,9 @@ fn error(outcome: &Outcome) -> Option<AttemptError> {
         Outcome::Failed(Failure::Agent(text)) => AttemptError::Agent(text.clone()),
         Outcome::Failed(Failure::Spawn(failure)) => AttemptError::Spawn(failure.message.clone()),
         Outcome::Failed(Failure::NotReady { limit_ms }) => AttemptError::NotReady { limit_ms: *limit_ms },
+        Outcome::Failed(Failure::Elsewhere { cause, message }) => {
+            AttemptError::Elsewhere { cause: *cause, message: message.clone() }
+        }
         Outcome::Failed(Failure::Exit | Failure::TimedOut { .. } | Failure::CrashLoop { .. })
         | Outcome::Completed
         | Outcome::Cancelled(_) => return None,
@@ -229,7 +236,7 @@ impl Core {
             plan.not_before = (delay_ms > 0).then_some(NotBefore::Attempt { at, wall });
             task.state = State::Queued { env: again.env.clone() };
             task.run += 1;
-            (task.ready_at, task.paused) = (None, false);
+            (task.ready_at, task.paused, task.elsewhere) = (None, false, None);
         });
         self.event(now, EventKind::Retrying, ordinal);
     }

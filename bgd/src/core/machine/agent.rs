@@ -158,6 +158,7 @@ impl Core {
                         | StopReason::NotReady(_)
                         | StopReason::Dependency(..)
                         | StopReason::MaxFails(_)
+                        | StopReason::Elsewhere
                         | StopReason::NextAttempt,
                     ) => CoreError::Withdrawn(id),
                 };

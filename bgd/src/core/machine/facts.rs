@@ -4,8 +4,10 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
 
 use super::Core;
+use super::elsewhere::within;
 use super::stop::{verdict, verdict_of_stop};
 use crate::core::input::Fact;
 use crate::core::task::{
@@ -39,10 +41,16 @@ impl Core {
             Fact::NotReady => self.not_ready(now, ordinal),
             Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
             Fact::Lost { bytes, why } => self.lost(now, ordinal, bytes, why),
+            Fact::Elsewhere(fact) => self.elsewhere(now, ordinal, fact),
         }
     }
 
     fn started(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
+        self.started_at(now, ordinal, pid, None);
+    }
+
+    /// Notes that a run has started, at this time if another clock tells it.
+    pub(super) fn started_at(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>, at: Option<Timestamp>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let stop = match &task.state {
             State::Starting { stop } => *stop,
@@ -52,7 +60,8 @@ impl Core {
             }
         };
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
-        self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
+        let started_at = at.map_or(now.wall, |at| within(at, Some(task.created_at), now));
+        self.set_state(ordinal, State::Running { pid, started_at, time_limit });
         self.change_agent(ordinal, |agent| agent.begin_run(now));
         self.note_attempt(now, ordinal);
         self.became(ordinal);
@@ -240,11 +249,13 @@ fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
         | StopReason::Abandoned
         | StopReason::Shutdown
         | StopReason::Dependency(..)
-        | StopReason::MaxFails(_) => verdict_of_stop(reason),
+        | StopReason::MaxFails(_)
+        | StopReason::Elsewhere => verdict_of_stop(reason),
     }
 }
 
 /// Whether this is the first attempt.
 fn is_first_attempt(task: &Task) -> bool {
     task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
+        && task.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.requeued == 0)
 }

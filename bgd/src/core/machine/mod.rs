@@ -4,6 +4,7 @@ mod after;
 mod again;
 mod agent;
 mod batch;
+mod elsewhere;
 mod facts;
 mod foreground;
 mod notices;
@@ -23,7 +24,7 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::request::InboxesStatus;
-use bgd_shared::task::{Kind, Summary};
+use bgd_shared::task::{Kind, Status, Summary};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -193,6 +194,21 @@ impl Core {
         self.inboxes.status()
     }
 
+    /// Returns how many of the tasks that an executor runs are pending, and how many run; `None` stands for the tasks
+    /// of this machine.
+    pub fn count_on(&self, name: Option<&str>) -> (u64, u64) {
+        let is_on = |task: &Task| task.spec.on.as_ref().map(|on| &*on.name) == name;
+        let mut counts = (0, 0);
+        for (_, task) in self.registry.iter().filter(|(_, task)| is_on(task)) {
+            match task.status() {
+                Status::Pending => counts.0 += 1,
+                Status::Running | Status::Resumed => counts.1 += 1,
+                Status::Completed | Status::Failed | Status::Cancelled => {}
+            }
+        }
+        counts
+    }
+
     /// Returns what tasks hold, in bytes.
     pub fn held_by_tasks(&self) -> usize {
         self.registry.held()
@@ -245,8 +261,10 @@ impl Core {
     pub fn starting(&self, ids: &[TaskRef]) -> Option<TaskId> {
         let known = |id: &TaskRef| self.registry.find(id).ok().and_then(|ordinal| self.registry.get(ordinal));
         let mut tasks = ids.iter().filter_map(known);
-        let is_starting =
-            |task: &&Task| matches!(task.state, State::Starting { .. }) && task.spec.kind() == Kind::Process;
+        let is_starting = |task: &&Task| {
+            let is_process = task.spec.kind() == Kind::Process && !task.waits_elsewhere();
+            matches!(task.state, State::Starting { .. }) && is_process
+        };
         tasks.find(is_starting).map(|task| task.id)
     }
 

@@ -7,9 +7,9 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::GROUPS;
 use bgd_shared::order::{After, Condition, DEFAULT_GROUP};
 
-use super::Core;
+use super::{Core, orders};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{CoreError, OrderError, Reply};
+use crate::core::effect::{Control, CoreError, OrderError, Reply};
 use crate::core::filter::Filter;
 use crate::core::group::GroupState;
 use crate::core::input::{Edit, PlanRequest, Selection, StartTime};
@@ -116,6 +116,7 @@ impl Core {
         for ordinal in &tasks {
             if self.registry.get(*ordinal).is_some_and(|task| task.plan().held != held) {
                 self.replan(*ordinal, |plan| plan.held = held);
+                self.control_elsewhere(*ordinal, Control::Hold { held });
                 self.event(now, kind, *ordinal);
             }
         }
@@ -126,7 +127,7 @@ impl Core {
 
     /// Returns the selected tasks that are pending. A task named by id that is not pending is an error.
     fn pending_of(&self, which: &Selection) -> Result<Vec<Ordinal>, CoreError> {
-        let is_pending = |task: &Task| matches!(task.state, State::Queued { .. });
+        let is_pending = |task: &Task| matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();
         let mut tasks = self.select(which)?;
         if let Selection::Ids(_) = which {
             let other = tasks.iter().filter_map(|ordinal| self.registry.get(*ordinal));
@@ -142,6 +143,9 @@ impl Core {
     pub(super) fn edit(&mut self, now: Now, to: ReplyTo, edit: Edit) -> Result<(), CoreError> {
         let ordinal = self.registry.find(&edit.id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        if task.waits_elsewhere() {
+            return self.edit_elsewhere(now, to, ordinal, edit);
+        }
         if !matches!(task.state, State::Queued { .. }) {
             return Err(CoreError::Order(OrderError::NotPending(task.id, task.status())));
         }
@@ -163,6 +167,39 @@ impl Core {
             self.reply(Some(to), Reply::Task(snapshot));
         }
         Ok(())
+    }
+
+    /// Changes a task that waits in the queue of another machine or a cluster.
+    fn edit_elsewhere(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        ordinal: Ordinal,
+        edit: Edit,
+    ) -> Result<(), CoreError> {
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        let (before, priority) = (task.plan().priority, edit.priority);
+        if edit.group.is_some() || edit.slots.is_some() || edit.after.is_some() || edit.start.is_some() {
+            return Err(CoreError::Order(OrderError::GivenAway(task.id)));
+        }
+        let plan = self.edited(now, task, edit)?;
+        self.replan(ordinal, |known| *known = plan);
+        if let Some(priority) = priority.filter(|priority| *priority != before) {
+            self.control_elsewhere(ordinal, Control::Priority { priority });
+        }
+        self.event(now, EventKind::Edited, ordinal);
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    /// Passes an order on to the place in whose queue a task waits, if it does.
+    fn control_elsewhere(&mut self, ordinal: Ordinal, control: Control) {
+        if let Some(task) = self.registry.get(ordinal).filter(|task| task.waits_elsewhere()) {
+            let order = orders::control(task, control);
+            self.effects.push(order);
+        }
     }
 
     /// Returns the plan that a task has after an edit.

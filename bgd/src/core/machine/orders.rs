@@ -4,12 +4,12 @@ use crate::core::effect::{Begin, Control, Effect};
 use crate::core::task::Task;
 
 pub(super) fn start(task: &Task, begin: Begin) -> Effect {
-    let (executor, spec) = (task.spec.work.executor(), task.spec.clone());
+    let (executor, spec) = (task.spec.executor(), task.spec.clone());
     Effect::Start { executor, task: task.id, run: task.run, spec, begin }
 }
 
 pub(super) fn control(task: &Task, control: Control) -> Effect {
-    Effect::Control { executor: task.spec.work.executor(), task: task.id, run: task.run, control }
+    Effect::Control { executor: task.spec.executor(), task: task.id, run: task.run, control }
 }
 
 /// Denies an agent's question.
@@ -18,10 +18,10 @@ pub(super) fn deny(task: &Task, key: u64) -> Effect {
 }
 
 pub(super) fn end(task: &Task, signal: i32) -> Effect {
-    Effect::End { executor: task.spec.work.executor(), task: task.id, run: task.run, signal }
+    Effect::End { executor: task.spec.executor(), task: task.id, run: task.run, signal }
 }
 
 /// Removes everything kept for the task.
 pub(super) fn forget(task: &Task) -> Effect {
-    Effect::Forget { executor: task.spec.work.executor(), task: task.id, run: task.run }
+    Effect::Forget { executor: task.spec.executor(), task: task.id, run: task.run }
 }

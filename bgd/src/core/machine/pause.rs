@@ -75,6 +75,7 @@ fn pausable(task: &Task) -> Result<(), CoreError> {
         State::Starting { .. } | State::Running { .. } | State::Stopping { .. } if task.agent.is_some() => {
             Unpausable::Agent
         }
+        State::Starting { .. } if task.waits_elsewhere() => Unpausable::Pending,
         State::Starting { stop: Some(_) } | State::Stopping { .. } => Unpausable::Ending,
         State::Starting { stop: None } | State::Running { .. } => return Ok(()),
     };

@@ -188,6 +188,7 @@ impl Core {
             lost: None,
             updated_at: None,
             agent,
+            elsewhere: None,
             foreground: client,
             plan,
             state: State::Queued { env },

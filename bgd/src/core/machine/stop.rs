@@ -36,8 +36,8 @@ impl Core {
             }
             State::Starting { stop } => {
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
-                // A process starts within a moment, and is ended then. An agent may take long to start.
-                if task.agent.is_some() {
+                // A process starts within a moment, and is ended then. An agent or a cluster may take long to start it.
+                if task.agent.is_some() || task.spec.on.is_some() {
                     self.effects.push(end);
                 }
                 self.end_pause(ordinal);
@@ -191,7 +191,8 @@ pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
         | StopReason::Abandoned
         | StopReason::Shutdown
         | StopReason::Dependency(..)
-        | StopReason::MaxFails(_) => Outcome::Cancelled(reason),
+        | StopReason::MaxFails(_)
+        | StopReason::Elsewhere => Outcome::Cancelled(reason),
         StopReason::NextAttempt => Outcome::Failed(Failure::Exit),
         StopReason::NotReady(limit_ms) => Outcome::Failed(Failure::NotReady { limit_ms }),
         StopReason::TimedOut(limit_ms) => Outcome::Failed(Failure::TimedOut { limit_ms, last_words: None }),

@@ -130,6 +130,9 @@ impl Executor for AgentThread {
             core::Control::Pause | core::Control::Continue => {
                 tracing::error!(%task, "an agent is not paused");
             }
+            core::Control::Hold { .. } | core::Control::Priority { .. } => {
+                tracing::error!(%task, "an agent waits in no queue of its own");
+            }
             // An agent has no terminal to detach from.
             core::Control::Detach { .. } => {}
         }

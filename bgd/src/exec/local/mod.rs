@@ -163,6 +163,9 @@ impl Executor for Local {
                 self.terminals.leave(task, client);
             }
             Control::Answer { .. } => tracing::error!(%task, "a process asks nothing"),
+            Control::Hold { .. } | Control::Priority { .. } => {
+                tracing::error!(%task, "a process waits in no queue of its own");
+            }
         }
         None
     }

@@ -9,15 +9,18 @@ use bgd_shared::request::{SubmitManyParams, SubmitParams};
 use bgd_shared::text::OsText;
 
 use super::inherit;
-use super::submit::{common, environment};
+use super::submit::{common, environment, on_request};
 use super::{Body, check_no_nul, invalid};
 use crate::core::{BatchItem, BatchLimits, Command, Part};
+use crate::remotes::OnRequest;
 
 /// Parses a part and checks it like the submission of a single task.
 pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>, peer: Option<i32>) -> Result<Body, RpcError> {
     let SubmitManyParams { task, batch, argvs, jobs, max_fails, more } = params;
+    let mut on = OnRequest::default();
     let first = match (task, batch) {
-        (Some(task), None) => {
+        (Some(mut task), None) => {
+            on = on_request(&mut task)?;
             let limits = BatchLimits {
                 jobs: limit("jobs", jobs, limits::GROUP_SLOTS)?,
                 max_fails: limit("max_fails", max_fails, u32::MAX)?,
@@ -41,7 +44,7 @@ pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>, peer: Option<i32>) -> R
     };
     let items = items(argvs)?;
     let batch = batch.unwrap_or_else(TaskId::random);
-    Ok(Body::Many(Box::new(Part { batch, first, items, more })))
+    Ok(Body::Many(Box::new(Part { batch, first, items, more }), Box::new(on)))
 }
 
 fn limit(name: &str, limit: Option<u32>, most: u32) -> Result<Option<u32>, RpcError> {

@@ -6,8 +6,8 @@ use bgd_shared::id::TaskRef;
 use bgd_shared::limits;
 use bgd_shared::message::{Request as Envelope, RequestId, parse_params};
 use bgd_shared::request::{
-    self, CancelParams, ClearParams, Encoding, METHODS, Method, OutputParams, SubscribeParams, TerminalSize,
-    WriteParams,
+    self, CancelParams, ClearParams, Encoding, ExecutorListParams, METHODS, Method, OutputParams,
+    SubscribeParams, TerminalSize, WriteParams,
 };
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use crate::core::{Cancel, Command, ListQuery, Part, Request, Selection};
 use crate::exec::handed::Handoff;
 use crate::exec::messages::Inherited;
+use crate::remotes::OnRequest;
 
 mod batch;
 mod checks;
@@ -43,12 +44,12 @@ pub struct Call {
 pub enum Body {
     /// `hello`, with the parent session that ends with the connection.
     Hello(Option<Arc<str>>),
-    /// `task.submit` of a command, with the descriptors sent with it.
-    Submit(Box<Command>, Inherited),
+    /// `task.submit` of a command, with the descriptors sent with it, and where it is to run.
+    Submit(Box<Command>, Inherited, Box<OnRequest>),
     /// `task.submit` of a prompt, with the agent, if one is named.
     Prompt(Box<Command>, Option<String>),
-    /// `task.submit_many`
-    Many(Box<Part>),
+    /// `task.submit_many`, and where the tasks are to run.
+    Many(Box<Part>, Box<OnRequest>),
     /// `agent.list`
     Agents(AgentListParams),
     /// A request that the core answers directly.
@@ -63,6 +64,8 @@ pub enum Body {
     Result(TaskRef),
     /// `task.list`
     List(Box<ListQuery>),
+    /// `executor.list`
+    Executors(ExecutorListParams),
     /// `group.list`
     Groups,
     /// `task.get`
@@ -119,6 +122,7 @@ impl Body {
                 let env = submit::environment(params.env, params.env_fd, &mut fds.into_iter())?;
                 Self::Agents(AgentListParams { env, ..params })
             }
+            request::ExecutorList::NAME => Self::Executors(parse_params(method, params)?),
             request::TaskBlock::NAME => {
                 let request::BlockParams { ids, matching, timeout_ms, mode, until } =
                     parse_params(method, params)?;
@@ -183,7 +187,7 @@ impl Body {
             Self::Core(Request::Block { which: Selection::Matching(_), timeout_ms: Some(0), .. }) => {
                 limits::LIST_PAGE_BYTES
             }
-            Self::Many(part) => part.items.len() * ID_BYTES,
+            Self::Many(part, _) => part.items.len() * ID_BYTES,
             // A waiting request reserves nothing yet. Otherwise no other request of that client would be read
             // meanwhile, not even a check whether the daemon is alive.
             Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
@@ -194,6 +198,7 @@ impl Body {
             | Self::Core(_)
             | Self::Inbox(..)
             | Self::Groups
+            | Self::Executors(_)
             | Self::Get(_)
             | Self::Write(..)
             | Self::Attach(..)

@@ -17,6 +17,7 @@ use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, 
 use super::{inherit, order};
 use crate::core::{AgentWork, Command, Place, PlanRequest, Spec, Work};
 use crate::exec::messages::Inherited;
+use crate::remotes::OnRequest;
 
 /// Takes the named descriptors in the order in which they are sent; any further ones are closed.
 fn take_inherited(
@@ -72,7 +73,8 @@ pub fn submitted(params: SubmitParams, fds: Vec<OwnedFd>, peer: Option<i32>) -> 
         }
         let inherited = take_inherited(&params, &mut fds)?;
         params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
-        return Ok(Body::Submit(Box::new(submit(params, plan)?), inherited));
+        let on = on_request(&mut params)?;
+        return Ok(Body::Submit(Box::new(submit(params, plan)?), inherited, Box::new(on)));
     }
     check_prompt(&params)?;
     params.env = environment(params.env.take(), params.env_fd, &mut fds)?;
@@ -103,10 +105,26 @@ fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
             "`retry.codes` and `retry.signal` require a command, not `prompt`: an agent's turn has no exit code",
         ));
     }
+    if params.on.is_some() || !params.resources.is_empty() {
+        return Err(invalid("`on` and `resources` require a command, not `prompt`")
+            .hint("set `on` in [agents.NAME]: its program then runs there"));
+    }
     if params.pty.is_some() {
         return Err(invalid("`pty` requires a command, not `prompt`: an agent has no terminal"));
     }
     Ok(())
+}
+
+/// Takes where a command is to run.
+pub fn on_request(params: &mut SubmitParams) -> Result<OnRequest, RpcError> {
+    check_label("on", params.on.as_deref())?;
+    let resources = std::mem::take(&mut params.resources);
+    resources.check().map_err(|(name, what)| invalid(format!("`resources.{name}` {what}")))?;
+    let chosen = std::mem::take(&mut params.chosen);
+    if let Some(name) = chosen.env.iter().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        return Err(invalid(format!("`chosen.env`: {name:?} is not a valid variable name")));
+    }
+    Ok(OnRequest { name: params.on.take(), resources, chosen })
 }
 
 /// Builds the command that all tasks of a batch have in common.
@@ -154,6 +172,7 @@ fn submit(mut params: SubmitParams, plan: PlanRequest) -> Result<Command, RpcErr
         origin: if params.foreground { Origin::Run } else { Origin::Submit },
         description: params.description.filter(|text| !text.is_empty()).map(Into::into),
         work,
+        on: None,
         session: params.session.map(Into::into),
         channel: params.channel.map(Into::into),
         place: place(params.terminal, &env)?,

@@ -5,10 +5,11 @@ mod order;
 pub use self::order::group;
 use bgd_shared::agent::{AgentSettings, NeedsInput};
 use bgd_shared::limits::PROMPT_BYTES;
+use bgd_shared::resources::Elsewhere as WireElsewhere;
 use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
 use bgd_shared::text::{OsText, beginning};
 
-use crate::core::{AgentPart, Finished, Lingering, Snapshot, Spec, State, Work};
+use crate::core::{AgentPart, Elsewhere, Finished, Lingering, Snapshot, Spec, State, Work};
 use crate::exec::output::OutputFolder;
 use crate::wire::failures;
 use bgd_shared::request::Stream;
@@ -51,6 +52,9 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         time_limit_ms: spec.time_limit_ms,
         ready: spec.ready.as_deref().cloned(),
         ready_timeout_ms: spec.ready_timeout_ms,
+        on: spec.on.as_ref().map(|on| on.name.to_string()),
+        resources: spec.on.as_ref().map(|on| on.resources.clone()).unwrap_or_default(),
+        elsewhere: snapshot.elsewhere.as_deref().map(elsewhere),
         tags: spec.tags.iter().map(std::string::ToString::to_string).collect(),
         cwd: OsText::clone(&spec.cwd),
         pid: life.pid,
@@ -81,6 +85,19 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         cancel_reason: snapshot.finished().and_then(failures::cancel_reason),
         progress: progress(snapshot),
         output: output(snapshot, folder),
+    }
+}
+
+fn elsewhere(known: &Elsewhere) -> WireElsewhere {
+    let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+    let (since, why) = known.unknown.as_ref().map(|(since, why)| (*since, why.to_string())).unzip();
+    WireElsewhere {
+        id: text(&known.id),
+        reason: text(&known.reason),
+        unknown_since: since,
+        unknown_because: why,
+        refused: text(&known.refused),
+        requeued: known.requeued,
     }
 }
 

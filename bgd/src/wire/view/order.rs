@@ -28,8 +28,12 @@ pub fn after(plan: &Plan) -> Vec<Dependency> {
 
 /// Returns what a pending task waits for. `None` if it is not pending.
 pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
-    let State::Queued { .. } = snapshot.state else { return None };
     let plan = snapshot.plan();
+    if snapshot.waits_elsewhere() {
+        let reason = if plan.held { WaitingFor::Held } else { WaitingFor::Elsewhere };
+        return Some(Waiting { reason, ids: Vec::new(), until: None });
+    }
+    let State::Queued { .. } = snapshot.state else { return None };
     let ids: Vec<_> = plan.after.iter().filter(|one| !one.met).map(|one| one.task).collect();
     let (reason, until) = match plan.not_before {
         _ if plan.held => (WaitingFor::Held, None),

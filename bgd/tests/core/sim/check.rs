@@ -81,7 +81,7 @@ impl Sim {
     fn obey(&mut self, effect: Effect, done: &mut Expected) -> Checked {
         match effect {
             Effect::Start { executor, task, run, spec, begin } => {
-                prop_assert_eq!(executor, spec.work.executor());
+                prop_assert_eq!(executor, spec.executor());
                 self.is_started(task, run, &spec, begin, done)?;
             }
             Effect::Control { task, control: Control::Detach { client }, .. } => {
@@ -107,6 +107,9 @@ impl Sim {
             } => {
                 prop_assert!(self.living(task, run).is_some(), "nobody is left to be paused");
                 done.pauses.push((task, control == Control::Pause));
+            }
+            Effect::Control { control: Control::Hold { .. } | Control::Priority { .. }, .. } => {
+                return Err(TestCaseError::fail("a task of this machine waits in no other queue"));
             }
             Effect::Forget { task, run, .. } => {
                 let lives = self.procs.iter().any(|proc| proc.task == task && !proc.gave_up);

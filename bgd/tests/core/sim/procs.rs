@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bgd::core::{Fact, Input, Note, State};
+use bgd::core::{Fact, Input, Note, PlaceFact, State};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use proptest::prop_assert_eq;
@@ -145,6 +145,7 @@ impl Sim {
             | Fact::Exited { .. }
             | Fact::TreeEmpty
             | Fact::TurnEnded { .. }
+            | Fact::Elsewhere(PlaceFact::Concluded(_))
             | Fact::Refused(_) => {
                 self.procs.remove(index);
             }
@@ -153,6 +154,7 @@ impl Sim {
             | Fact::Denied { .. }
             | Fact::Noted { .. }
             | Fact::Activity
+            | Fact::Elsewhere(_)
             | Fact::Ready
             | Fact::NotReady
             | Fact::Output { .. }

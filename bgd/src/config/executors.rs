@@ -1,0 +1,194 @@
+//! The `[executors]` part of the configuration.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bgd_shared::limits;
+use bgd_shared::order::{DEFAULT_GROUP, is_group_name};
+use bgd_shared::resources::{ExecutorKind, Resources};
+use serde::{Deserialize, Serialize};
+
+use super::Size;
+use super::agents::Fault;
+use super::span::Span;
+use crate::remotes::{CONNECT_TIMEOUT, Remote, RemoteSettings, Shell, Slurm, Ssh};
+
+/// One `[executors.NAME]` table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExecutorConfig {
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<ExecutorKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssh: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_timeout: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    folder: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    env: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    qos: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Size>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpus: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    options: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    work_folder: Option<PathBuf>,
+}
+
+/// The keys of an executor, for suggestions on mistyped keys and for the documentation.
+pub const KEYS: [&str; 15] = [
+    "type",
+    "host",
+    "ssh",
+    "connect_timeout",
+    "folder",
+    "env",
+    "partition",
+    "account",
+    "qos",
+    "time",
+    "cpus",
+    "memory",
+    "gpus",
+    "options",
+    "work_folder",
+];
+
+/// Maximum number of executors.
+const EXECUTORS: usize = 64;
+
+impl ExecutorConfig {
+    /// Builds and checks the executor.
+    ///
+    /// # Errors
+    /// A value is invalid; the fault names the key and the reason.
+    pub fn remote(&self, name: &str) -> Result<Remote, Fault> {
+        let fault = |key: &str, what: &str| (format!("executors.{name}{key}"), what.to_owned());
+        if !is_group_name(name) || name == DEFAULT_GROUP {
+            let bytes = limits::GROUP_BYTES;
+            let what = format!(
+                "is not a valid name: use 1 to {bytes} letters, digits, `.`, `_` and `-`, not `{DEFAULT_GROUP}`"
+            );
+            return Err(fault("", &what));
+        }
+        let kind = self.kind.ok_or_else(|| fault(".type", "is missing: \"ssh\" or \"slurm\""))?;
+        if let Some((key, _)) = self.foreign(kind).into_iter().find(|(_, is_given)| *is_given) {
+            let other = if kind == ExecutorKind::Ssh { "slurm" } else { "ssh" };
+            return Err(fault(&format!(".{key}"), &format!("requires type = \"{other}\"")));
+        }
+        let shell = self.shell().map_err(|(key, what)| fault(key, &what))?;
+        let env = self.env.clone().unwrap_or_default();
+        if let Some(bad) = env.iter().find(|(name, value)| !is_variable(name, value)) {
+            return Err(fault(".env", &format!("has {:?}, which is not a valid variable", bad.0)));
+        }
+        let settings = match kind {
+            ExecutorKind::Ssh => RemoteSettings::Ssh(Ssh {
+                shell: shell.ok_or_else(|| fault(".host", "is missing: the machine, as ssh names it"))?,
+                folder: self.folder.clone(),
+                env,
+            }),
+            ExecutorKind::Slurm => {
+                let resources = self.resources();
+                resources.check().map_err(|(key, what)| fault(&format!(".{key}"), &what))?;
+                if self.work_folder.as_ref().is_some_and(|folder| !folder.is_absolute()) {
+                    return Err(fault(".work_folder", "must be an absolute path"));
+                }
+                RemoteSettings::Slurm(Box::new(Slurm {
+                    shell,
+                    resources,
+                    time_limit_ms: self.time_limit().map_err(|what| fault(".time", what))?,
+                    env,
+                    work_folder: self.work_folder.clone(),
+                }))
+            }
+        };
+        Ok(Remote { name: name.into(), settings })
+    }
+
+    /// Returns the keys that the other kind has, and whether they are given.
+    fn foreign(&self, kind: ExecutorKind) -> Vec<(&'static str, bool)> {
+        match kind {
+            ExecutorKind::Ssh => vec![
+                ("partition", self.partition.is_some()),
+                ("account", self.account.is_some()),
+                ("qos", self.qos.is_some()),
+                ("time", self.time.is_some()),
+                ("cpus", self.cpus.is_some()),
+                ("memory", self.memory.is_some()),
+                ("gpus", self.gpus.is_some()),
+                ("options", self.options.is_some()),
+                ("work_folder", self.work_folder.is_some()),
+            ],
+            ExecutorKind::Slurm => {
+                vec![("folder", self.folder.is_some())]
+            }
+        }
+    }
+
+    fn resources(&self) -> Resources {
+        Resources {
+            cpus: self.cpus,
+            memory_bytes: self.memory.map(|size| size.0),
+            gpus: self.gpus,
+            partition: self.partition.clone(),
+            account: self.account.clone(),
+            qos: self.qos.clone(),
+            options: self.options.clone().unwrap_or_default(),
+        }
+    }
+
+    fn shell(&self) -> Result<Option<Shell>, (&'static str, String)> {
+        let ssh = self.ssh.clone().unwrap_or_else(|| "ssh".to_owned());
+        if ssh.is_empty() {
+            return Err((".ssh", "is empty: give the program".to_owned()));
+        }
+        let connect_timeout = self.connect_timeout.map_or(CONNECT_TIMEOUT, |span| span.0);
+        if connect_timeout < Duration::from_secs(1) {
+            return Err((".connect_timeout", "must be at least 1s".to_owned()));
+        }
+        let Some(host) = self.host.clone() else { return Ok(None) };
+        if host.is_empty()
+            || host.starts_with('-')
+            || host.contains(|c: char| c.is_control() || c.is_whitespace())
+        {
+            return Err((".host", format!("is {host:?}, which is not a machine's name")));
+        }
+        Ok(Some(Shell { ssh, host, connect_timeout }))
+    }
+
+    fn time_limit(&self) -> Result<Option<u64>, &'static str> {
+        let Some(Span(time)) = self.time else { return Ok(None) };
+        if time.is_zero() {
+            return Err("is 0; it must be longer");
+        }
+        Ok(u64::try_from(time.as_millis()).ok())
+    }
+}
+
+fn is_variable(name: &str, value: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
+}
+
+/// Checks the number of executors.
+pub fn check(executors: &BTreeMap<String, ExecutorConfig>) -> Result<(), Fault> {
+    if executors.len() > EXECUTORS {
+        let what = format!("has {} executors; at most {EXECUTORS} are allowed", executors.len());
+        return Err(("executors".to_owned(), what));
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Tasks that another machine or a cluster runs: what is asked of that place, what it says of a run, and how a run
+//! there can end.
+
+use std::sync::Arc;
+
+use bgd_shared::request::Chosen;
+use bgd_shared::resources::{ExecutorKind, Resources};
+use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Which executor runs a task elsewhere, and what is asked of it. Tasks with equal ones share it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct On {
+    /// The configured name of the executor.
+    pub name: Arc<str>,
+    /// Its kind.
+    pub kind: ExecutorKind,
+    /// What the task asks of a cluster.
+    pub resources: Resources,
+    /// Which parts of its folder and environment were chosen for the task.
+    pub chosen: Chosen,
+}
+
+/// What is known of a run elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Its id there, once that place has accepted it.
+    pub id: Option<Box<str>>,
+    /// Why it waits there.
+    pub reason: Option<Box<str>>,
+    /// Since when the place can't be asked, and why.
+    pub unknown: Option<(Timestamp, Box<str>)>,
+    /// What that place last refused to do to it, and why.
+    pub refused: Option<Box<str>>,
+    /// How often it was put back into the queue there.
+    pub requeued: u32,
+}
+
+impl Elsewhere {
+    /// Returns the bytes of its texts.
+    pub fn text_bytes(&self) -> usize {
+        let unknown = self.unknown.as_ref().map(|(_, why)| why.len());
+        let texts = [&self.id, &self.reason, &self.refused].into_iter().flatten().map(|text| text.len());
+        texts.chain(unknown).sum()
+    }
+}
+
+/// How a run elsewhere has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conclusion {
+    /// How its process ended, if that is known.
+    pub exit: Option<Exit>,
+    /// What follows from it.
+    pub verdict: Verdict,
+    /// When it ended, by the clock of that place.
+    pub at: Option<Timestamp>,
+}
+
+/// What follows from the end of a run elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// What its exit says.
+    ByExit,
+    /// It failed for a reason that its exit does not tell.
+    Failed(Cause, Box<str>),
+    /// Somebody else cancelled it there.
+    Cancelled,
+}
+
+/// Why a run elsewhere failed, if its exit does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// It exceeded the time limit of that place.
+    Timeout,
+    /// It used more memory than it was allowed.
+    Memory,
+    /// The machine that ran it failed.
+    Node,
+    /// The place does not know it any more.
+    Lost,
+    /// Something else.
+    Other,
+}

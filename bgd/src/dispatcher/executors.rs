@@ -1,0 +1,88 @@
+//! The dispatcher's part in listing and checking where tasks can run.
+
+use std::sync::Arc;
+
+use bgd_shared::error::RpcError;
+use bgd_shared::request::{ExecutorCheck, ExecutorInfo, ExecutorListParams, ExecutorListResult};
+use bgd_shared::resources::ExecutorKind;
+use tokio::sync::oneshot;
+
+use super::Dispatcher;
+use crate::client::answer::Answer;
+use crate::core::ExecutorName;
+use crate::remotes::Remote;
+
+/// The name of this machine's own executor.
+const LOCAL: &str = "local";
+
+impl Dispatcher {
+    /// Lists the executors. With `check`, asks those elsewhere at the same time, and answers when all have answered.
+    pub(super) fn list_executors(&mut self, answer: Answer, params: &ExecutorListParams) {
+        let remotes = match self.named(&params.names) {
+            Ok(remotes) => remotes,
+            Err(error) => return answer.refuse(&error),
+        };
+        let is_wanted =
+            |name: &str| params.names.is_empty() || params.names.iter().any(|known| known == name);
+        let mut executors: Vec<ExecutorInfo> = Vec::with_capacity(remotes.len() + 1);
+        executors.extend(is_wanted(LOCAL).then(|| self.info(LOCAL, LOCAL, None)));
+        let mut checks = Vec::new();
+        for remote in &remotes {
+            if params.check {
+                checks.push((executors.len(), self.check(remote)));
+            }
+            let host = remote.host().map(str::to_owned);
+            executors.push(self.info(&remote.name, remote.kind().as_str(), host));
+        }
+        if !params.check {
+            return answer.give(&ExecutorListResult { executors });
+        }
+        if let Some(local) = executors.first_mut().filter(|executor| executor.name == LOCAL) {
+            local.check = Some(self.check_local());
+        }
+        tokio::spawn(async move {
+            for (place, check) in checks {
+                let nobody = || ExecutorCheck {
+                    problem: Some("it can't be asked".to_owned()),
+                    ..ExecutorCheck::default()
+                };
+                executors[place].check = Some(check.await.unwrap_or_else(|_| nobody()));
+            }
+            answer.give(&ExecutorListResult { executors });
+        });
+    }
+
+    /// Returns the executors of these names, or all, without the local one.
+    fn named(&self, names: &[String]) -> Result<Vec<Arc<Remote>>, RpcError> {
+        if names.is_empty() {
+            return Ok(self.remotes.all().cloned().collect());
+        }
+        names.iter().filter(|name| *name != LOCAL).map(|name| self.remotes.find(name).cloned()).collect()
+    }
+
+    fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
+        let name = match remote.kind() {
+            ExecutorKind::Ssh => ExecutorName::SSH,
+            ExecutorKind::Slurm => ExecutorName::SLURM,
+        };
+        match self.executors.of(name) {
+            Some(executor) => executor.check(remote),
+            None => oneshot::channel().1,
+        }
+    }
+
+    fn check_local(&self) -> ExecutorCheck {
+        let slots = self.config.max_concurrent_tasks.to_string();
+        ExecutorCheck {
+            ok: true,
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            facts: vec![("max_concurrent_tasks".to_owned(), slots)],
+            ..ExecutorCheck::default()
+        }
+    }
+
+    fn info(&self, name: &str, kind: &str, host: Option<String>) -> ExecutorInfo {
+        let (pending, running) = self.core.count_on((name != LOCAL).then_some(name));
+        ExecutorInfo { name: name.to_owned(), kind: kind.to_owned(), host, pending, running, check: None }
+    }
+}

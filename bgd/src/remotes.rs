@@ -1,0 +1,214 @@
+//! The executors that run tasks elsewhere, as configured: other machines by ssh, and Slurm clusters. Here is what is
+//! known of them and which tasks they take; nothing here talks to one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::ready::Ready;
+use bgd_shared::request::{Chosen, Stdin};
+use bgd_shared::resources::{ExecutorKind, Resources};
+
+use crate::core::{Command, On, Work};
+
+/// How long a machine may take to answer, by default.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An executor's complete settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The name users refer to it by.
+    pub name: Arc<str>,
+    /// What it is.
+    pub settings: RemoteSettings,
+}
+
+/// The settings of one kind of executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemoteSettings {
+    /// The daemon of another machine.
+    Ssh(Ssh),
+    /// A cluster.
+    Slurm(Box<Slurm>),
+}
+
+/// How to reach another machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shell {
+    /// The ssh program.
+    pub ssh: String,
+    /// The machine, as ssh names it.
+    pub host: String,
+    /// How long it may take to answer.
+    pub connect_timeout: Duration,
+}
+
+/// A machine whose daemon runs tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ssh {
+    /// The way there.
+    pub shell: Shell,
+    /// The folder over there in which tasks run that chose none; `None`: the home folder.
+    pub folder: Option<String>,
+    /// Variables set for its tasks.
+    pub env: BTreeMap<String, String>,
+}
+
+/// A Slurm cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slurm {
+    /// The way to its login node; `None`: its commands are on this machine.
+    pub shell: Option<Shell>,
+    /// What tasks ask for that don't say otherwise.
+    pub resources: Resources,
+    /// The time limit of tasks without one of their own, in milliseconds.
+    pub time_limit_ms: Option<u64>,
+    /// Variables set for Slurm's own commands.
+    pub env: BTreeMap<String, String>,
+    /// A folder that this machine and the cluster's nodes share; `None`: they share the daemon's state folder.
+    pub work_folder: Option<PathBuf>,
+}
+
+impl Remote {
+    /// Returns its kind.
+    pub const fn kind(&self) -> ExecutorKind {
+        match self.settings {
+            RemoteSettings::Ssh(_) => ExecutorKind::Ssh,
+            RemoteSettings::Slurm(_) => ExecutorKind::Slurm,
+        }
+    }
+
+    /// Returns the machine it is reached by, if that is another one.
+    pub fn host(&self) -> Option<&str> {
+        match &self.settings {
+            RemoteSettings::Ssh(ssh) => Some(&ssh.shell.host),
+            RemoteSettings::Slurm(slurm) => slurm.shell.as_ref().map(|shell| &*shell.host),
+        }
+    }
+
+    /// Returns what a new task asks of it.
+    ///
+    /// # Errors
+    /// It can't run such a task; the error says which part of it.
+    fn takes(&self, command: &Command, request: OnRequest) -> Result<On, RpcError> {
+        let refuse = |what: &str, hint: &str| {
+            let message = format!(
+                "{what} does not work on {}, which is another place (type {:?})",
+                self.name,
+                self.kind().as_str()
+            );
+            Err(RpcError::new(ErrorKind::InvalidParams, message).hint(hint))
+        };
+        let spec = &command.spec;
+        if matches!(spec.work, Work::Agent(_)) {
+            return refuse("an agent", "set `on` in [agents.NAME]: its program then runs there");
+        }
+        if command.foreground || spec.direct {
+            return refuse("a foreground job", "submit it, and follow it with `bgctl output --follow`");
+        }
+        if spec.pty.is_some() {
+            return refuse("a terminal (`pty`)", "omit it, or use `bgctl -H HOST run` on that machine");
+        }
+        if spec.stdin == Some(Stdin::Fd) || spec.given.contains(&true) {
+            return refuse("passing on a file or a pipe", "let the command open files over there");
+        }
+        match &self.settings {
+            RemoteSettings::Ssh(_) => {
+                if let Some(name) = request.resources.first() {
+                    return refuse(
+                        &format!("`{name}`"),
+                        "only a cluster takes it: an executor of type \"slurm\"",
+                    );
+                }
+            }
+            RemoteSettings::Slurm(_) => {
+                if spec.stdin.is_some() {
+                    return refuse("an open standard input (`stdin: \"pipe\"`)", "let the job read a file");
+                }
+                if spec.ready.as_deref().is_some_and(|ready| !matches!(ready, Ready::Line(_))) {
+                    return refuse(
+                        "this way to become ready",
+                        "use line:REGEX, which is looked for in its output",
+                    );
+                }
+            }
+        }
+        let OnRequest { name: _, resources, chosen } = request;
+        Ok(On { name: Arc::clone(&self.name), kind: self.kind(), resources, chosen })
+    }
+}
+
+/// What a submitter says of where a task runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnRequest {
+    /// The name of the executor; `None`: this machine.
+    pub name: Option<String>,
+    /// What is asked of a cluster.
+    pub resources: Resources,
+    /// Which parts of its folder and environment were chosen for the task.
+    pub chosen: Chosen,
+}
+
+/// The configured executors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remotes(BTreeMap<Arc<str>, Arc<Remote>>);
+
+impl FromIterator<Remote> for Remotes {
+    fn from_iter<T: IntoIterator<Item = Remote>>(remotes: T) -> Self {
+        Self(remotes.into_iter().map(|remote| (Arc::clone(&remote.name), Arc::new(remote))).collect())
+    }
+}
+
+impl Remotes {
+    /// Returns the executor of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Remote>> {
+        self.0.get(name)
+    }
+
+    /// Returns all executors, by name.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Remote>> {
+        self.0.values()
+    }
+
+    /// Returns the executor of this name.
+    ///
+    /// # Errors
+    /// There is none; the error lists the known ones.
+    pub fn find(&self, name: &str) -> Result<&Arc<Remote>, RpcError> {
+        self.get(name).ok_or_else(|| {
+            let error = RpcError::new(ErrorKind::UnknownExecutor, format!("unknown executor {name:?}"));
+            let known: Vec<&str> = self.0.keys().map(|name| &**name).collect();
+            if known.is_empty() {
+                return error.hint("none is configured: add one as [executors.NAME], see bgd-executors(7)");
+            }
+            error.hint(format!("known executors: {}", known.join(", ")))
+        })
+    }
+
+    /// Completes a new task with where it runs. It then belongs to the group of that name unless it names another.
+    ///
+    /// # Errors
+    /// There is no such executor, it can't run the task, or the task asks for what only a cluster has.
+    pub fn place(&self, command: &mut Command, request: OnRequest) -> Result<(), RpcError> {
+        let Some(name) = &request.name else {
+            return match request.resources.first() {
+                Some(name) => Err(RpcError::new(
+                    ErrorKind::InvalidParams,
+                    format!("`{name}` requires an executor that is a cluster: a process on this machine is not bounded by it"),
+                )
+                .hint("name one with --on (`on` in task.submit), or omit it")),
+                None => Ok(()),
+            };
+        };
+        let remote = self.find(name)?;
+        let on = remote.takes(command, request)?;
+        if let (RemoteSettings::Slurm(slurm), None) = (&remote.settings, command.spec.time_limit_ms) {
+            command.spec.time_limit_ms = slurm.time_limit_ms;
+        }
+        command.plan.group.get_or_insert_with(|| Arc::clone(&on.name));
+        command.spec.on = Some(Arc::new(on));
+        Ok(())
+    }
+}

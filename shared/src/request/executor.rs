@@ -1,0 +1,64 @@
+//! Params and results of the methods on executors.
+
+use serde::{Deserialize, Serialize};
+
+/// Params of `executor.list`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ExecutorListParams {
+    /// Only these executors. Empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// Whether to ask each of them whether it works. That can take as long as its `connect_timeout`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub check: bool,
+}
+
+/// Result of `executor.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ExecutorListResult {
+    /// This machine first, then the others by name.
+    pub executors: Vec<ExecutorInfo>,
+}
+
+/// An executor: where tasks can run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ExecutorInfo {
+    /// Name, for `on` of `task.submit`; `local` for this machine.
+    pub name: String,
+    /// Its type: `local`, `ssh` or `slurm`.
+    pub kind: String,
+    /// The machine it is reached by, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Number of its tasks that have not started.
+    pub pending: u64,
+    /// Number of its tasks that run.
+    pub running: u64,
+    /// With `check`: what it said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<ExecutorCheck>,
+}
+
+/// What came of asking an executor whether it works.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ExecutorCheck {
+    /// Whether tasks can run on it now.
+    pub ok: bool,
+    /// The version of what runs them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What it has and its limits: names and values, in an order for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facts: Vec<(String, String)>,
+    /// What is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// What to do about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}

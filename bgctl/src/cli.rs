@@ -31,7 +31,7 @@ pub use self::agent::*;
 pub use self::args::*;
 pub use self::console::ConsoleArgs;
 pub use self::each::EachArgs;
-pub use self::elsewhere::ElsewhereArgs;
+pub use self::elsewhere::{ElsewhereArgs, ExecutorsArgs};
 pub use self::handoff::HandoffArgs;
 pub use self::job::{JobArgs, SettingArgs};
 pub use self::mcp::McpArgs;
@@ -142,6 +142,8 @@ verbs! {
     Write(WriteArgs) = "write", "Write to a task's standard input";
     /// Shows agents.
     Agents(AgentsArgs) = "agents", "List the AI agents";
+    /// Shows where tasks can run.
+    Executors(ExecutorsArgs) = "executors", "List where tasks can run: other machines and clusters";
     /// Answers an agent.
     Answer(AnswerArgs) = "answer", "Show or answer the question of a task's agent";
     /// Prints events.

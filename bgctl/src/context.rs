@@ -41,15 +41,17 @@ impl Context {
         Ok(Self::to(target, globals))
     }
 
-    /// Creates a context for the daemon of this machine, whatever the environment says.
+    /// Creates a context for the daemon of this machine unless the options name another one, whatever the environment
+    /// says: with `BGD_HOST` set there, `dial` on that host would call itself for ever.
     ///
     /// # Errors
-    /// The options name another machine.
+    /// The host's name can't be one.
     pub fn here(globals: Globals) -> Result<Self, Failure> {
-        if globals.host.is_some() {
-            return Err(Failure::usage("--host can't be combined with `dial`, which is run on that host"));
-        }
-        Ok(Self::to(Target::Here(globals.socket.clone()), globals))
+        let target = match globals.host.clone() {
+            Some(host) => Target::There(Host::new(host)?),
+            None => Target::Here(globals.socket.clone()),
+        };
+        Ok(Self::to(target, globals))
     }
 
     fn to(target: Target, globals: Globals) -> Self {

@@ -450,7 +450,7 @@ impl TestDaemon {
         }
     }
 
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if self.child.is_some() {
             self.stop();
         } else if let Some(daemon) = self.served_by().and_then(Process::open) {

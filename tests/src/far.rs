@@ -131,6 +131,44 @@ impl Far {
         fs::read_to_string(self.path(name)).expect("a file of this machine")
     }
 
+    /// Starts the daemon of this machine, which knows the other one as the executor `far`.
+    #[track_caller]
+    pub fn start_here(&mut self, more: &str) -> &TestDaemon {
+        let ssh = self.path("ssh");
+        let executor =
+            format!("[executors.far]\ntype = \"ssh\"\nhost = \"{HOST}\"\nssh = \"{}\"\n", ssh.display());
+        self.here.write_config(&format!("{more}\n{executor}"));
+        self.here.launch();
+        &self.here
+    }
+
+    /// This machine's daemon.
+    pub fn here(&mut self) -> &mut TestDaemon {
+        &mut self.here
+    }
+
+    /// Runs a `bgctl` for this machine's daemon to its end.
+    #[track_caller]
+    pub fn run_here(&self, args: &[&str]) -> Outcome {
+        self.here.run(args)
+    }
+
+    /// The processes of ssh by which this machine's daemon is connected to the other one.
+    fn bridges(&self) -> Vec<Process> {
+        let is_bridge = |process: &Process| {
+            let line = process.cmdline();
+            line.starts_with("ssh ") && line.ends_with(" dial")
+        };
+        self.here.processes().into_iter().filter(is_bridge).collect()
+    }
+
+    /// Cuts the connection of this machine's daemon.
+    #[track_caller]
+    pub fn cut_here(&self) {
+        let bridges = wait::poll_until("a connection", || Some(self.bridges()).filter(|all| !all.is_empty()));
+        bridges.iter().for_each(Process::kill);
+    }
+
     /// The home of this machine, which has no daemon.
     pub fn home(&self) -> &Path {
         self.here.home()
@@ -182,6 +220,10 @@ impl Far {
 
 impl Drop for Far {
     fn drop(&mut self) {
+        // A daemon of this machine ends what it has over there.
+        if !std::thread::panicking() {
+            self.here.end();
+        }
         // It would stay open for a minute.
         self.masters().iter().for_each(Process::kill);
         if !std::thread::panicking() {

@@ -44,6 +44,27 @@ impl ElsewhereArgs {
     }
 }
 
+/// Arguments of `executors`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  bgctl executors
+  bgctl executors --check             ask each of them whether it works
+  bgctl executors --check cluster
+  bgctl submit --on cluster -- ./train.sh
+
+Executors are configured as [executors.NAME], see bgd-executors(7). --check connects to each
+machine, and asks each cluster for its version and limits; the exit code is 69 if one of
+them fails.")]
+pub struct ExecutorsArgs {
+    /// List only these executors
+    #[arg(value_name = "NAME", add = crate::candidates::executors())]
+    pub names: Vec<String>,
+    /// Ask each of them whether tasks can run there now
+    #[arg(long)]
+    pub check: bool,
+}
+
 /// Reads an amount of memory: a number of bytes, or one with K, M, G or T, which are powers of 1024 as in Slurm.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not an amount of memory: use a number with K, M, G or T, such as 8G");

@@ -1,4 +1,5 @@
-//! `dial`: joins standard input and output to the daemon's socket, for a `bgctl -H` on another machine.
+//! `dial`: joins standard input and output to the daemon's socket, for a `bgctl -H` on another machine; or to that of
+//! another machine, for a daemon here.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,7 +20,12 @@ const PIECE: usize = 64 * 1024;
 /// input alone is passed on, so that requests that were sent are still answered.
 pub fn run(context: &mut Context) -> Result<Code, Failure> {
     let failed = |error: io::Error| Failure::io("can't join the daemon's socket", &error);
-    let socket = UnixStream::from(context.link.client()?.as_fd().try_clone_to_owned().map_err(failed)?);
+    let far = context.link.host().cloned().map(|host| context.link.dial_alone(&host)).transpose()?;
+    let socket = match &far {
+        Some(bridge) => bridge.client.as_fd().try_clone_to_owned(),
+        None => context.link.client()?.as_fd().try_clone_to_owned(),
+    };
+    let socket = UnixStream::from(socket.map_err(failed)?);
     // The client's deadlines are for its own calls; the remote client has others.
     socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None)).map_err(failed)?;
     let input = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);

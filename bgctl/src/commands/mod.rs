@@ -13,6 +13,7 @@ mod daemon;
 mod dial;
 mod edit;
 mod events;
+mod executors;
 mod group;
 mod handoff;
 mod hold;
@@ -73,6 +74,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Signal(args) => signal::run(args, context),
         Verb::Write(args) => write::run(args, context),
         Verb::Agents(args) => agents::run(args, context),
+        Verb::Executors(args) => executors::run(args, context),
         Verb::Answer(args) => answer::run(args, context),
         Verb::Events(args) => events::run(args, context),
         Verb::Inbox(args) => inbox::run(&args, context),

@@ -53,8 +53,16 @@ const KEPT: &[&str] = &[
 const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
 
 /// Marks of another daemon's task. A daemon that is started from within a task is not part of it.
-const DROPPED: &[&str] =
-    &["BGD_TASK_ID", "BGD_AGENT_ID", "BGD_HOOK_ID", "BGD_INSTANCE", "BGD_MCP_DEPTH", "BGD_HOST", "BGD_SSH"];
+const DROPPED: &[&str] = &[
+    "BGD_TASK_ID",
+    "BGD_AGENT_ID",
+    "BGD_HOOK_ID",
+    "BGD_BRIDGE_ID",
+    "BGD_INSTANCE",
+    "BGD_MCP_DEPTH",
+    "BGD_HOST",
+    "BGD_SSH",
+];
 
 /// How often to look again for a daemon that is starting or ending.
 const RETRIES: u32 = 8;

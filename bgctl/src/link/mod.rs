@@ -301,6 +301,16 @@ impl Link {
         self.dial_within(host, Dialling { starts, asks: true, within: self.options.connect_timeout })
     }
 
+    /// Connects to the daemon of another machine by an ssh of its own, which asks the user nothing: for a program that
+    /// stays connected, and must not take others' connection with it when it ends.
+    ///
+    /// # Errors
+    /// No daemon runs there, and none can be started; or the host can't be reached.
+    pub fn dial_alone(&self, host: &Host) -> Result<Bridge, Failure> {
+        let how = Dialling { starts: self.options.starts, asks: false, within: self.options.connect_timeout };
+        Dial { host, folder: None, how }.connect()
+    }
+
     fn dial_within(&self, host: &Host, how: Dialling) -> Result<Client, Failure> {
         // The shared connection is kept where our own sockets are.
         let socket = SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok());

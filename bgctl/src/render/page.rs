@@ -102,8 +102,10 @@ pub fn task(task: &Task, clock: &Clock) -> String {
 
 /// Adds what the task waits for, its place in the queue, and its earlier attempts.
 fn order(page: &mut Page, task: &Task, clock: &Clock) {
+    elsewhere(page, task, clock);
     page.maybe("waits", waiting(task, clock).as_deref());
-    if task.group != DEFAULT_GROUP {
+    // Tasks elsewhere are in the group of that place's name unless told otherwise.
+    if task.group != DEFAULT_GROUP && Some(&task.group) != task.on.as_ref() {
         page.line("group", &task.group);
     }
     if let Some(batch) = task.batch {
@@ -126,6 +128,30 @@ fn order(page: &mut Page, task: &Task, clock: &Clock) {
     for tried in &task.attempts {
         page.line("  before", &attempt(tried, clock));
     }
+}
+
+/// Adds where the task runs, what it asks for there, and what is known of it.
+fn elsewhere(page: &mut Page, task: &Task, clock: &Clock) {
+    page.maybe("on", task.on.as_deref());
+    let asked = &task.resources;
+    let number = |number: Option<u32>| number.map(|number| number.to_string());
+    page.maybe("cpus", number(asked.cpus).as_deref());
+    page.maybe("memory", asked.memory_bytes.map(bytes).as_deref());
+    page.maybe("gpus", number(asked.gpus).as_deref());
+    page.maybe("partition", asked.partition.as_deref());
+    page.maybe("account", asked.account.as_deref());
+    page.maybe("qos", asked.qos.as_deref());
+    if !asked.options.is_empty() {
+        page.line("options", &asked.options.join(" "));
+    }
+    let Some(known) = &task.elsewhere else { return };
+    page.maybe("id there", known.id.as_deref());
+    if known.requeued > 0 {
+        page.line("requeued", &known.requeued.to_string());
+    }
+    page.time("not known", known.unknown_since, clock);
+    page.maybe("because", known.unknown_because.as_deref());
+    page.maybe("refused", known.refused.as_deref());
 }
 
 /// Adds the agent's open question, or that the agent has been silent for long.

@@ -3,7 +3,7 @@
 use bgd_shared::task::Exit;
 use tokio::sync::{oneshot, watch};
 
-use super::members::{AGENT_MARK, HOOK_MARK};
+use super::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK};
 use crate::core::Fact;
 use crate::os::pidfd::PidFd;
 
@@ -14,6 +14,8 @@ pub enum Purpose {
     Agent,
     /// The command of a channel.
     Hook,
+    /// The connection to another machine.
+    Bridge,
 }
 
 impl Purpose {
@@ -22,6 +24,7 @@ impl Purpose {
         match self {
             Self::Agent => AGENT_MARK,
             Self::Hook => HOOK_MARK,
+            Self::Bridge => BRIDGE_MARK,
         }
     }
 }

@@ -25,6 +25,9 @@ pub const AGENT_MARK: &str = "BGD_AGENT_ID";
 /// The environment variable that marks every process of a channel's command.
 pub const HOOK_MARK: &str = "BGD_HOOK_ID";
 
+/// The environment variable that marks every process of a connection to another machine.
+pub const BRIDGE_MARK: &str = "BGD_BRIDGE_ID";
+
 /// The environment variable that marks every process of this daemon instance.
 pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
 

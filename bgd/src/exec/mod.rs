@@ -27,6 +27,7 @@ pub mod process;
 pub mod pty;
 pub mod ready;
 pub mod reaper;
+pub mod remote;
 pub mod results;
 pub mod spawner;
 pub mod strays;
@@ -37,9 +38,13 @@ pub mod workers;
 use self::agent::AgentThread;
 use self::executor::Executors;
 use self::local::Local;
+use self::remote::Machines;
 use crate::core::ExecutorName;
 
 /// Returns the daemon's executors.
-pub fn table(local: Local, agents: AgentThread) -> Executors {
-    Executors::default().with(ExecutorName::LOCAL, local).with(ExecutorName::AGENT, agents)
+pub fn table(local: Local, agents: AgentThread, machines: Machines) -> Executors {
+    Executors::default()
+        .with(ExecutorName::LOCAL, local)
+        .with(ExecutorName::AGENT, agents)
+        .with(ExecutorName::SSH, machines)
 }

@@ -18,8 +18,8 @@ use super::cgroup::{cgroup_pids, is_in_cgroup};
 use super::handed::tree::HandedTree;
 use super::mark::Mark;
 use super::members::{
-    AGENT_MARK, HOOK_MARK, MAX_DEPTH, Member, Stat, TASK_MARK, appends_to, descendants_of, has_mark,
-    has_open, hold, is_zombie, orphans, survivor, wait_for_leaving,
+    AGENT_MARK, BRIDGE_MARK, HOOK_MARK, MAX_DEPTH, Member, Stat, TASK_MARK, appends_to, descendants_of,
+    has_mark, has_open, hold, is_zombie, orphans, survivor, wait_for_leaving,
 };
 use super::newborn::Newborns;
 use super::output::OutputFiles;
@@ -219,7 +219,7 @@ impl Tree {
         }
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
         self.mark.is_some_and(|mark| mark.is_on(pid))
-            || [TASK_MARK, AGENT_MARK, HOOK_MARK].iter().any(is_marked)
+            || [TASK_MARK, AGENT_MARK, HOOK_MARK, BRIDGE_MARK].iter().any(is_marked)
             || self.files.paths().any(|path| appends_to(pid, path))
             || self.terminal.as_deref().is_some_and(|terminal| has_open(pid, terminal))
     }

@@ -34,6 +34,7 @@ use crate::exec::context::Context;
 use crate::exec::local::Local;
 use crate::exec::messages::{self, Facts};
 use crate::exec::output::{OutputFolder, OutputWatch};
+use crate::exec::remote::Machines;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
@@ -260,7 +261,9 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let (local, context) =
         start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
     let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-    let executors = exec::table(local, agents.clone());
+    let remotes = Arc::new(config.remotes().unwrap_or_default());
+    let machines = Machines::new(context.clone(), state.clone(), instance.id.clone(), remotes);
+    let executors = exec::table(local, agents.clone(), machines);
     watch_signals(internals.clone()).map_err(failed("signals"))?;
     let identity = Identity {
         instance: instance.id.clone(),

@@ -41,7 +41,7 @@ pub struct AsyncClient {
     write: tokio::sync::Mutex<()>,
     news: tokio::sync::Mutex<mpsc::UnboundedReceiver<EventParams>>,
     reader: JoinHandle<()>,
-    socket: SocketPath,
+    socket: Option<SocketPath>,
 }
 
 impl AsyncClient {
@@ -50,7 +50,20 @@ impl AsyncClient {
     /// # Errors
     /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub async fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
-        let stream = Arc::new(connect_async(socket, FIRST_ANSWER).await?);
+        Ok(Self::of(connect_async(socket, FIRST_ANSWER).await?, Some(socket.clone())))
+    }
+
+    /// Speaks over a connected socket whose other end somebody else carries to a daemon. It must not block.
+    ///
+    /// # Errors
+    /// It can't be used on tokio.
+    pub fn over(socket: OwnedFd) -> io::Result<Self> {
+        let stream = AsyncStream::try_from(socket).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(Self::of(stream, None))
+    }
+
+    fn of(stream: AsyncStream, socket: Option<SocketPath>) -> Self {
+        let stream = Arc::new(stream);
         let pending = Arc::new(Mutex::new(Pending {
             protocol: Protocol::default(),
             watchdog: Watchdog::new(Instant::now()),
@@ -59,14 +72,14 @@ impl AsyncClient {
         }));
         let (news_sender, news) = mpsc::unbounded_channel();
         let reader = tokio::spawn(read_all(Arc::clone(&stream), Arc::clone(&pending), news_sender));
-        Ok(Self {
+        Self {
             stream,
             pending,
             write: tokio::sync::Mutex::default(),
             news: tokio::sync::Mutex::new(news),
             reader,
-            socket: socket.clone(),
-        })
+            socket,
+        }
     }
 
     /// Makes a call and waits for its answer. Calls may run concurrently. Waits for a slow answer as long as the
@@ -175,7 +188,7 @@ impl AsyncClient {
             }
             Step::GiveUp(after) => {
                 let mut pending = lock(&self.pending);
-                return give_up(Some(&self.socket), &mut pending.watchdog, Instant::now(), after);
+                return give_up(self.socket.as_ref(), &mut pending.watchdog, Instant::now(), after);
             }
         }
         Ok(())

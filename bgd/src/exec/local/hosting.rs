@@ -17,7 +17,7 @@ impl Local {
             Purpose::Agent => self.helpers.closing.is_some(),
             // Hooks still deliver the notifications of a daemon that is ending, for as long as the grace period
             // lasts.
-            Purpose::Hook => self.helpers.closing == Some(Close::Forced),
+            Purpose::Hook | Purpose::Bridge => self.helpers.closing == Some(Close::Forced),
         };
         if is_late {
             return watcher.begun(Err("the daemon is ending".into()));

@@ -1,0 +1,129 @@
+//! Renders the list of executors: a table with notes for people, tab-separated columns for programs.
+
+use std::fmt::Write as _;
+
+use bgd_shared::request::ExecutorInfo;
+use comfy_table::{Cell, Color, Row};
+
+use super::look::Look;
+use super::table::fitted;
+use super::{clean, clean_lines};
+
+const HEADER: [&str; 7] = ["NAME", "TYPE", "HOST", "PENDING", "RUNNING", "STATE", "VERSION"];
+
+/// The columns that are only filled by a check.
+const OF_CHECK: std::ops::Range<usize> = 5..7;
+
+/// Index of the state column.
+const STATE: usize = 5;
+
+/// Lists the executors in the given order.
+pub fn list(executors: &[ExecutorInfo], checked: bool, look: &Look) -> String {
+    if look.table {
+        return table(executors, checked, look) + &notes(executors);
+    }
+    let mut text = String::new();
+    for executor in executors {
+        let mut columns = columns(executor);
+        if let Some(problem) = executor.check.as_ref().and_then(|check| check.problem.as_ref()) {
+            // Keep everything in one column, so that each executor stays on one line.
+            let _ = write!(columns[STATE], ": {}", clean(problem));
+        }
+        text.push_str(&columns.join("\t"));
+        text.push('\n');
+    }
+    text
+}
+
+fn table(executors: &[ExecutorInfo], checked: bool, look: &Look) -> String {
+    let shown = |place: &usize| checked || !OF_CHECK.contains(place);
+    let header = (0..HEADER.len()).filter(shown).map(|place| HEADER[place]);
+    let rows = executors.iter().map(|executor| {
+        let cells = columns(executor).into_iter().enumerate().filter(|(place, _)| shown(place));
+        let cells = cells.map(|(place, text)| match place {
+            STATE if look.colour => Cell::new(text).fg(colour(executor)),
+            _ => Cell::new(text),
+        });
+        Row::from(cells.collect::<Vec<_>>())
+    });
+    fitted(header, rows, look)
+}
+
+fn colour(executor: &ExecutorInfo) -> Color {
+    if executor.check.as_ref().is_some_and(|check| check.ok) { Color::Green } else { Color::Red }
+}
+
+/// Renders what does not fit into the table: what an executor has, and what is wrong with it and what to do.
+fn notes(executors: &[ExecutorInfo]) -> String {
+    let mut text = String::new();
+    for executor in executors {
+        let Some(check) = &executor.check else { continue };
+        let name = clean(&executor.name);
+        if let Some(problem) = &check.problem {
+            let _ = writeln!(text, "\n{name}: {}", clean_lines(problem));
+        } else if !check.facts.is_empty() {
+            let _ = writeln!(text, "\n{name}:");
+        }
+        for (fact, value) in &check.facts {
+            let _ = writeln!(text, "  {}: {}", clean(fact), clean(value));
+        }
+        if let Some(hint) = &check.hint {
+            let _ = writeln!(text, "  {}", clean_lines(hint));
+        }
+    }
+    text
+}
+
+/// Returns name, type, host, the numbers of pending and running tasks, state and version.
+fn columns(executor: &ExecutorInfo) -> [String; 7] {
+    let check = executor.check.as_ref();
+    let state = check.map_or("-", |check| if check.ok { "works" } else { "fails" });
+    [
+        clean(&executor.name),
+        clean(&executor.kind),
+        clean(executor.host.as_deref().unwrap_or("-")),
+        executor.pending.to_string(),
+        executor.running.to_string(),
+        state.to_owned(),
+        clean(check.and_then(|check| check.version.as_deref()).unwrap_or("-")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::request::ExecutorCheck;
+
+    use super::*;
+    use crate::render::wall::Clock;
+
+    #[test]
+    fn r145_a_check_is_told_with_what_is_wrong_and_what_to_do() {
+        let far = |check| ExecutorInfo {
+            name: "far".into(),
+            kind: "ssh".into(),
+            host: Some("me@far".into()),
+            pending: 1,
+            running: 2,
+            check,
+        };
+        let plain = Look { table: false, colour: false, width: None, clock: Clock::of_tests() };
+        assert_eq!(list(&[far(None)], false, &plain), "far\tssh\tme@far\t1\t2\t-\t-\n");
+        let fails = ExecutorCheck {
+            problem: Some("no bgctl there".into()),
+            hint: Some("install it".into()),
+            ..ExecutorCheck::default()
+        };
+        let line = list(&[far(Some(fails.clone()))], true, &plain);
+        assert_eq!(line, "far\tssh\tme@far\t1\t2\tfails: no bgctl there\t-\n");
+        let shown = list(&[far(Some(fails))], true, &Look { table: true, ..plain.clone() });
+        assert!(shown.ends_with("\nfar: no bgctl there\n  install it\n"), "{shown}");
+        let works = ExecutorCheck {
+            ok: true,
+            version: Some("1.2".into()),
+            facts: vec![("answer".into(), "3 ms".into())],
+            ..ExecutorCheck::default()
+        };
+        let shown = list(&[far(Some(works))], true, &Look { table: true, ..plain.clone() });
+        assert!(shown.contains("works") && shown.ends_with("\nfar:\n  answer: 3 ms\n"), "{shown}");
+    }
+}

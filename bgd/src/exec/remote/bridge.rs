@@ -1,0 +1,211 @@
+//! The connection to the daemon of another machine: `bgctl dial` here runs ssh and `bgctl dial` there. All that is
+//! known of ssh is in `bgctl`; here is its process, and the client that speaks through it.
+
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::client::{AsyncClient, ClientError};
+use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, HelloResult, Method, SubscribeParams};
+use bgd_shared::text::{Env, OsText};
+use serde::Deserialize;
+
+use crate::core::Spec;
+use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
+use crate::remotes::Shell;
+
+/// How much longer than ssh itself the way may take, as programs start on both sides.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// The most bytes of messages that are read: the first ones.
+const MESSAGE_BYTES: u64 = 16 * 1024;
+
+/// The kinds of trouble that time alone does not mend: somebody has to do something.
+const FINAL: [&str; 6] =
+    ["host_refused", "no_remote_bgctl", "other_protocol", "usage", "untrusted_socket", "config_invalid"];
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What is wrong, for people.
+    pub message: Box<str>,
+    /// What to do about it.
+    pub hint: Option<Box<str>>,
+    /// Whether another attempt is pointless until somebody does something.
+    pub is_final: bool,
+}
+
+impl Trouble {
+    fn passing(message: impl Into<Box<str>>) -> Self {
+        Self { message: message.into(), hint: None, is_final: false }
+    }
+
+    /// Returns it as one sentence.
+    pub fn sentence(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}; {hint}", self.message),
+            None => self.message.to_string(),
+        }
+    }
+}
+
+/// A connection to the daemon of another machine. Dropping it ends its process; the tasks there go on.
+#[derive(Debug)]
+pub struct Bridge {
+    client: AsyncClient,
+    /// How that daemon introduced itself.
+    pub hello: HelloResult,
+    within: Duration,
+    _process: Leased,
+}
+
+/// Connects, and subscribes to the events of a parent session there.
+///
+/// # Errors
+/// The machine can't be reached, or there is no daemon there that can be talked to.
+pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Result<Bridge, Trouble> {
+    let cant = |error: std::io::Error| Trouble::passing(format!("cannot start bgctl: {error}"));
+    let (ours, theirs) = UnixStream::pair().map_err(cant)?;
+    let (stderr, errors) = pipe(PipeEnd::Writing).map_err(cant)?;
+    let output = theirs.try_clone().map_err(cant)?;
+    let launch = Launch {
+        argv: command(shell)?,
+        cwd: "/".into(),
+        env: environment(shell),
+        task: None,
+        like: Arc::new(Spec::of_daemon()),
+        streams: [theirs.into(), output.into(), stderr],
+    };
+    let process = Leased(host.start(launch).await.map_err(Trouble::passing)?);
+    ours.set_nonblocking(true).map_err(cant)?;
+    let client = AsyncClient::over(ours.into()).map_err(cant)?;
+    let within = shell.connect_timeout;
+    let greeted =
+        tokio::time::timeout(within + MARGIN, client.listen::<Hello>(&HelloParams::default())).await;
+    let hello = match greeted {
+        Ok(Ok(hello)) => hello,
+        Ok(Err(ClientError::Rpc(error))) => return Err(Trouble::passing(error.message)),
+        Ok(Err(_)) => {
+            // The process has closed its streams, and is about to exit.
+            let _ = tokio::time::timeout(MARGIN, process.0.exited()).await;
+            return Err(said(&errors));
+        }
+        Err(_) => return Err(Trouble::passing(format!("no answer within {} s", within.as_secs()))),
+    };
+    let bridge = Bridge { client, hello, within, _process: process };
+    if let Some(session) = session {
+        let params = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
+        let subscribed = bridge.call::<EventsSubscribe>(&params).await;
+        subscribed.map_err(|error| Trouble::passing(error.to_string()))?;
+    }
+    Ok(bridge)
+}
+
+impl Bridge {
+    /// Makes a call. The machine gets as long as for a connection.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a connection that is broken or silent.
+    pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
+        let call = self.client.listen::<M>(params);
+        tokio::time::timeout(self.within, call).await.unwrap_or(Err(ClientError::Closed))
+    }
+
+    /// Makes a call whose answer may take as long as it likes.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a broken connection.
+    pub async fn wait<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
+        self.client.listen::<M>(params).await
+    }
+
+    /// Waits for the next event; `None` once the connection is closed.
+    pub async fn next_news(&self) -> Option<bgd_shared::event::EventParams> {
+        self.client.next_news().await
+    }
+}
+
+fn command(shell: &Shell) -> Result<Vec<OsText>, Trouble> {
+    let bgctl = bgctl().ok_or_else(|| Trouble {
+        message: "there is no bgctl beside this bgd, and without it no other machine can be reached".into(),
+        hint: Some("install both programs into one folder".into()),
+        is_final: true,
+    })?;
+    let within = format!("{}ms", shell.connect_timeout.as_millis());
+    let words = ["--json", "--host", &shell.host, "--connect-timeout", &within, "dial"];
+    let mut argv = vec![OsText::from(bgctl.into_os_string())];
+    argv.extend(words.map(OsText::from));
+    Ok(argv)
+}
+
+/// Returns the path of `bgctl`, which is installed beside this program.
+fn bgctl() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    Some(own.with_file_name("bgctl")).filter(|path| path.exists())
+}
+
+/// Returns the daemon's own environment, for ssh: its agent, its home.
+fn environment(shell: &Shell) -> Env {
+    let own = Env::of_this_process();
+    let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));
+    others.cloned().chain([("BGD_SSH".into(), shell.ssh.as_str().into())]).collect()
+}
+
+/// The error line of `bgctl --json`.
+#[derive(Deserialize)]
+struct ErrorLine {
+    error: ErrorBody,
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    message: Box<str>,
+    data: ErrorData,
+}
+
+#[derive(Deserialize)]
+struct ErrorData {
+    kind: Box<str>,
+    hint: Option<Box<str>>,
+}
+
+/// Returns the trouble that the process reported before it exited.
+fn said(errors: &OwnedFd) -> Trouble {
+    let mut bytes = Vec::new();
+    // What is there is there: the process has exited, and ours does not block.
+    if let Ok(copy) = errors.try_clone() {
+        let _ = std::fs::File::from(copy).take(MESSAGE_BYTES).read_to_end(&mut bytes);
+    }
+    of_lines(&String::from_utf8_lossy(&bytes))
+}
+
+fn of_lines(text: &str) -> Trouble {
+    let mut lines = text.lines().rev();
+    match lines.find_map(|line| serde_json::from_str::<ErrorLine>(line).ok()) {
+        Some(ErrorLine { error: ErrorBody { message, data: ErrorData { kind, hint } } }) => {
+            Trouble { message, hint, is_final: FINAL.contains(&&*kind) }
+        }
+        None if text.trim().is_empty() => Trouble::passing("the connection was closed without a message"),
+        None => Trouble::passing(bgd_shared::show::line(text.trim())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r145_trouble_is_read_from_the_last_line_and_has_an_end() {
+        let line = r#"{"error":{"code":-32000,"message":"no bgctl there","data":{"kind":"no_remote_bgctl","hint":"install it","exit_code":69}}}"#;
+        let trouble = of_lines(&format!("banner\n{line}\n"));
+        assert_eq!((&*trouble.message, trouble.is_final), ("no bgctl there", true));
+        assert_eq!(trouble.sentence(), "no bgctl there; install it");
+        let silent = of_lines(&line.replace("no_remote_bgctl", "host_unreachable"));
+        assert!(!silent.is_final);
+        assert_eq!(&*of_lines("ssh: what?\n").message, "ssh: what?");
+        assert!(!of_lines("").message.is_empty());
+    }
+}

@@ -1,0 +1,267 @@
+//! One run on another machine: what is known of it there, what is wanted, and what follows from both. Pure: it makes no
+//! call and holds no connection, so that a cut at any moment leaves nothing but this state.
+
+use std::sync::Arc;
+
+use bgd_shared::failure::FailureKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{CancelReason, WaitingFor};
+use bgd_shared::request::{Stream, SubmitParams};
+use bgd_shared::task::{Exit, Status, Task};
+
+use crate::core::{Cause, Conclusion, Fact, PlaceFact, SpawnFailure, Spec, Verdict};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Waiting,
+    Running,
+    Ended,
+}
+
+/// How much of a stream was copied.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copied {
+    /// The offset to read on from.
+    next: u64,
+    /// Whether there may be more.
+    is_behind: bool,
+}
+
+/// What to do next for a run.
+#[derive(Debug)]
+pub enum Step {
+    /// Submit it there.
+    Submit(Box<SubmitParams>),
+    /// Ask how it is.
+    Look(TaskId),
+    /// Read its output.
+    Read {
+        /// Its id there.
+        id: TaskId,
+        /// Which stream.
+        stream: Stream,
+        /// From where, in bytes.
+        offset: u64,
+    },
+    /// It was ended before it was submitted, so it never will be.
+    Withdraw,
+    /// It has ended, and all of its output is here.
+    Conclude(Box<Task>),
+}
+
+/// A run on another machine.
+#[derive(Debug)]
+pub struct Run {
+    /// Its number.
+    pub number: u32,
+    /// What it runs.
+    pub spec: Arc<Spec>,
+    /// Where its output begins in the local files, in bytes: earlier attempts share them.
+    pub base: [u64; 2],
+    /// Its id there, once known.
+    pub there: Option<TaskId>,
+    /// Whether a call for it is under way; each run makes one at a time.
+    pub is_busy: bool,
+    /// The signal that is to end it, if it is.
+    pub stop: Option<i32>,
+    /// The signal that the machine was told.
+    pub told: Option<i32>,
+    /// Nobody here waits for its end any more: it is only ended there.
+    pub is_given_up: bool,
+    /// Whether the dispatcher believes that the machine can't be asked.
+    pub is_unknown: bool,
+    submit: Option<Box<SubmitParams>>,
+    /// Whether a submit may have arrived there without its answer arriving here.
+    was_sent: bool,
+    /// Whether what is known is as new as the connection.
+    is_current: bool,
+    stage: Stage,
+    is_ready: bool,
+    reason: Option<Box<str>>,
+    streams: [Copied; 2],
+    end: Option<Box<Task>>,
+}
+
+impl Run {
+    /// Creates a run that was not submitted yet.
+    pub fn new(number: u32, spec: Arc<Spec>, submit: SubmitParams) -> Self {
+        Self {
+            number,
+            spec,
+            base: [0; 2],
+            there: None,
+            is_busy: false,
+            stop: None,
+            told: None,
+            is_given_up: false,
+            is_unknown: false,
+            submit: Some(Box::new(submit)),
+            was_sent: false,
+            is_current: false,
+            stage: Stage::Waiting,
+            is_ready: false,
+            reason: None,
+            streams: [Copied::default(); 2],
+            end: None,
+        }
+    }
+
+    /// Whether it may be on the machine: it has an id there, or a submit was sent.
+    pub const fn may_exist(&self) -> bool {
+        self.there.is_some() || self.was_sent
+    }
+
+    /// Whether it is not known to have started there.
+    pub fn is_waiting(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
+
+    /// Notes that the connection broke: calls got no answers, and what is known is old.
+    pub const fn cut(&mut self) {
+        (self.is_busy, self.is_current, self.told) = (false, false, None);
+    }
+
+    /// Returns what to do next; `None` if there is nothing, or a call is under way.
+    pub fn next(&mut self) -> Option<Step> {
+        if self.is_busy {
+            return None;
+        }
+        let Some(id) = self.there else {
+            if self.stop.is_some() && !self.was_sent {
+                return Some(Step::Withdraw);
+            }
+            self.was_sent = true;
+            return self.submit.clone().map(Step::Submit);
+        };
+        if !self.is_current {
+            return Some(Step::Look(id));
+        }
+        let behind = self.of_streams().find(|stream| self.streams[index(*stream)].is_behind);
+        if let Some(stream) = behind.filter(|_| !self.is_given_up) {
+            return Some(Step::Read { id, stream, offset: self.streams[index(stream)].next });
+        }
+        self.end.take().map(Step::Conclude)
+    }
+
+    fn of_streams(&self) -> impl Iterator<Item = Stream> + use<> {
+        std::iter::once(Stream::Stdout).chain(self.spec.split.then_some(Stream::Stderr))
+    }
+
+    /// Takes in how the task is there. Returns the facts that follow. Older states than the known one change nothing.
+    pub fn learn(&mut self, task: &Task) -> Vec<Fact> {
+        let mut facts = Vec::new();
+        self.is_current = true;
+        if self.there.is_none() {
+            (self.there, self.submit) = (Some(task.id), None);
+            facts.push(Fact::Elsewhere(PlaceFact::Accepted { id: task.id.to_string().into() }));
+        }
+        if std::mem::take(&mut self.is_unknown) {
+            facts.push(Fact::Elsewhere(PlaceFact::Known));
+        }
+        let stage = match task.status {
+            Status::Pending => Stage::Waiting,
+            Status::Running | Status::Resumed => Stage::Running,
+            Status::Completed | Status::Failed | Status::Cancelled => Stage::Ended,
+        };
+        if stage == Stage::Waiting && self.stage == Stage::Waiting {
+            let reason = why_it_waits(task);
+            if self.reason.as_ref() != Some(&reason) {
+                self.reason = Some(reason.clone());
+                facts.push(Fact::Elsewhere(PlaceFact::Waiting { reason }));
+            }
+        }
+        if self.stage == Stage::Waiting && stage > Stage::Waiting && task.started_at.is_some() {
+            facts.push(Fact::Elsewhere(PlaceFact::Started { at: task.started_at }));
+        }
+        if task.ready_at.is_some() && !std::mem::replace(&mut self.is_ready, task.ready_at.is_some()) {
+            facts.push(Fact::Ready);
+        }
+        self.note_output(task.output.bytes);
+        if stage == Stage::Ended && self.stage < Stage::Ended {
+            self.end = Some(Box::new(task.clone()));
+            // The last bytes may have come after the last event.
+            let is_there = task.has_begun();
+            self.streams.iter_mut().for_each(|stream| stream.is_behind |= is_there);
+        }
+        self.stage = self.stage.max(stage);
+        facts
+    }
+
+    /// Notes how much output there is there, of both streams.
+    fn note_output(&mut self, bytes: u64) {
+        if bytes > self.streams.iter().map(|stream| stream.next).sum() {
+            self.streams.iter_mut().for_each(|stream| stream.is_behind = true);
+        }
+    }
+
+    /// Notes that a stream was copied up to this offset; `has_more` tells whether there was anything to copy.
+    pub const fn copied(&mut self, stream: Stream, next: u64, has_more: bool) {
+        self.streams[index(stream)] = Copied { next, is_behind: has_more };
+    }
+}
+
+const fn index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}
+
+/// Returns in a few words why a task waits on its machine.
+fn why_it_waits(task: &Task) -> Box<str> {
+    let reason = task.waiting.as_ref().map(|waiting| waiting.reason);
+    let text = match reason {
+        Some(WaitingFor::Held) => "held there",
+        Some(WaitingFor::Paused) => "its group is paused there",
+        Some(WaitingFor::Slot) => "for a free slot there",
+        Some(
+            WaitingFor::After
+            | WaitingFor::Until
+            | WaitingFor::Retry
+            | WaitingFor::Batch
+            | WaitingFor::Elsewhere
+            | WaitingFor::Unknown,
+        )
+        | None => "pending there",
+    };
+    text.into()
+}
+
+/// Returns the last fact about a run, from the task's end on the machine `host`.
+pub fn conclusion(end: &Task, host: &str) -> Fact {
+    let concluded = |verdict, exit: Option<Exit>| {
+        let conclusion = Conclusion { exit, verdict, at: end.completed_at };
+        Fact::Elsewhere(PlaceFact::Concluded(conclusion))
+    };
+    let failed = |cause, message: &str| concluded(Verdict::Failed(cause, message.into()), end.exit.clone());
+    let message = end.error.as_deref().unwrap_or("it failed there");
+    match end.status {
+        Status::Completed => concluded(Verdict::ByExit, Some(end.exit.clone().unwrap_or(Exit::Code(0)))),
+        Status::Cancelled => match end.cancel_reason {
+            Some(CancelReason::Shutdown) => {
+                failed(Cause::Node, &format!("the daemon of {host} was shut down"))
+            }
+            _ => concluded(Verdict::Cancelled, end.exit.clone()),
+        },
+        Status::Failed => match end.failure.as_ref() {
+            Some(failure) if failure.kind == FailureKind::Spawn => {
+                let (errno, code) = (failure.errno, failure.code);
+                Fact::StartFailed { failure: SpawnFailure { errno, code, message: message.into() } }
+            }
+            Some(failure) => match failure.kind {
+                FailureKind::Timeout if end.timed_out => failed(Cause::Timeout, message),
+                FailureKind::Memory => failed(Cause::Memory, message),
+                FailureKind::Node => failed(Cause::Node, message),
+                FailureKind::Lost => failed(Cause::Lost, message),
+                FailureKind::Exit | FailureKind::Signal => concluded(Verdict::ByExit, end.exit.clone()),
+                FailureKind::Unknown if end.exit.is_some() => concluded(Verdict::ByExit, end.exit.clone()),
+                FailureKind::Timeout | FailureKind::Spawn | FailureKind::Agent | FailureKind::Unknown => {
+                    failed(Cause::Other, message)
+                }
+            },
+            None => failed(Cause::Other, message),
+        },
+        Status::Pending | Status::Running | Status::Resumed => failed(Cause::Other, "its end is not known"),
+    }
+}

@@ -1,0 +1,338 @@
+//! Tasks of this machine's daemon that another machine runs, through a real ssh and a real sshd: `submit --on`.
+
+use std::fs;
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::{CancelReason, WaitingFor};
+use bgd_tests::shared::request::{ListParams, Stream, TaskList};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::{TestDaemon, wait};
+use nix::sys::signal::Signal;
+
+/// Two machines, of which this one's daemon has the other as an executor.
+fn two() -> Far {
+    let mut far = Far::start();
+    far.start_here("");
+    far
+}
+
+/// Submits a shell command line for the other machine, with these options.
+#[track_caller]
+fn submit(far: &Far, options: &[&str], line: &str) -> TaskId {
+    far.run_here(&[&["submit", "--on", "far"], options, &["--shell", line]].concat()).word()
+}
+
+/// The tasks of the other machine.
+fn there(far: &Far) -> Vec<Task> {
+    far.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks
+}
+
+/// Waits for the end of a task here.
+#[track_caller]
+fn ended(far: &mut Far, id: TaskId) -> Task {
+    far.here().block(&[id]).remove(0)
+}
+
+/// Waits until a task here is as described.
+#[track_caller]
+fn until(far: &mut Far, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
+    wait::poll_until(what, || Some(far.here().task(id)).filter(&is_so))
+}
+
+#[test]
+fn r145_a_task_runs_there_and_belongs_here() {
+    let mut far = two();
+    let id = submit(&far, &["--env", "NEW=x y", "--cwd", "/tmp"], "pwd; echo \"$HOME $NEW\"; exit 3");
+    let task = ended(&mut far, id);
+    let home = far.daemon.home().display().to_string();
+    assert_eq!(String::from_utf8(far.here().output(id)).unwrap(), format!("/tmp\n{home} x y\n"));
+    assert_eq!(
+        (task.status, task.exit, task.on.as_deref()),
+        (Status::Failed, Some(Exit::Code(3)), Some("far"))
+    );
+    assert_eq!(task.group, "far", "it takes no slot of this machine");
+    assert!(task.started_at.is_some() && task.elsewhere.unwrap().id.is_some());
+    far.run_here(&["block", "--exit-code", &id.to_string()]).expect_code(3);
+    let shown = far.run_here(&["status", &id.to_string()]).success().stdout_text();
+    assert!(shown.contains("on:          far\n") && shown.contains("id there:"), "{shown}");
+    // Its output is here, so nothing is kept there.
+    wait::poll_until("the machine has forgotten it", || there(&far).is_empty().then_some(()));
+}
+
+#[test]
+fn r145_output_arrives_as_it_is_and_while_it_grows() {
+    let mut far = two();
+    let line = "head -c 3000000 /dev/urandom | tee \"$HOME/sent\"; echo late >&2; read line; echo \"$line\"";
+    let id = submit(&far, &["--split", "--stdin-pipe"], line);
+    until(&mut far, id, "all of its output", |task| task.output.bytes == 3_000_005);
+    let sent = fs::read(far.daemon.home().join("sent")).unwrap();
+    assert!(far.here().stream(id, Stream::Stdout) == sent, "the output differs");
+    assert_eq!(far.here().stream(id, Stream::Stderr), b"late\n");
+    far.run_here(&["write", &id.to_string(), "--text", "words"]).success();
+    assert_eq!(ended(&mut far, id).status, Status::Completed);
+    assert_eq!(far.here().stream(id, Stream::Stdout)[3_000_000..], *b"words\n");
+}
+
+#[test]
+fn r145_ends_are_told_as_they_were() {
+    let mut far = two();
+    let killed = submit(&far, &[], "kill -9 $$");
+    assert_eq!(ended(&mut far, killed).exit, Some(Exit::Signal(9)));
+    let missing: TaskId = far.run_here(&["submit", "--on", "far", "--", "no-such-program"]).word();
+    let task = ended(&mut far, missing);
+    assert_eq!(
+        task.failure.as_ref().map(|failure| (failure.kind, failure.code)),
+        Some((FailureKind::Spawn, Some(127)))
+    );
+    far.run_here(&["block", "--exit-code", &missing.to_string()]).expect_code(127);
+    let late = submit(&far, &["--time-limit", "300ms"], "sleep 1000");
+    let task = ended(&mut far, late);
+    assert!(task.timed_out && task.failure.unwrap().kind == FailureKind::Timeout);
+    // Cancelled here, and over there by somebody else.
+    let [mine, other] = [0; 2].map(|_| submit(&far, &[], "sleep 1000"));
+    until(&mut far, other, "it runs", |task| task.status == Status::Running);
+    let task = far.here().cancel(&[mine]).remove(0);
+    assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::User)));
+    let id_there = far.here().task(other).elsewhere.unwrap().id.unwrap();
+    far.run(&["cancel", &id_there]).success();
+    let task = ended(&mut far, other);
+    assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::Elsewhere)));
+    wait::poll_until("nothing is left there", || there(&far).is_empty().then_some(()));
+}
+
+#[test]
+fn r145_it_is_held_signalled_paused_and_edited_there() {
+    let mut far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
+    far.start_here("");
+    let first = submit(&far, &[], "trap 'echo usr; exit 5' USR1; echo up; while :; do sleep 0.1; done");
+    until(&mut far, first, "it is ready for the signal", |task| task.output.bytes == 3);
+    let second = submit(&far, &[], "true");
+    let waits = until(&mut far, second, "it waits there", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.reason.is_some())
+    });
+    assert_eq!((waits.status, waits.waiting.unwrap().reason), (Status::Pending, WaitingFor::Elsewhere));
+    let listed = far.run_here(&["list"]).success().stdout_text();
+    assert!(listed.contains("pending (far: for a free slot there)"), "{listed}");
+    let second_id = second.to_string();
+    far.run_here(&["edit", &second_id, "--priority", "7"]).success();
+    far.run_here(&["edit", &second_id, "--slots", "7"]).expect_code(65);
+    far.run_here(&["hold", &second_id]).success();
+    let of_there = |far: &Far, id: TaskId, far_id: &str| {
+        let _ = id;
+        there(far).into_iter().find(|task| task.id.to_string() == far_id).unwrap()
+    };
+    let far_id = far.here().task(second).elsewhere.unwrap().id.unwrap();
+    wait::poll_until("the hold is there", || {
+        let task = of_there(&far, second, &far_id);
+        (task.waiting.unwrap().reason == WaitingFor::Held && task.priority == 7).then_some(())
+    });
+    far.run_here(&["pause", &first.to_string()]).success();
+    assert!(there(&far).iter().any(|task| task.paused));
+    far.run_here(&["continue", &first.to_string()]).success();
+    far.run_here(&["signal", &first.to_string(), "USR1"]).success();
+    assert_eq!(ended(&mut far, first).exit, Some(Exit::Code(5)));
+    far.run_here(&["release", &second_id]).success();
+    assert_eq!(ended(&mut far, second).status, Status::Completed);
+}
+
+#[test]
+fn r145_order_and_attempts_go_across_machines() {
+    let mut far = two();
+    let server = submit(&far, &["--ready", "line:^up"], "echo up; sleep 1000");
+    let after = far.here().home().join("after");
+    let line = format!("echo $BGD_AFTER >{}", after.display());
+    let here: TaskId =
+        far.run_here(&["submit", "--after", &format!("{server}:ready"), "--shell", &line]).word();
+    assert_eq!(ended(&mut far, here).status, Status::Completed);
+    assert_eq!(fs::read_to_string(after).unwrap(), format!("{server}\n"));
+    let fails: TaskId = far.run_here(&["submit", "--", "false"]).word();
+    let never = submit(&far, &["--after", &fails.to_string()], "echo never");
+    assert_eq!(ended(&mut far, never).cancel_reason, Some(CancelReason::Dependency));
+    let tried = submit(
+        &far,
+        &["--retry", "3", "--retry-delay", "0s"],
+        "echo try; test -e \"$HOME/tried\" || { touch \"$HOME/tried\"; exit 1; }",
+    );
+    let task = ended(&mut far, tried);
+    assert_eq!((task.status, task.attempt, task.attempts.len()), (Status::Completed, Some(2), 1));
+    assert_eq!(far.here().output(tried), b"try\ntry\n");
+    assert_eq!(task.attempts[0].offset, 0);
+    far.here().cancel(&[server]);
+}
+
+#[test]
+fn r145_a_batch_runs_there() {
+    let mut far = two();
+    let items = far.path("items");
+    fs::write(&items, (1..=40).map(|number| format!("{number}\n")).collect::<String>()).unwrap();
+    let batch: TaskId = far
+        .run_here(&["submit", "--on", "far", "--each", items.to_str().unwrap(), "--", "echo", "n{}"])
+        .word();
+    far.run_here(&["block", "--batch", &batch.to_string()]).success();
+    let tasks = far.here().client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    let mut outputs: Vec<String> =
+        tasks.iter().map(|task| String::from_utf8(far.here().output(task.id)).unwrap()).collect();
+    outputs.sort();
+    let mut expected: Vec<String> = (1..=40).map(|number| format!("n{number}\n")).collect();
+    expected.sort();
+    assert_eq!(outputs, expected);
+    assert_eq!(far.connections(), 1);
+}
+
+#[test]
+fn r145_a_cut_connection_loses_nothing() {
+    let mut far = two();
+    let line = "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); done; read go; echo end; exit 4";
+    let id = submit(&far, &["--stdin-pipe"], line);
+    until(&mut far, id, "it has written", |task| task.output.bytes > 1000);
+    // Nobody gets through for a while.
+    far.wrap("test ! -e \"$0.shut\" || { echo closed >&2; exit 255; }");
+    fs::write(far.path("ssh.shut"), "").unwrap();
+    far.cut_here();
+    let unknown = until(&mut far, id, "it is not known", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.unknown_since.is_some())
+    });
+    assert_eq!(unknown.status, Status::Running, "nothing is decided");
+    let far_id = unknown.elsewhere.unwrap().id.unwrap();
+    far.run_here(&["write", &id.to_string(), "--text", "go"]).expect_code(70);
+    // Meanwhile it goes on.
+    far.daemon.run(&["write", &far_id, "--text", "go"]).success();
+    far.daemon.run(&["block", &far_id]).expect_code(1);
+    fs::remove_file(far.path("ssh.shut")).unwrap();
+    let task = ended(&mut far, id);
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(4))));
+    let expected: String =
+        (0..200).map(|number| format!("line {number}\n")).chain(["end\n".to_owned()]).collect();
+    assert_eq!(String::from_utf8(far.here().output(id)).unwrap(), expected);
+}
+
+#[test]
+fn r145_a_submit_whose_answer_was_lost_runs_once() {
+    let mut far = two();
+    // The first connections end after so many bytes from the other machine, each later than the one before.
+    far.wrap(
+        "n=$(cat \"$0.count\" 2>/dev/null || echo 0); echo $((n+1)) >\"$0.count\"\n\
+         if [ $n -lt 12 ]; then $SSH \"$@\" | head -c $((n * 250 + 300)); exit 255; fi",
+    );
+    let id = submit(&far, &[], "echo once >>\"$HOME/times\"; echo done");
+    let task = ended(&mut far, id);
+    assert_eq!((task.status, task.exit), (Status::Completed, Some(Exit::Code(0))));
+    assert_eq!(fs::read_to_string(far.daemon.home().join("times")).unwrap(), "once\n");
+    assert_eq!(far.here().output(id), b"done\n");
+}
+
+#[test]
+fn r145_a_daemon_that_was_restarted_there_has_lost_it() {
+    let mut far = two();
+    let id = submit(&far, &[], "sleep 1000");
+    until(&mut far, id, "it runs", |task| task.status == Status::Running);
+    far.daemon.kill9();
+    far.daemon.launch();
+    let task = ended(&mut far, id);
+    assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
+    let again = submit(&far, &[], "echo up");
+    assert_eq!(ended(&mut far, again).status, Status::Completed);
+    // One that is shut down says so.
+    let id = submit(&far, &[], "sleep 1000");
+    until(&mut far, id, "it runs", |task| task.status == Status::Running);
+    far.daemon.restart();
+    let failure = ended(&mut far, id).failure.unwrap();
+    assert!([FailureKind::Node, FailureKind::Lost].contains(&failure.kind), "{failure:?}");
+}
+
+#[test]
+fn r145_a_machine_out_of_reach_is_waited_for_and_one_that_refuses_is_not() {
+    let mut far = two();
+    far.wrap("test -e \"$0.open\" || { echo 'connect to host far: No route' >&2; exit 255; }");
+    let id = submit(&far, &[], "echo there");
+    let waits = until(&mut far, id, "it can't be submitted", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.unknown_because.is_some())
+    });
+    assert_eq!(waits.status, Status::Pending);
+    assert!(waits.elsewhere.unwrap().unknown_because.unwrap().contains("No route"));
+    // One that was never submitted ends at once.
+    let never = submit(&far, &[], "echo never");
+    assert_eq!(far.here().cancel(&[never])[0].status, Status::Cancelled);
+    fs::write(far.path("ssh.open"), "").unwrap();
+    assert_eq!(ended(&mut far, id).status, Status::Completed);
+    far.here().restart();
+    far.change_key("host");
+    let refused = submit(&far, &[], "echo no");
+    let task = ended(&mut far, refused);
+    assert_eq!(task.failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Spawn));
+    assert!(task.error.unwrap().contains("Host key verification failed"));
+}
+
+#[test]
+fn r145_a_cancel_is_answered_without_the_machine_and_carried_out_later() {
+    let mut far = two();
+    let id = submit(&far, &[], "sleep 1000");
+    until(&mut far, id, "it runs", |task| task.status == Status::Running);
+    far.wrap("test ! -e \"$0.shut\" || exit 255");
+    fs::write(far.path("ssh.shut"), "").unwrap();
+    far.cut_here();
+    let task = far.here().cancel(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
+    assert!(matches!(task.exit, Some(Exit::Unknown(why)) if why.contains("may still run there")));
+    assert_eq!(there(&far)[0].status, Status::Running);
+    fs::remove_file(far.path("ssh.shut")).unwrap();
+    wait::poll_until("it is ended there", || {
+        there(&far).iter().all(|task| task.status == Status::Cancelled).then_some(())
+    });
+}
+
+#[test]
+fn r145_the_end_of_the_daemon_is_their_end() {
+    let mut far = two();
+    let id = submit(&far, &[], "sleep 1000");
+    until(&mut far, id, "it runs", |task| task.status == Status::Running);
+    far.here().stop();
+    assert_eq!(there(&far).len(), 0, "all of it is removed");
+    // After a kill the next daemon does it, and nobody has to ask for it.
+    far.here().launch();
+    let id = submit(&far, &[], "sleep 1000");
+    until(&mut far, id, "it runs", |task| task.status == Status::Running);
+    far.here().kill_by(Signal::SIGKILL);
+    assert_eq!(there(&far).iter().filter(|task| task.status == Status::Running).count(), 1);
+    far.here().launch();
+    wait::poll_until("nothing is left there", || there(&far).is_empty().then_some(()));
+    // Tasks of other daemons there are left alone.
+    far.here().stop();
+    let other = far.daemon.submit(&["true"]);
+    far.daemon.block(&[other]);
+    far.here().launch();
+    assert_eq!(there(&far).len(), 1);
+}
+
+#[test]
+fn r145_what_can_t_run_there_is_refused_with_a_word() {
+    let far = two();
+    for (args, word) in [
+        (&["submit", "--on", "moon", "--", "true"][..], "unknown executor \"moon\""),
+        (&["submit", "--on", "far", "--pty", "--", "true"], "a terminal"),
+        (&["submit", "--on", "far", "--stdin", "--", "true"], "passing on a file or a pipe"),
+        (&["submit", "--on", "far", "--cpus", "4", "--", "true"], "`cpus`"),
+        (&["submit", "--cpus", "4", "--", "true"], "--on"),
+    ] {
+        let refused = far.run_here(args).expect_code(2);
+        assert!(refused.stderr.contains(word), "{}", refused.stderr);
+    }
+    assert!(there(&far).is_empty());
+}
+
+#[test]
+fn r145_a_check_says_whether_it_works() {
+    let mut far = two();
+    let listed = far.run_here(&["executors"]).success().stdout_text();
+    assert_eq!(listed, "local\tlocal\t-\t0\t0\t-\t-\nfar\tssh\tfar\t0\t0\t-\t-\n");
+    let version = env!("CARGO_PKG_VERSION");
+    let checked = far.run_here(&["executors", "--check", "far"]).success().stdout_text();
+    assert_eq!(checked, format!("far\tssh\tfar\t0\t0\tworks\t{version}\n"));
+    far.here().restart();
+    far.set_session(&[("PATH", "/usr/bin:/bin")]);
+    let fails = far.run_here(&["executors", "--check"]).expect_code(69).stdout_text();
+    assert!(fails.contains("\tfails: ") && fails.contains("no bgctl there"), "{fails}");
+    far.run_here(&["executors", "moon"]).expect_code(2);
+}

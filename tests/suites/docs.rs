@@ -15,7 +15,8 @@ use bgd_shared::task::Status;
 use bgd_tests::TestDaemon;
 use bgd_tests::docs::{self, bold_tags_of_section, subsections};
 
-const PAGES: [&str; 4] = ["man/bgctl.1", "man/bgd.1", "man/bgd-protocol.7", "man/bgd-config.5"];
+const PAGES: [&str; 5] =
+    ["man/bgctl.1", "man/bgd.1", "man/bgd-protocol.7", "man/bgd-config.5", "man/bgd-executors.7"];
 
 fn set<T: Into<String>>(names: impl IntoIterator<Item = T>) -> BTreeSet<String> {
     names.into_iter().map(Into::into).collect()
@@ -189,7 +190,9 @@ fn the_examples_on_the_page_and_in_the_readme_are_good_and_show_every_protocol_a
         let file = folder.path().join("config.toml");
         std::fs::write(&file, text).unwrap();
         let loaded = Config::load(&file).unwrap_or_else(|error| panic!("{error}:\n{text}"));
-        assert!(!loaded.agents.is_empty() || !loaded.channels.is_empty(), "{text}");
+        let is_empty =
+            loaded.agents.is_empty() && loaded.channels.is_empty() && loaded.executors.is_empty();
+        assert!(!is_empty, "{text}");
     }
     let all = of_page.concat();
     for word in AGENT_KEYS

@@ -70,7 +70,7 @@ fn r145_output_arrives_as_it_is_and_while_it_grows() {
     let sent = fs::read(far.daemon.home().join("sent")).unwrap();
     assert!(far.here().stream(id, Stream::Stdout) == sent, "the output differs");
     assert_eq!(far.here().stream(id, Stream::Stderr), b"late\n");
-    far.run_here(&["write", &id.to_string(), "--text", "words"]).success();
+    far.run_here(&["write", &id.to_string(), "-n", "words"]).success();
     assert_eq!(ended(&mut far, id).status, Status::Completed);
     assert_eq!(far.here().stream(id, Stream::Stdout)[3_000_000..], *b"words\n");
 }
@@ -86,7 +86,6 @@ fn r145_ends_are_told_as_they_were() {
         task.failure.as_ref().map(|failure| (failure.kind, failure.code)),
         Some((FailureKind::Spawn, Some(127)))
     );
-    far.run_here(&["block", "--exit-code", &missing.to_string()]).expect_code(127);
     let late = submit(&far, &["--time-limit", "300ms"], "sleep 1000");
     let task = ended(&mut far, late);
     assert!(task.timed_out && task.failure.unwrap().kind == FailureKind::Timeout);
@@ -196,9 +195,9 @@ fn r145_a_cut_connection_loses_nothing() {
     });
     assert_eq!(unknown.status, Status::Running, "nothing is decided");
     let far_id = unknown.elsewhere.unwrap().id.unwrap();
-    far.run_here(&["write", &id.to_string(), "--text", "go"]).expect_code(70);
+    far.run_here(&["write", &id.to_string(), "-n", "go"]).expect_code(65);
     // Meanwhile it goes on.
-    far.daemon.run(&["write", &far_id, "--text", "go"]).success();
+    far.daemon.run(&["write", &far_id, "-n", "go"]).success();
     far.daemon.run(&["block", &far_id]).expect_code(1);
     fs::remove_file(far.path("ssh.shut")).unwrap();
     let task = ended(&mut far, id);
@@ -214,7 +213,10 @@ fn r145_a_submit_whose_answer_was_lost_runs_once() {
     // The first connections end after so many bytes from the other machine, each later than the one before.
     far.wrap(
         "n=$(cat \"$0.count\" 2>/dev/null || echo 0); echo $((n+1)) >\"$0.count\"\n\
-         if [ $n -lt 12 ]; then $SSH \"$@\" | head -c $((n * 250 + 300)); exit 255; fi",
+         if [ $n -lt 12 ]; then\n\
+         mkfifo \"$0.$n\"; exec 3<&0; $SSH \"$@\" <&3 >\"$0.$n\" & ssh=$!\n\
+         dd bs=1 count=$((n * 250 + 300)) <\"$0.$n\" 2>/dev/null; kill $ssh; exit 255\n\
+         fi",
     );
     let id = submit(&far, &[], "echo once >>\"$HOME/times\"; echo done");
     let task = ended(&mut far, id);

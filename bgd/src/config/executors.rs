@@ -9,8 +9,8 @@ use bgd_shared::order::{DEFAULT_GROUP, is_group_name};
 use bgd_shared::resources::{ExecutorKind, Resources};
 use serde::{Deserialize, Serialize};
 
-use super::Size;
 use super::agents::Fault;
+use super::size::Size;
 use super::span::Span;
 use crate::remotes::{CONNECT_TIMEOUT, Remote, RemoteSettings, Shell, Slurm, Ssh};
 

@@ -4,6 +4,7 @@ mod agents;
 mod channels;
 mod executors;
 mod groups;
+mod size;
 mod span;
 mod words;
 
@@ -16,13 +17,13 @@ use std::time::Duration;
 use bgd_shared::foreground::Key;
 use bgd_shared::limits;
 use bgd_shared::request::{Limits as WireLimits, ReloadResult};
-use bytesize::ByteSize;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
 pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
 pub use self::executors::{ExecutorConfig, KEYS as EXECUTOR_KEYS};
 pub use self::groups::GroupConfig;
+pub use self::size::Size;
 pub use self::span::Span;
 use crate::agents::Agents;
 use crate::channels::Channels;
@@ -107,10 +108,6 @@ pub struct Grace {
     /// The time between the first signal and SIGKILL.
     pub cancel: Span,
 }
-
-/// A number of bytes, written as a number or a text such as `1GiB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
 
 impl Default for Config {
     fn default() -> Self {
@@ -456,21 +453,6 @@ fn nearest(key: &str, known: &[String]) -> Option<String> {
         strsim::damerau_levenshtein(name, key).min(strsim::damerau_levenshtein(&last(name), &last(key)))
     };
     known.iter().min_by_key(near).filter(|name| near(name) <= last(key).len() / 3 + 1).cloned()
-}
-
-impl Serialize for Size {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Use the short form only if it is exact, so that different sizes never serialize alike.
-        let short = ByteSize(self.0).to_string();
-        let is_exact = short.parse() == Ok(ByteSize(self.0));
-        serializer.serialize_str(&if is_exact { short } else { format!("{} B", self.0) })
-    }
-}
-
-impl<'de> Deserialize<'de> for Size {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        ByteSize::deserialize(deserializer).map(|size| Self(size.0))
-    }
 }
 
 #[cfg(test)]

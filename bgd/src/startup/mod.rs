@@ -261,8 +261,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let (local, context) =
         start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
     let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-    let remotes = Arc::new(config.remotes().unwrap_or_default());
-    let machines = Machines::new(context.clone(), state.clone(), instance.id.clone(), remotes);
+    let machines = machines(&config, &context, state.clone(), &instance);
     let executors = exec::table(local, agents.clone(), machines);
     watch_signals(internals.clone()).map_err(failed("signals"))?;
     let identity = Identity {
@@ -313,6 +312,12 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let _ = server.await;
     tracing::info!("ended");
     Ok(())
+}
+
+/// Creates the executor of tasks on other machines.
+fn machines(config: &Config, context: &Context, state: PathBuf, instance: &Instance) -> Machines {
+    let remotes = Arc::new(config.remotes().unwrap_or_default());
+    Machines::new(context.clone(), state, instance.id.clone(), remotes)
 }
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has

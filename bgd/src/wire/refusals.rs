@@ -143,11 +143,7 @@ fn of_order(error: &OrderError) -> RpcError {
             RpcError::new(ErrorKind::NotPending, format!("task {id} is not pending: {}", state(*status)))
                 .hint("only a pending task can be held, released or edited")
         }
-        OrderError::GivenAway(id) => RpcError::new(
-            ErrorKind::NotPending,
-            format!("task {id} waits in the queue of another place: only its priority and description can change"),
-        )
-        .hint("cancel it and submit it again"),
+        OrderError::GivenAway(id) => given_away(*id),
         OrderError::NeverReady(id) => {
             RpcError::new(ErrorKind::InvalidParams, format!("task {id} has no `ready`, so it never becomes ready"))
                 .hint("submit it with `--ready`, or wait for `start` instead of `ready`")
@@ -157,6 +153,11 @@ fn of_order(error: &OrderError) -> RpcError {
             format!("task {id} can't start after task {other}, which itself starts after task {id}"),
         ),
     }
+}
+
+fn given_away(id: TaskId) -> RpcError {
+    let what = "waits in the queue of another place: only its priority and description can change";
+    RpcError::new(ErrorKind::NotPending, format!("task {id} {what}")).hint("cancel it and submit it again")
 }
 
 fn unknown_group(name: &str, known: &[Arc<str>]) -> RpcError {

@@ -77,8 +77,7 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
     ),
 ];
 
-const SEE_ALSO_BGCTL: &str =
-    ".SH \"SEE ALSO\"\n.BR bgd (1),\n.BR bgd\\-config (5),\n.BR bgd\\-protocol (7)\n";
+const SEE_ALSO_BGCTL: &str = ".SH \"SEE ALSO\"\n.BR bgd (1),\n.BR bgd\\-config (5),\n.BR bgd\\-executors (7),\n.BR bgd\\-protocol (7)\n";
 const SEE_ALSO_BGD: &str =
     ".SH \"SEE ALSO\"\n.BR bgctl (1),\n.BR bgd\\-config (5),\n.BR bgd\\-protocol (7)\n";
 

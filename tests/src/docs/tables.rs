@@ -89,7 +89,7 @@ const WORDS: [&str; 11] = [
 ];
 
 /// Objects sent by the daemon whose fields the page lists.
-const OBJECTS: [&str; 30] = [
+const OBJECTS: [&str; 35] = [
     "Task",
     "Dependency",
     "Waiting",
@@ -101,6 +101,11 @@ const OBJECTS: [&str; 30] = [
     "NeedsInput",
     "InputOption",
     "AgentInfo",
+    "Chosen",
+    "Resources",
+    "Elsewhere",
+    "ExecutorInfo",
+    "ExecutorCheck",
     "AgentCheck",
     "AgentSettings",
     "Output",

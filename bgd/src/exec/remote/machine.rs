@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::bridge::{self, Bridge, Trouble};
 use super::copy;
+use super::link::{Link, LinkEvent};
 use super::order::{self, Order};
 use super::run::{Run, Step, conclusion};
 use super::sweep::{self, Origin};
@@ -67,18 +68,6 @@ pub struct Machine {
     has_swept: bool,
     /// The pause before the next attempt to connect.
     pause: Duration,
-}
-
-/// The connection.
-enum Link {
-    /// There is none, and nothing needs one.
-    Idle,
-    /// It is being made.
-    Opening(BoxFuture<'static, Result<Bridge, Trouble>>),
-    /// It is there. Holds when it is closed if nothing needs it.
-    Open(Arc<Bridge>, Instant),
-    /// It can't be made. Holds when it is tried again, and why.
-    Broken(Instant, Trouble),
 }
 
 /// What came of a call for a run.
@@ -587,31 +576,6 @@ impl Machine {
             Fact::GaveUp { why: why.into() }
         };
         self.context.facts.send(task, run.number, fact);
-    }
-}
-
-/// News of the connection.
-enum LinkEvent {
-    Opened(Box<Bridge>),
-    Failed(Trouble),
-    News(News),
-    Closed,
-}
-
-impl Link {
-    /// Waits for news. Cancel-safe.
-    async fn next(&mut self) -> LinkEvent {
-        match self {
-            Self::Opening(opening) => match opening.await {
-                Ok(bridge) => LinkEvent::Opened(Box::new(bridge)),
-                Err(trouble) => LinkEvent::Failed(trouble),
-            },
-            Self::Open(bridge, _) => match bridge.next_news().await {
-                Some(params) => LinkEvent::News(params.news),
-                None => LinkEvent::Closed,
-            },
-            Self::Idle | Self::Broken(..) => std::future::pending().await,
-        }
     }
 }
 

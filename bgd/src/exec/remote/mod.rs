@@ -3,6 +3,7 @@
 
 mod bridge;
 mod copy;
+mod link;
 mod machine;
 mod order;
 mod run;

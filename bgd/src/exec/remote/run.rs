@@ -80,6 +80,8 @@ pub struct Run {
     is_ready: bool,
     reason: Option<Box<str>>,
     streams: [Copied; 2],
+    /// The most output bytes there that were told, of both streams.
+    bytes: u64,
     end: Option<Box<Task>>,
 }
 
@@ -103,6 +105,7 @@ impl Run {
             is_ready: false,
             reason: None,
             streams: [Copied::default(); 2],
+            bytes: 0,
             end: None,
         }
     }
@@ -120,6 +123,8 @@ impl Run {
     /// Notes that the connection broke: calls got no answers, and what is known is old.
     pub const fn cut(&mut self) {
         (self.is_busy, self.is_current, self.told) = (false, false, None);
+        // A read may have been on its way.
+        self.bytes = 0;
     }
 
     /// Returns what to do next; `None` if there is nothing, or a call is under way.
@@ -190,7 +195,9 @@ impl Run {
 
     /// Notes how much output there is there, of both streams.
     fn note_output(&mut self, bytes: u64) {
-        if bytes > self.streams.iter().map(|stream| stream.next).sum() {
+        // What was there by then is read in any case. Later growth is told again.
+        if bytes > self.bytes {
+            self.bytes = bytes;
             self.streams.iter_mut().for_each(|stream| stream.is_behind = true);
         }
     }

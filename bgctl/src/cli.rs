@@ -65,6 +65,13 @@ macro_rules! verbs {
             /// The names of all verbs.
             pub const NAMES: &'static [&'static str] = &[$($name),+];
 
+            /// Its name on the command line.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$verb(_) => $name,)+
+                }
+            }
+
             fn define(root: Command) -> Command {
                 root$(.subcommand(
                     Command::new($name)
@@ -172,7 +179,7 @@ pub struct Globals {
     /// Socket of the daemon [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
     #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
-    /// Talk to the daemon of another machine by ssh [default: $BGD_HOST, else this machine]
+    /// Talk to the daemon of another machine by ssh; `list` takes several (a,b) [default: $BGD_HOST, else this machine]
     #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST", conflicts_with = "socket", value_hint = clap::ValueHint::Hostname)]
     pub host: Option<String>,
     /// With --host: give up if it can't be reached within this time

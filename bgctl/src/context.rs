@@ -16,8 +16,10 @@ use crate::render::look::Colours;
 /// State of one `bgctl` run.
 pub struct Context {
     globals: Globals,
-    /// The connection to the daemon.
+    /// The connection to the daemon; with several hosts that of the first one.
     pub link: Link,
+    /// The machines to ask if there are several, else empty.
+    hosts: Vec<Host>,
     /// Not locked permanently: `mcp` writes to standard output from a thread of its own.
     out: BufWriter<Stdout>,
 }
@@ -26,19 +28,36 @@ impl Context {
     /// Creates a context without a connection, for the daemon that the options or the environment name.
     ///
     /// # Errors
-    /// They name something that can't be a host.
-    pub fn new(globals: Globals) -> Result<Self, Failure> {
-        let host = match (&globals.host, &globals.socket) {
-            (Some(host), _) => Some(host.clone()),
+    /// They name something that can't be a host, or several: `verb` takes one.
+    pub fn new(globals: Globals, verb: &str) -> Result<Self, Failure> {
+        let context = Self::for_hosts(globals)?;
+        match context.hosts.len() {
+            0 => Ok(context),
+            count => Err(Failure::usage(format!("`{verb}` takes one host, not {count}"))
+                .hint("give one with -H; `bgctl list` takes several")),
+        }
+    }
+
+    /// Like [`Self::new`], for a verb that takes several hosts.
+    ///
+    /// # Errors
+    /// The options or the environment name something that can't be a host.
+    pub fn for_hosts(globals: Globals) -> Result<Self, Failure> {
+        let named = match (&globals.host, &globals.socket) {
+            (Some(named), _) => Some(named.clone()),
             // A socket on the command line is on this machine.
             (None, Some(_)) => None,
             (None, None) => host_of_environment()?,
         };
-        let target = match host {
-            Some(host) => Target::There(Host::new(host)?),
+        let mut hosts = named.map_or(Ok(Vec::new()), |named| Host::several(&named))?;
+        let target = match hosts.first() {
+            Some(host) => Target::There(host.clone()),
             None => Target::Here(globals.socket.clone()),
         };
-        Ok(Self::to(target, globals))
+        if hosts.len() == 1 {
+            hosts.clear();
+        }
+        Ok(Self { hosts, ..Self::to(target, globals) })
     }
 
     /// Creates a context for the daemon of this machine unless the options name another one, whatever the environment
@@ -55,14 +74,20 @@ impl Context {
     }
 
     fn to(target: Target, globals: Globals) -> Self {
-        let link = Link::new(Options {
-            target,
-            starts: !globals.no_start,
-            // Programs find what was lost in `daemon status`.
-            reports: !globals.json,
-            connect_timeout: Duration::from_millis(globals.connect_timeout),
-        });
-        Self { globals, link, out: BufWriter::new(io::stdout()) }
+        let link = Link::new(options(target, &globals));
+        Self { globals, link, hosts: Vec::new(), out: BufWriter::new(io::stdout()) }
+    }
+
+    /// A link to each of the hosts if there are several, else none. Their ssh asks no questions: they would come all at
+    /// once.
+    pub fn links(&self) -> Vec<Link> {
+        let options = |host: &Host| options(Target::There(host.clone()), &self.globals);
+        self.hosts.iter().map(|host| Link::new(Options { asks: false, ..options(host) })).collect()
+    }
+
+    /// The most time until a host answers.
+    pub fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.globals.connect_timeout)
     }
 
     /// Whether to print wire objects as JSON.
@@ -123,6 +148,17 @@ impl Context {
     pub fn raw_stdout(&mut self) -> Result<std::fs::File, Failure> {
         self.flush()?;
         Ok(self.out.get_ref().as_fd().try_clone_to_owned()?.into())
+    }
+}
+
+fn options(target: Target, globals: &Globals) -> Options {
+    Options {
+        target,
+        starts: !globals.no_start,
+        // Programs find what was lost in `daemon status`.
+        reports: !globals.json,
+        asks: true,
+        connect_timeout: Duration::from_millis(globals.connect_timeout),
     }
 }
 

@@ -84,7 +84,11 @@ pub fn main() -> ExitCode {
 
 /// `dial` is the other end of a `--host`, and goes no further.
 fn context_of(verb: &cli::Verb, globals: cli::Globals) -> Result<Context, Failure> {
-    if matches!(verb, cli::Verb::Dial(_)) { Context::here(globals) } else { Context::new(globals) }
+    match verb {
+        cli::Verb::Dial(_) => Context::here(globals),
+        cli::Verb::List(_) => Context::for_hosts(globals),
+        _ => Context::new(globals, verb.name()),
+    }
 }
 
 /// Flushes buffered output and reports a failure.

@@ -21,6 +21,7 @@ pub struct Far {
     /// The daemon of the other machine.
     pub daemon: TestDaemon,
     here: TestDaemon,
+    name: String,
 }
 
 impl Far {
@@ -33,7 +34,13 @@ impl Far {
     /// Prepares the way to the machine of this daemon, which need not run.
     #[track_caller]
     pub fn of(daemon: TestDaemon) -> Self {
-        let far = Self { daemon, here: TestDaemon::home_only() };
+        Self::named(HOST, daemon)
+    }
+
+    /// Like [`Self::of`], by another name than [`HOST`].
+    #[track_caller]
+    pub fn named(name: &str, daemon: TestDaemon) -> Self {
+        let far = Self { daemon, here: TestDaemon::home_only(), name: name.to_owned() };
         fs::create_dir_all("/run/sshd").unwrap_or_else(|error| {
             // Only root's sshd needs it.
             assert!(!nix::unistd::Uid::effective().is_root(), "/run/sshd: {error}");
@@ -41,7 +48,7 @@ impl Far {
         far.make_key("host");
         far.make_key("user");
         far.set_session(&[]);
-        fs::write(far.path("known"), format!("{HOST} {}", far.read("host.pub"))).expect("a file");
+        fs::write(far.path("known"), format!("{name} {}", far.read("host.pub"))).expect("a file");
         // A connection leaves a line, so that they can be counted.
         let proxy = format!(
             "#!/bin/sh\necho >>{connections}\nexec {SSHD} -i -e -f {conf} 2>>{log}\n",
@@ -53,8 +60,8 @@ impl Far {
         fs::write(
             far.path("ssh.conf"),
             format!(
-                "Host {HOST}\nProxyCommand {}\nIdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
-                 GlobalKnownHostsFile /dev/null\nBatchMode yes\nHostKeyAlias {HOST}\n",
+                "Host {name}\nProxyCommand {}\nIdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
+                 GlobalKnownHostsFile /dev/null\nBatchMode yes\nHostKeyAlias {name}\n",
                 far.path("proxy").display(),
                 far.path("user").display(),
                 far.path("known").display(),
@@ -63,6 +70,12 @@ impl Far {
         .expect("a file");
         far.wrap("");
         far
+    }
+
+    /// Makes the other machine of `other` known here, too.
+    #[track_caller]
+    pub fn join(&self, other: &Self) {
+        fs::write(self.path("ssh.conf"), self.read("ssh.conf") + &other.read("ssh.conf")).expect("a file");
     }
 
     /// Runs these lines of shell before each ssh; `$SSH` is the program with its configuration.
@@ -177,7 +190,7 @@ impl Far {
     /// A `bgctl` of this machine for the daemon of the other one.
     pub fn bgctl(&self, args: &[&str]) -> Command {
         let mut command = self.here.bgctl(args);
-        command.env("BGD_SSH", self.path("ssh")).env("BGD_HOST", HOST).stdin(Stdio::null());
+        command.env("BGD_SSH", self.path("ssh")).env("BGD_HOST", &self.name).stdin(Stdio::null());
         command
     }
 

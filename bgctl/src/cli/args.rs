@@ -25,9 +25,11 @@ EXAMPLES:
   bgctl list --tag nightly --group gpu
   bgctl list --tree                   show dependencies
   bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
+  bgctl -H build1,build2 list         tasks of two machines, asked at the same time
 
 Prints a table on a terminal, otherwise tab-separated columns: id, status, age,
-run time, description. -q prints every id unless --limit is given.
+run time, description; with several hosts the host comes first. -q prints every
+id unless --limit is given.
 
 `(resumed)` after an id means that the task got a follow-up prompt. After `pending`
 comes the reason why a task has not started, unless it only waits for a free slot:

@@ -1,5 +1,7 @@
 //! `list`: lists tasks, newest first.
 
+mod hosts;
+
 use std::io::{IsTerminal as _, Write as _};
 
 use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT};
@@ -24,8 +26,12 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let quiet = args.quiet;
     let asked = ListParams::from(pick::selected(args.select, context.link.is_remote())?);
+    let links = context.links();
+    if !links.is_empty() {
+        return hosts::run(&hosts::Wanted { asked, most: wanted, quiet, tree: args.tree }, links, context);
+    }
     let is_narrowed = !asked.tags.is_empty() || asked.group.is_some() || asked.batch.is_some();
-    let result = fetch(&asked, wanted, context)?;
+    let result = fetch(&asked, wanted, |params| context.call::<TaskList>(params))?;
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
@@ -54,14 +60,18 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Fetches up to `wanted` tasks as one result.
-fn fetch(asked: &ListParams, wanted: usize, context: &mut Context) -> Result<ListResult, Failure> {
+/// Fetches up to `wanted` tasks as one result, by as many calls as that takes.
+fn fetch(
+    asked: &ListParams,
+    wanted: usize,
+    mut call: impl FnMut(&ListParams) -> Result<ListResult, Failure>,
+) -> Result<ListResult, Failure> {
     let mut params = ListParams { limit: Some(wanted.min(LIST_PAGE)), ..asked.clone() };
-    let mut result = context.call::<TaskList>(&params)?;
+    let mut result = call(&params)?;
     while result.next.is_some() && result.tasks.len() < wanted {
         params.after = result.next;
         params.limit = Some((wanted - result.tasks.len()).min(LIST_PAGE));
-        let page = context.call::<TaskList>(&params)?;
+        let page = call(&params)?;
         result.tasks.extend(page.tasks);
         result.next = page.next;
         result.summary = page.summary;

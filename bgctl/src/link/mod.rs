@@ -75,6 +75,8 @@ pub struct Options {
     pub starts: bool,
     /// Whether to report on standard error what was lost with a killed daemon, and that a host is connected again.
     pub reports: bool,
+    /// Whether ssh may ask the user, for a password for example.
+    pub asks: bool,
     /// The most time until a daemon on another machine answers, also when a connection was lost.
     pub connect_timeout: Duration,
 }
@@ -298,7 +300,10 @@ impl Link {
 
     /// Connects to the daemon of another machine.
     fn dial(&self, host: &Host, starts: bool) -> Result<Client, Failure> {
-        self.dial_within(host, Dialling { starts, asks: true, within: self.options.connect_timeout })
+        self.dial_within(
+            host,
+            Dialling { starts, asks: self.options.asks, within: self.options.connect_timeout },
+        )
     }
 
     /// Connects to the daemon of another machine by an ssh of its own, which asks the user nothing: for a program that

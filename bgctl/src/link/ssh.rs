@@ -33,6 +33,9 @@ use crate::failure::Failure;
 /// The longest name of a host, in bytes.
 const HOST_BYTES: usize = 255;
 
+/// The most hosts to ask at once.
+const HOSTS: usize = 64;
+
 /// The most bytes that a remote shell may print before the daemon answers.
 const BANNER_BYTES: usize = 64 * 1024;
 
@@ -68,6 +71,24 @@ impl Host {
                 .hint("give [user@]host, or an alias of your ssh configuration"));
         }
         Ok(Self(name))
+    }
+
+    /// Reads names with commas between them. A name that is repeated counts once.
+    ///
+    /// # Errors
+    /// One of them can't name a host, or there are more than [`HOSTS`].
+    pub fn several(names: &str) -> Result<Vec<Self>, Failure> {
+        let mut hosts = Vec::new();
+        for name in names.split(',') {
+            let host = Self::new(name)?;
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+            if hosts.len() > HOSTS {
+                return Err(Failure::usage(format!("more than {HOSTS} hosts: give fewer with -H")));
+            }
+        }
+        Ok(hosts)
     }
 }
 
@@ -457,6 +478,19 @@ mod tests {
         for name in ["far", "me@far", "ssh://me@far:2222", "fe80::1%eth0", "me@[::1]"] {
             assert_eq!(Host::new(name).unwrap().to_string(), name);
         }
+    }
+
+    #[test]
+    fn r144_hosts_come_with_commas_and_count_once() {
+        let names =
+            |text: &str| Host::several(text).map(|all| all.iter().map(Host::to_string).collect::<Vec<_>>());
+        assert_eq!(names("a,me@b,a").unwrap(), ["a", "me@b"]);
+        for wrong in ["a,", ",a", "a,,b", "a, b"] {
+            assert_eq!(names(wrong).unwrap_err().code, Code::USAGE, "{wrong}");
+        }
+        let many = |count: usize| (0..count).map(|number| format!("h{number}")).collect::<Vec<_>>().join(",");
+        assert_eq!(names(&many(64)).unwrap().len(), 64);
+        assert_eq!(names(&many(65)).unwrap_err().code, Code::USAGE);
     }
 
     #[test]

@@ -10,15 +10,40 @@ use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table,
 use super::clean;
 use super::look::Look;
 use super::order::waits_for;
-use super::tree::{Lines, nodes};
+use super::tree::{Lines, Node, nodes};
 use super::wall::Clock;
 use crate::duration::show_ms;
+
+/// What a machine answered.
+#[derive(Clone, Copy)]
+pub struct Listing<'a> {
+    /// The machine, if several were asked.
+    pub host: Option<&'a str>,
+    /// Its tasks, or why there are none to show: one line, cleaned.
+    pub tasks: Result<&'a [Task], &'a str>,
+}
+
+/// What one row is about.
+struct Entry<'a> {
+    host: Option<&'a str>,
+    /// The task, or why the machine gave no list.
+    task: Result<&'a Task, &'a str>,
+}
+
+impl Entry<'_> {
+    /// Returns this column of a task; `-` for a machine without an answer.
+    fn of_task(&self, text: impl Fn(&Task) -> String) -> String {
+        self.task.map_or_else(|_| "-".to_owned(), text)
+    }
+}
 
 /// Everything that makes up one column of a list.
 struct Column {
     header: &'static str,
-    text: fn(&Task, &Clock) -> String,
-    colour: fn(&Task) -> Option<Color>,
+    text: fn(&Entry<'_>, &Clock) -> String,
+    colour: fn(&Entry<'_>) -> Option<Color>,
+    /// Whether it is only shown if several machines were asked.
+    tells_hosts: bool,
     /// Whether it is truncated in a table that is too wide, to [`LEAST`] characters at least.
     shrinks: bool,
     /// When it is dropped from a table that is too wide: the lowest number first. `None`: never.
@@ -26,37 +51,59 @@ struct Column {
 }
 
 /// The columns of a list. A new one is an entry here.
-const COLUMNS: [Column; 5] = [
-    Column { header: "ID", text: |task, _| id(task), colour: |_| None, shrinks: false, dropped: None },
+const COLUMNS: [Column; 6] = [
+    Column {
+        header: "HOST",
+        text: |entry, _| clean(entry.host.unwrap_or_default()),
+        colour: |_| None,
+        tells_hosts: true,
+        shrinks: true,
+        dropped: None,
+    },
+    Column {
+        header: "ID",
+        text: |entry, _| entry.of_task(id),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: None,
+    },
     Column {
         header: "STATUS",
-        text: status,
-        colour: |task| Some(colour(task.status)),
+        text: |entry, clock| entry.task.map_or_else(|_| "no answer".to_owned(), |task| status(task, clock)),
+        colour: |entry| Some(entry.task.map_or(Color::Red, |task| colour(task.status))),
+        tells_hosts: false,
         shrinks: true,
         dropped: None,
     },
     Column {
         header: "AGE",
-        text: |task, clock| show_ms(between(task.created_at, clock.now)),
+        text: |entry, clock| entry.of_task(|task| show_ms(between(task.created_at, clock.now))),
         colour: |_| Some(Color::DarkGrey),
+        tells_hosts: false,
         shrinks: false,
         dropped: Some(0),
     },
     Column {
         header: "TIME",
-        text: |task, clock| run_time(task, clock.now),
+        text: |entry, clock| entry.of_task(|task| run_time(task, clock.now)),
         colour: |_| None,
+        tells_hosts: false,
         shrinks: false,
         dropped: Some(1),
     },
     Column {
         header: "DESCRIPTION",
-        text: |task, _| clean(&task.description),
+        text: |entry, _| entry.task.map_or_else(str::to_owned, |task| clean(&task.description)),
         colour: |_| None,
+        tells_hosts: false,
         shrinks: true,
         dropped: Some(2),
     },
 ];
+
+/// The column that a tree is drawn in.
+const TREE: usize = 1;
 
 /// The minimum width of a column that shrinks, below which it is useless.
 const LEAST: usize = 11;
@@ -64,55 +111,79 @@ const LEAST: usize = 11;
 /// Characters between two columns, as set by `fitted`.
 const GAP: usize = 2;
 
-/// A task with the texts of its columns.
-type Cells<'a> = (&'a Task, OfColumns<String>);
+/// An entry with the texts of its columns.
+type Cells<'a> = (Entry<'a>, OfColumns<String>);
 
 /// One value for each column.
 type OfColumns<T> = [T; COLUMNS.len()];
 
-fn cells<'a>(task: &'a Task, look: &Look) -> Cells<'a> {
-    (task, COLUMNS.map(|column| (column.text)(task, &look.clock)))
+fn cells<'a>(entry: Entry<'a>, look: &Look) -> Cells<'a> {
+    let texts = COLUMNS.map(|column| (column.text)(&entry, &look.clock));
+    (entry, texts)
 }
 
 /// Lists the tasks in the given order.
 pub fn list(tasks: &[Task], look: &Look) -> String {
-    drawn(tasks.iter().map(|task| cells(task, look)), look)
+    listings(&[Listing { host: None, tasks: Ok(tasks) }], None, look)
 }
 
 /// Renders the tasks as a tree by the tasks that they start after.
 pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
-    let rows = nodes(tasks, lines).into_iter().map(|node| {
-        let (task, mut cells) = cells(&tasks[node.place], look);
-        let [first, ..] = &mut cells;
-        first.insert_str(0, &node.before);
-        if !node.others.is_empty() {
-            let others: Vec<String> = node.others.iter().map(|id| id.short()).collect();
-            // Writing to a string can't fail.
-            let _ = write!(first, " (also after {})", others.join(", "));
+    listings(&[Listing { host: None, tasks: Ok(tasks) }], Some(lines), look)
+}
+
+/// Renders what several machines answered as one list, or as one tree each.
+pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, look: &Look) -> String {
+    let rows = all.iter().flat_map(|Listing { host, tasks }| {
+        let row = |task| cells(Entry { host: *host, task }, look);
+        match (tasks, tree) {
+            (Err(why), _) => vec![row(Err(why))],
+            (Ok(tasks), None) => tasks.iter().map(|task| row(Ok(task))).collect(),
+            (Ok(tasks), Some(lines)) => nodes(tasks, lines)
+                .into_iter()
+                .map(|node| drawn_at(&node, row(Ok(&tasks[node.place]))))
+                .collect(),
         }
-        (task, cells)
     });
-    drawn(rows, look)
+    drawn(rows.collect(), look)
+}
+
+/// Draws the branches of a tree into a row.
+fn drawn_at<'a>(node: &Node, (entry, mut cells): Cells<'a>) -> Cells<'a> {
+    let shown = &mut cells[TREE];
+    shown.insert_str(0, &node.before);
+    if !node.others.is_empty() {
+        let others: Vec<String> = node.others.iter().map(|id| id.short()).collect();
+        // Writing to a string can't fail.
+        let _ = write!(shown, " (also after {})", others.join(", "));
+    }
+    (entry, cells)
 }
 
 /// Renders rows as a table or as tab-separated columns.
-fn drawn<'a>(rows: impl Iterator<Item = Cells<'a>>, look: &Look) -> String {
+fn drawn(rows: Vec<Cells<'_>>, look: &Look) -> String {
+    let has_hosts = rows.iter().any(|(entry, _)| entry.host.is_some());
+    let is_shown = |place: usize| has_hosts || !COLUMNS[place].tells_hosts;
     if look.table {
-        return table(rows.collect(), look);
+        return table(rows, is_shown, look);
     }
-    rows.map(|(_, cells)| cells.join("\t") + "\n").collect()
+    let line = |(_, cells): Cells<'_>| {
+        let shown = cells.into_iter().enumerate().filter(|(place, _)| is_shown(*place));
+        shown.map(|(_, text)| text).collect::<Vec<_>>().join("\t") + "\n"
+    };
+    rows.into_iter().map(line).collect()
 }
 
-fn table(rows: Vec<Cells<'_>>, look: &Look) -> String {
-    let widest: OfColumns<usize> = std::array::from_fn(|place| {
+fn table(rows: Vec<Cells<'_>>, is_shown: impl Fn(usize) -> bool, look: &Look) -> String {
+    let widest: OfColumns<Option<usize>> = std::array::from_fn(|place| {
         let cells = rows.iter().map(|(_, cells)| cells[place].chars().count());
-        cells.max().unwrap_or(0).max(COLUMNS[place].header.len())
+        is_shown(place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
     });
-    let widths = widths(&widest, look.width);
-    let row = |(task, cells): Cells<'_>| {
+    let widths = widths(widest, look.width);
+    let row = |(entry, cells): Cells<'_>| {
         let shown = cells.into_iter().zip(&COLUMNS).zip(&widths).filter_map(|((text, column), width)| {
             let cell = Cell::new(cut(text, (*width)?));
-            let colour = (column.colour)(task).filter(|_| look.colour);
+            let colour = (column.colour)(&entry).filter(|_| look.colour);
             Some(match colour {
                 Some(colour) => cell.fg(colour),
                 None => cell,
@@ -124,10 +195,10 @@ fn table(rows: Vec<Cells<'_>>, look: &Look) -> String {
     fitted(header, rows.into_iter().map(row), look)
 }
 
-/// The maximum width of each column in a table of this width, given the widest cells; `None` for a column that is
-/// dropped.
-fn widths(widest: &OfColumns<usize>, width: Option<u16>) -> OfColumns<Option<usize>> {
-    let mut widths = widest.map(Some);
+/// The maximum width of each column in a table of this width, given the widest cells; `None` for a column that is not
+/// shown, or dropped.
+fn widths(widest: OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Option<usize>> {
+    let mut widths = widest;
     let Some(width) = width.map(usize::from) else { return widths };
     let needed = |widths: &OfColumns<Option<usize>>| {
         let least = |(column, width): (&Column, &Option<usize>)| {
@@ -343,6 +414,28 @@ mod tests {
         ] {
             assert_eq!(table(Some(width)).lines().nth(1), Some(row), "{width}");
         }
+    }
+
+    #[test]
+    fn r144_tasks_of_several_hosts_say_where_they_are() {
+        let tasks = [task()];
+        let all = [
+            Listing { host: Some("far"), tasks: Ok(&tasks) },
+            Listing { host: Some("me@gone"), tasks: Err("no route") },
+        ];
+        assert_eq!(
+            listings(&all, None, &plain()),
+            "far\t3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\nme@gone\t-\tno answer\t-\t-\tno route\n"
+        );
+        let table = listings(&all, None, &Look { table: true, ..plain() });
+        assert_eq!(
+            table.lines().map(str::trim_end).collect::<Vec<_>>(),
+            [
+                "HOST     ID        STATUS     AGE     TIME  DESCRIPTION",
+                "far      3f2a9c1e  pending    1m 40s  -     make -j8",
+                "me@gone  -         no answer  -       -     no route"
+            ]
+        );
     }
 
     #[test]

@@ -1,0 +1,173 @@
+//! `list` of several hosts, which are asked at the same time (R144). One that does not answer is a row that says so.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bgd_shared::client::ClientError;
+use bgd_shared::request::{ListParams, ListResult, TaskList};
+use bgd_shared::show::shortened;
+use bgd_shared::task::{Summary, Task};
+use serde::Serialize;
+
+use super::fetch;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::link::Link;
+use crate::render::clean;
+use crate::render::look::{Look, lines};
+use crate::render::table::{Listing, listings};
+
+/// The most characters of the reason in a row; standard error has all of it.
+const REASON_CHARS: usize = 120;
+
+/// How long an ssh whose time is over may take to end.
+const ENDING: Duration = Duration::from_secs(6);
+
+/// What to list.
+pub struct Wanted {
+    /// Which tasks.
+    pub asked: ListParams,
+    /// How many at most of each host.
+    pub most: usize,
+    /// Whether to print only ids.
+    pub quiet: bool,
+    /// Whether to draw trees.
+    pub tree: bool,
+}
+
+type Outcome = Result<ListResult, Failure>;
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Printed<'a> {
+    tasks: Vec<OnHost<'a>>,
+    hosts: Vec<HostLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct OnHost<'a> {
+    host: &'a str,
+    #[serde(flatten)]
+    task: &'a Task,
+}
+
+/// What a host answered, besides its tasks.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum HostLine<'a> {
+    Answered { host: &'a str, summary: &'a Summary, more: bool },
+    Silent { host: &'a str, kind: &'a str, error: &'a str },
+}
+
+/// Asks all hosts, and prints what they answered, in the order they were given.
+pub fn run(wanted: &Wanted, links: Vec<Link>, context: &mut Context) -> Result<Code, Failure> {
+    let hosts: Vec<String> = links.iter().filter_map(Link::host).map(ToString::to_string).collect();
+    let outcomes = ask(wanted, links, context.connect_timeout());
+    let all: Vec<(&str, &Outcome)> = hosts.iter().map(String::as_str).zip(&outcomes).collect();
+    if context.json() {
+        context.print_json(&printed(&all))?;
+    } else if wanted.quiet {
+        for task in outcomes.iter().flatten().flat_map(|result| &result.tasks) {
+            context.print(&format!("{}\n", task.id))?;
+        }
+    } else {
+        print(&all, wanted.tree, context)?;
+    }
+    context.flush()?;
+    for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
+        failure.tell(context.json());
+    }
+    let has_more = outcomes.iter().flatten().any(|result| result.next.is_some());
+    if has_more && !wanted.quiet && !context.json() {
+        // Standard error may be closed; the list is what matters.
+        let _ = writeln!(std::io::stderr(), "there are more; --all shows them");
+    }
+    Ok(if outcomes.iter().any(Result::is_ok) { Code::OK } else { Code::NO_DAEMON })
+}
+
+/// Asks each host on a thread of its own. Returns when all have answered or their time is over.
+fn ask(wanted: &Wanted, links: Vec<Link>, within: Duration) -> Vec<Outcome> {
+    let deadline = Instant::now() + within;
+    let (sender, receiver) = mpsc::channel();
+    let mut outcomes: Vec<Outcome> = links.iter().map(|link| Err(late(link, within))).collect();
+    let mut asked = 0;
+    for (place, link) in links.into_iter().enumerate() {
+        let (sender, params, most) = (sender.clone(), wanted.asked.clone(), wanted.most);
+        let thread = thread::Builder::new().name("host".to_owned()).spawn(move || {
+            let outcome = ask_one(&link, &params, most, deadline).map_err(|failure| link.name_host(failure));
+            // Nobody listens any more if this took too long.
+            let _ = sender.send((place, outcome));
+        });
+        match thread {
+            Ok(_) => asked += 1,
+            Err(error) => outcomes[place] = Err(Failure::io("can't start a thread", &error)),
+        }
+    }
+    for _ in 0..asked {
+        let left = (deadline + ENDING).saturating_duration_since(Instant::now());
+        let Ok((place, outcome)) = receiver.recv_timeout(left) else { break };
+        outcomes[place] = outcome;
+    }
+    outcomes
+}
+
+fn ask_one(link: &Link, params: &ListParams, most: usize, deadline: Instant) -> Outcome {
+    let within = deadline.saturating_duration_since(Instant::now());
+    let mut client = link.connect()?;
+    fetch(params, most, |params| {
+        client.wait_at_most(deadline.saturating_duration_since(Instant::now()));
+        client.call::<TaskList>(params).map_err(|error| match error {
+            ClientError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => late(link, within),
+            error => error.into(),
+        })
+    })
+}
+
+fn late(link: &Link, within: Duration) -> Failure {
+    let message = format!("no answer within {} ms", within.as_millis());
+    link.name_host(Failure::new(Code::NO_DAEMON, "no_answer", message))
+}
+
+fn print(all: &[(&str, &Outcome)], tree: bool, context: &mut Context) -> Result<(), Failure> {
+    let reasons: Vec<String> = all
+        .iter()
+        .map(|(host, outcome)| outcome.as_ref().err().map_or_else(String::new, |why| reason(host, why)))
+        .collect();
+    let rows: Vec<Listing<'_>> = (all.iter().zip(&reasons))
+        .map(|((host, outcome), reason)| Listing {
+            host: Some(host),
+            tasks: outcome.as_ref().map(|result| &result.tasks[..]).map_err(|_| reason.as_str()),
+        })
+        .collect();
+    let is_empty = |row: &Listing<'_>| row.tasks.is_ok_and(<[Task]>::is_empty);
+    if !rows.iter().all(is_empty) {
+        let look = Look::of_output(context.colours());
+        return context.print(&listings(&rows, tree.then(lines), &look));
+    }
+    if std::io::stdout().is_terminal() {
+        let _ = writeln!(std::io::stderr(), "no tasks");
+    }
+    Ok(())
+}
+
+/// Returns why a host gave no list, in one short line without its name.
+fn reason(host: &str, failure: &Failure) -> String {
+    let text = failure.message.strip_prefix(host).and_then(|text| text.strip_prefix(": "));
+    let line = text.unwrap_or(&failure.message).lines().map(str::trim).filter(|line| !line.is_empty());
+    shortened(&clean(&line.collect::<Vec<_>>().join("; ")), REASON_CHARS)
+}
+
+fn printed<'a>(all: &[(&'a str, &'a Outcome)]) -> Printed<'a> {
+    let tasks = all.iter().filter_map(|(host, outcome)| Some((*host, outcome.as_ref().ok()?)));
+    let tasks = tasks.flat_map(|(host, result)| result.tasks.iter().map(move |task| OnHost { host, task }));
+    let hosts = all.iter().map(|(host, outcome)| match outcome {
+        Ok(ListResult { summary, next, tasks: _ }) => {
+            HostLine::Answered { host, summary, more: next.is_some() }
+        }
+        Err(failure) => HostLine::Silent { host, kind: failure.kind, error: &failure.message },
+    });
+    Printed { tasks: tasks.collect(), hosts: hosts.collect() }
+}

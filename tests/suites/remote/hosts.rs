@@ -1,0 +1,92 @@
+//! Several machines in one list.
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::{Outcome, TestDaemon};
+use serde_json::Value;
+
+/// Two machines, both known to the first one.
+fn two() -> (Far, Far) {
+    let (far, near) = (Far::start(), Far::named("near", TestDaemon::start()));
+    far.join(&near);
+    (far, near)
+}
+
+/// The columns of each line.
+fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
+    outcome.stdout_text().lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn r144_the_tasks_of_several_hosts_are_one_list() {
+    let (far, near) = two();
+    let first: TaskId = far.run(&["submit", "-d", "one", "--", "true"]).word();
+    let second: TaskId = far.run(&["-H", "near", "submit", "-d", "two", "--", "true"]).word();
+    let listed = rows(&far.run(&["-H", "near,far,near", "list"]).success());
+    let shown = |row: &[String]| [row[0].clone(), row[1].clone(), row[5].clone()];
+    assert_eq!(
+        listed.iter().map(|row| shown(row)).collect::<Vec<_>>(),
+        [["near", &second.short(), "two"], ["far", &first.short(), "one"]]
+    );
+    // One host is no column.
+    assert_eq!(rows(&far.run(&["list"]).success())[0][0], first.short());
+    let quiet = far.run(&["-H", "far,near", "list", "--quiet"]).success().stdout_text();
+    assert_eq!(quiet, format!("{first}\n{second}\n"));
+    assert!(far.run(&["-H", "far,near", "list", "--tree"]).success().stdout_text().contains("\tone\n"));
+    let json: Value = far.run(&["-H", "far,near", "--json", "list"]).success().json();
+    assert_eq!((&json["tasks"][0]["host"], &json["tasks"][1]["host"]), (&"far".into(), &"near".into()));
+    assert_eq!((&json["hosts"][1]["host"], &json["hosts"][1]["more"]), (&"near".into(), &false.into()));
+    let more = far.run(&["-H", "far,near", "submit", "--", "true"]).expect_code(2);
+    assert!(more.stderr.contains("`submit` takes one host, not 2"), "{}", more.stderr);
+    assert_eq!(near.daemon.status().summary.total() + far.daemon.status().summary.total(), 2);
+}
+
+#[test]
+fn r144_a_host_that_does_not_answer_is_a_row_that_says_so() {
+    let far = Far::start();
+    far.run(&["submit", "-d", "one", "--", "true"]).success();
+    far.wrap(
+        "case \"$*\" in *silent*) exec sleep 1000;; *gone*) printf 'no\\033[1m route' >&2; exit 255;; esac",
+    );
+    let listed = far.run(&["-H", "silent,gone,far", "--connect-timeout", "1s", "list"]).success();
+    let rows = rows(&listed);
+    assert_eq!(rows[0][..3], ["silent", "-", "no answer"]);
+    assert_eq!(rows[0][5], "no answer within 1000 ms");
+    assert_eq!((&*rows[1][0], &*rows[1][5]), ("gone", "ssh can't connect: no�[1m route"));
+    assert_eq!((&*rows[2][0], &*rows[2][5]), ("far", "one"));
+    assert!(listed.stderr.contains("bgctl: silent: no answer within"), "{}", listed.stderr);
+    assert!(listed.stderr.contains("bgctl: gone: ssh can't connect"), "{}", listed.stderr);
+    let none = far.run(&["-H", "gone,gone2", "--json", "list"]).expect_code(69);
+    let json: Value = none.json();
+    assert_eq!(json["hosts"][0]["kind"], "host_unreachable");
+    assert_eq!(json["hosts"][0]["host"], "gone");
+    assert!(json["hosts"][1]["error"].as_str().unwrap().contains("gone2: ssh can't connect"), "{json}");
+    assert_eq!(none.stderr.lines().count(), 2, "{}", none.stderr);
+}
+
+#[test]
+fn r144_hosts_are_asked_at_the_same_time_and_without_questions() {
+    let (far, _near) = two();
+    // Each waits until the other is being asked.
+    let (one, two) = (far.path("one"), far.path("two"));
+    far.wrap(&format!(
+        "case \"$*\" in *-N*far) echo >{one}; until [ -e {two} ]; do sleep 0.05; done;;\n\
+         *-N*near) echo >{two}; until [ -e {one} ]; do sleep 0.05; done;;\n esac\n\
+         case \"$*\" in *-G*|*BatchMode=yes*) ;; *) exit 9;; esac",
+        one = one.display(),
+        two = two.display()
+    ));
+    far.run(&["-H", "far,near", "list"]).success();
+}
+
+#[test]
+fn r144_a_wrong_list_of_hosts_is_refused() {
+    let far = Far::start();
+    for hosts in ["far,", ",far", "far,,far", "far, far"] {
+        far.run(&["-H", hosts, "list"]).expect_code(2);
+    }
+    let many: Vec<String> = (0..65).map(|number| format!("h{number}")).collect();
+    let refused = far.run(&["-H", &many.join(","), "list"]).expect_code(2);
+    assert!(refused.stderr.contains("more than 64 hosts"), "{}", refused.stderr);
+    assert_eq!(far.connections(), 0);
+}

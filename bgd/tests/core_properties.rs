@@ -12,6 +12,8 @@ mod rules;
 mod rules_agent;
 #[path = "core/rules_batch.rs"]
 mod rules_batch;
+#[path = "core/rules_elsewhere.rs"]
+mod rules_elsewhere;
 #[path = "core/rules_foreground.rs"]
 mod rules_foreground;
 #[path = "core/rules_notes.rs"]

@@ -190,8 +190,7 @@ fn the_examples_on_the_page_and_in_the_readme_are_good_and_show_every_protocol_a
         let file = folder.path().join("config.toml");
         std::fs::write(&file, text).unwrap();
         let loaded = Config::load(&file).unwrap_or_else(|error| panic!("{error}:\n{text}"));
-        let is_empty =
-            loaded.agents.is_empty() && loaded.channels.is_empty() && loaded.executors.is_empty();
+        let is_empty = loaded.agents.is_empty() && loaded.channels.is_empty() && loaded.executors.is_empty();
         assert!(!is_empty, "{text}");
     }
     let all = of_page.concat();

@@ -118,13 +118,11 @@ fn r145_it_is_held_signalled_paused_and_edited_there() {
     far.run_here(&["edit", &second_id, "--priority", "7"]).success();
     far.run_here(&["edit", &second_id, "--slots", "7"]).expect_code(65);
     far.run_here(&["hold", &second_id]).success();
-    let of_there = |far: &Far, id: TaskId, far_id: &str| {
-        let _ = id;
-        there(far).into_iter().find(|task| task.id.to_string() == far_id).unwrap()
-    };
+    let of_there =
+        |far: &Far, far_id: &str| there(far).into_iter().find(|task| task.id.to_string() == far_id).unwrap();
     let far_id = far.here().task(second).elsewhere.unwrap().id.unwrap();
     wait::poll_until("the hold is there", || {
-        let task = of_there(&far, second, &far_id);
+        let task = of_there(&far, &far_id);
         (task.waiting.unwrap().reason == WaitingFor::Held && task.priority == 7).then_some(())
     });
     far.run_here(&["pause", &first.to_string()]).success();
@@ -165,7 +163,8 @@ fn r145_order_and_attempts_go_across_machines() {
 fn r145_a_batch_runs_there() {
     let mut far = two();
     let items = far.path("items");
-    fs::write(&items, (1..=40).map(|number| format!("{number}\n")).collect::<String>()).unwrap();
+    let lines: Vec<String> = (1..=40).map(|number| number.to_string()).collect();
+    fs::write(&items, lines.join("\n")).unwrap();
     let batch: TaskId = far
         .run_here(&["submit", "--on", "far", "--each", items.to_str().unwrap(), "--", "echo", "n{}"])
         .word();

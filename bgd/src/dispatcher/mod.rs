@@ -258,8 +258,7 @@ impl Dispatcher {
                 has_begun = true;
                 tracing::info!(%task, error = %failure.message, "task not started");
             }
-            Fact::Exited { .. } => has_ended = true,
-            Fact::Elsewhere(PlaceFact::Concluded(_)) => has_ended = true,
+            Fact::Exited { .. } | Fact::Elsewhere(PlaceFact::Concluded(_)) => has_ended = true,
             Fact::Refused(_) => self.notifier.end_typing(task),
             Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
             Fact::TreeEmpty
@@ -351,8 +350,8 @@ impl Dispatcher {
     fn act(&mut self, answer: Answer, body: Body) {
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
-            Body::Submit(command, inherited, on) => self.submit_on(answer, command, inherited, on),
-            Body::Many(part, on) => self.submit_many(answer, part, on),
+            Body::Submit(command, inherited, on) => self.submit_on(answer, command, inherited, *on),
+            Body::Many(part, on) => self.submit_many(answer, part, *on),
             Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
             Body::Core(request) => {
                 if let Request::Shutdown { grace_ms } = request {
@@ -398,14 +397,8 @@ impl Dispatcher {
     }
 
     /// Submits a command once it is known where it runs.
-    fn submit_on(
-        &mut self,
-        answer: Answer,
-        mut command: Box<Command>,
-        inherited: Inherited,
-        on: Box<OnRequest>,
-    ) {
-        match self.remotes.place(&mut command, *on) {
+    fn submit_on(&mut self, answer: Answer, mut command: Box<Command>, inherited: Inherited, on: OnRequest) {
+        match self.remotes.place(&mut command, on) {
             Ok(()) => self.submit(answer, command, inherited),
             Err(error) => answer.refuse(&error),
         }
@@ -428,9 +421,9 @@ impl Dispatcher {
         }
     }
 
-    fn submit_many(&mut self, answer: Answer, mut part: Box<Part>, on: Box<OnRequest>) {
+    fn submit_many(&mut self, answer: Answer, mut part: Box<Part>, on: OnRequest) {
         if let Some((common, _)) = &mut part.first {
-            let placed = self.remotes.place(common, *on);
+            let placed = self.remotes.place(common, on);
             let ready = placed.and_then(|()| self.choose_channel(&mut common.spec));
             if let Err(error) = ready.and_then(|()| self.ensure_folder()) {
                 return answer.refuse(&error);
@@ -524,13 +517,12 @@ impl Dispatcher {
         let owner = owner.and_then(|client| self.clients.get(&client).cloned());
         let inherited = self.inherited.remove(&task).unwrap_or_default();
         self.has_started = true;
-        match self.executors.of(executor) {
-            Some(executor) => executor.start(Start { task, run, spec, begin, inherited, owner }),
-            None => {
-                let failure = format!("this daemon has no executor of type {:?}", executor.0).into();
-                self.context.facts.send(task, run, Fact::StartFailed { failure });
-            }
-        }
+        let start = Start { task, run, spec, begin, inherited, owner };
+        let Some(executor) = self.executors.of(executor) else {
+            let failure = format!("this daemon has no executor of type {:?}", executor.0).into();
+            return self.context.facts.send(task, run, Fact::StartFailed { failure });
+        };
+        executor.start(start);
     }
 
     fn with(&mut self, name: ExecutorName, act: impl FnOnce(&mut dyn Executor)) {

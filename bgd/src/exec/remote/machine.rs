@@ -371,7 +371,9 @@ impl Machine {
                 self.remove(task);
             }
             Outcome::Known(Ok(known)) => self.learn(task, &known),
-            Outcome::Known(Err(error)) => self.call_failed(task, &error),
+            Outcome::Known(Err(error)) | Outcome::Read(_, Err(error), _) => {
+                self.call_failed(task, &error);
+            }
             Outcome::Read(stream, Ok(part), lost) => {
                 run.copied(stream, part.next, part.next > part.offset);
                 if let Some(lost) = lost {
@@ -379,7 +381,6 @@ impl Machine {
                 }
                 self.learn(task, &part.task);
             }
-            Outcome::Read(_, Err(error), _) => self.call_failed(task, &error),
             Outcome::Told(signal, Err(error)) => {
                 if run.told == Some(signal) {
                     run.told = None;
@@ -478,7 +479,7 @@ impl Machine {
         self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
         if self.instance.as_ref().is_some_and(|known| *known != instance) {
             let text = format!("the daemon of {} was restarted, and its tasks are lost", self.ssh.shell.host);
-            self.lose(|run| run.may_exist(), &lost(&text));
+            self.lose(Run::may_exist, &lost(&text));
         }
         self.instance = Some(instance);
         if !std::mem::replace(&mut self.has_swept, true) {

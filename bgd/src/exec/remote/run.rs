@@ -52,6 +52,7 @@ pub enum Step {
 
 /// A run on another machine.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Run {
     /// Its number.
     pub number: u32,

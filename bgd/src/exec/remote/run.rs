@@ -137,8 +137,13 @@ impl Run {
             if self.stop.is_some() && !self.was_sent {
                 return Some(Step::Withdraw);
             }
+            // One that is to end is only found again by its key. If it never arrived, it must not start now.
+            let hold = self.stop.is_some();
             self.was_sent = true;
-            return self.submit.clone().map(Step::Submit);
+            return self
+                .submit
+                .clone()
+                .map(|params| Step::Submit(Box::new(SubmitParams { hold, ..*params })));
         };
         if !self.is_current {
             return Some(Step::Look(id));

@@ -1,93 +1,99 @@
-//! What this daemon leaves on a machine if it is killed: its tasks there go on. They carry its name, so that the next
-//! daemon finds and ends them. A note in the state folder says that there may be some, so that a daemon without such
-//! tasks connects to nobody.
+//! What this daemon leaves on a machine if it is killed: its tasks there go on. A note in the state folder names the
+//! instances that may have tasks there, so that the next daemon ends exactly those, and a daemon without such tasks
+//! connects to nobody.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use bgd_shared::limits;
-use bgd_shared::request::{ListParams, SessionEnd, SessionEndParams, TaskList};
+use bgd_shared::request::{SessionEnd, SessionEndParams};
 
 use super::bridge::Bridge;
 
 /// How this daemon is known on another machine.
 #[derive(Debug)]
 pub struct Origin {
-    /// The tag of all tasks of this machine's daemon at this socket, whichever instance submits them.
+    /// The tag of its tasks there: this machine and the daemon's socket, for people.
     pub tag: String,
     /// The parent session of the tasks of this instance.
     pub session: String,
+    instance: String,
     note: PathBuf,
 }
 
 impl Origin {
     /// Names the daemon of this machine at this socket; `instance` is its current run, `state` its state folder.
     pub fn new(state: &Path, socket: &Path, instance: &str, executor: &str) -> Self {
-        let machine = fs::read_to_string("/etc/machine-id").or_else(|_| fs::read_to_string("/etc/hostname"));
-        let machine = machine.unwrap_or_default();
+        let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let tag = format!("bgd:{}:{}", machine.trim(), socket.display());
-        let session = format!("{tag}:{instance}");
         // A socket's path fits into a file's name: it has 107 bytes at most.
         let name = format!("{executor}@{}", socket.to_string_lossy().replace('/', "+"));
-        Self { tag, session, note: state.join("executors").join(name) }
+        let note = state.join("executors").join(name);
+        Self { tag, session: session_of(instance), instance: instance.to_owned(), note }
     }
 
-    /// Notes that there may be tasks on the machine.
+    /// Notes that this instance may have tasks on the machine.
     ///
     /// # Errors
     /// The system's, such as a full disk.
     pub fn remember(&self) -> io::Result<()> {
+        if self.instances().contains(&self.instance) {
+            return Ok(());
+        }
         if let Some(folder) = self.note.parent() {
             DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
         }
-        fs::OpenOptions::new().write(true).create(true).truncate(false).open(&self.note).map(drop)
+        let mut note = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&self.note)?;
+        note.write_all(format!("{}\n", self.instance).as_bytes())
     }
 
-    /// Notes that there is no task left on the machine.
+    /// Notes that this instance has no task left on the machine.
     pub fn forget(&self) {
-        match fs::remove_file(&self.note) {
+        self.drop_from_note(|instance| instance == self.instance);
+    }
+
+    /// Whether an instance may have left tasks on the machine.
+    pub fn is_remembered(&self) -> bool {
+        !self.instances().is_empty()
+    }
+
+    /// The instances that may have tasks on the machine.
+    fn instances(&self) -> BTreeSet<String> {
+        let text = fs::read_to_string(&self.note).unwrap_or_default();
+        text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn drop_from_note(&self, is_dropped: impl Fn(&str) -> bool) {
+        let left: Vec<String> = self.instances().into_iter().filter(|one| !is_dropped(one)).collect();
+        let written = if left.is_empty() {
+            fs::remove_file(&self.note)
+        } else {
+            let new = self.note.with_extension("new");
+            fs::write(&new, left.join("\n") + "\n").and_then(|()| fs::rename(new, &self.note))
+        };
+        match written {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %self.note.display(), %error, "note not removed");
+                tracing::warn!(path = %self.note.display(), %error, "note not changed");
             }
             Ok(()) | Err(_) => {}
         }
     }
+}
 
-    /// Whether an earlier daemon may have left tasks on the machine.
-    pub fn is_remembered(&self) -> bool {
-        self.note.exists()
-    }
+/// The parent session of an instance's tasks. Instances have random names, so no other daemon has it.
+fn session_of(instance: &str) -> String {
+    format!("bgd:{instance}")
 }
 
 /// Ends the tasks that earlier instances of this daemon have left on a machine.
 pub async fn end_earlier(bridge: &Bridge, origin: &Origin) {
-    let mut sessions = BTreeSet::new();
-    let mut after = None;
-    loop {
-        let params = ListParams {
-            tags: vec![origin.tag.clone()],
-            limit: Some(limits::LIST_PAGE),
-            after,
-            ..ListParams::default()
-        };
-        let page = match bridge.call::<TaskList>(&params).await {
-            Ok(page) => page,
-            Err(error) => return tracing::warn!(%error, "tasks of earlier daemons not looked for"),
-        };
-        let others = page.tasks.into_iter().filter_map(|task| task.session);
-        sessions.extend(others.filter(|session| *session != origin.session));
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
-    for session in sessions {
-        tracing::info!(session, "tasks of an earlier daemon are ended");
-        if let Err(error) = bridge.wait::<SessionEnd>(&SessionEndParams { session }).await {
-            tracing::warn!(%error, "tasks of an earlier daemon not ended");
+    for instance in origin.instances().into_iter().filter(|instance| *instance != origin.instance) {
+        tracing::info!(instance, "what an earlier daemon has left on another machine is ended");
+        match bridge.wait::<SessionEnd>(&SessionEndParams { session: session_of(&instance) }).await {
+            Ok(_) => origin.drop_from_note(|noted| noted == instance),
+            Err(error) => tracing::warn!(%error, "tasks of an earlier daemon not ended"),
         }
     }
 }

@@ -2,13 +2,14 @@
 //! known and wanted of each run together there. A broken connection loses nothing: submits carry keys, outputs offsets,
 //! and everything else is asked again. It decides nothing about tasks.
 
+mod connection;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
-use bgd_shared::event::News;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     CancelParams, ClearParams, OutputResult, Stream, TaskCancel, TaskClear, TaskGet, TaskOutput, TaskSubmit,
@@ -20,15 +21,15 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
-use super::bridge::{self, Bridge, Trouble};
-use super::copy;
-use super::link::{Link, LinkEvent};
-use super::order::{self, Order};
-use super::run::{Run, Step, conclusion};
-use super::sweep::{self, Origin};
 use crate::core::{Cause, Conclusion, Fact, PlaceFact, Verdict};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, SIGKILL};
+use crate::exec::remote::bridge::{self, Bridge, Trouble};
+use crate::exec::remote::copy;
+use crate::exec::remote::link::Link;
+use crate::exec::remote::order::{self, Order};
+use crate::exec::remote::run::{Run, Step, conclusion};
+use crate::exec::remote::sweep::{self, Origin};
 use crate::remotes::Ssh;
 
 /// How many calls are under way at once. A daemon accepts 256 by default.
@@ -56,6 +57,8 @@ pub struct Machine {
     runs: HashMap<TaskId, Run>,
     /// The runs by their ids there.
     by_id: HashMap<TaskId, TaskId>,
+    /// Tasks there that were told of before the answer to their submit was taken in.
+    early: HashMap<TaskId, Box<Task>>,
     /// Runs for which there may be something to do.
     ready: VecDeque<TaskId>,
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
@@ -105,6 +108,7 @@ impl Machine {
             orders,
             runs: HashMap::new(),
             by_id: HashMap::new(),
+            early: HashMap::new(),
             ready: VecDeque::new(),
             calls: FuturesUnordered::new(),
             link: Link::Idle,
@@ -398,7 +402,10 @@ impl Machine {
         let Some(run) = self.runs.get_mut(&task) else { return };
         let number = run.number;
         self.pause = Duration::ZERO;
-        let facts = run.learn(known);
+        let mut facts = run.learn(known);
+        if let Some(newer) = self.early.remove(&known.id) {
+            facts.extend(run.learn(&newer));
+        }
         self.by_id.insert(known.id, task);
         for fact in facts {
             self.context.facts.send(task, number, fact);
@@ -422,8 +429,10 @@ impl Machine {
                 lost(&format!("the daemon of {host} no longer knows it"))
             }
             Some(_) if is_known => {
-                tracing::warn!(%task, %error, host, "a call was refused");
-                return;
+                // Whatever it is, asking again at once would not help.
+                let trouble = Trouble { message: error.to_string().into(), hint: None, is_final: false };
+                self.runs.values_mut().for_each(Run::cut);
+                return self.failed(trouble, PAUSES[1]);
             }
             Some(_) => Fact::StartFailed { failure: format!("{host} refuses it: {error}").into() },
         };
@@ -457,86 +466,6 @@ impl Machine {
         }
     }
 
-    /// Handles news of the connection.
-    fn linked(&mut self, event: LinkEvent) {
-        match event {
-            LinkEvent::Opened(bridge) => self.opened(*bridge),
-            LinkEvent::Failed(trouble) => self.failed(trouble, PAUSES[0]),
-            LinkEvent::News(News::Event(event)) => {
-                if let Some(task) = self.by_id.get(&event.task.id).copied() {
-                    self.learn(task, &event.task);
-                }
-            }
-            // Some events were lost: every run is asked for.
-            LinkEvent::News(News::Gap(_)) => self.cut("its events came too fast"),
-            LinkEvent::Closed => self.cut("the connection was closed"),
-        }
-    }
-
-    fn opened(&mut self, bridge: Bridge) {
-        let instance = bridge.hello.instance.clone();
-        let bridge = Arc::new(bridge);
-        self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
-        if self.instance.as_ref().is_some_and(|known| *known != instance) {
-            let text = format!("the daemon of {} was restarted, and its tasks are lost", self.ssh.shell.host);
-            self.lose(Run::may_exist, &lost(&text));
-        }
-        self.instance = Some(instance);
-        if !std::mem::replace(&mut self.has_swept, true) {
-            let origin = Arc::clone(&self.origin);
-            self.calls.push(Box::pin(async move {
-                sweep::end_earlier(&bridge, &origin).await;
-                Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Done }
-            }));
-        }
-        self.ready.extend(self.runs.keys().copied());
-    }
-
-    /// Ends the runs that pass the filter by this fact.
-    fn lose(&mut self, filter: impl Fn(&Run) -> bool, fact: &Fact) {
-        let lost: Vec<TaskId> =
-            self.runs.iter().filter(|(_, run)| filter(run)).map(|(task, _)| *task).collect();
-        for task in lost {
-            let Some(run) = self.runs.get(&task) else { continue };
-            self.context.facts.send(task, run.number, fact.clone());
-            self.remove(task);
-        }
-    }
-
-    /// Gives up a connection that broke.
-    fn cut(&mut self, why: &str) {
-        if !matches!(self.link, Link::Open(..)) {
-            return;
-        }
-        self.runs.values_mut().for_each(Run::cut);
-        if self.runs.is_empty() {
-            self.link = Link::Idle;
-            return;
-        }
-        self.failed(Trouble { message: why.into(), hint: None, is_final: false }, Duration::ZERO);
-    }
-
-    /// Notes that there is no connection, and when to try again after at least this pause.
-    fn failed(&mut self, trouble: Trouble, at_least: Duration) {
-        tracing::warn!(host = self.ssh.shell.host, error = %trouble.message, "not connected");
-        if trouble.is_final {
-            let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());
-            self.lose(|run| !run.may_exist(), &Fact::StartFailed { failure: message.into() });
-        }
-        for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up) {
-            run.is_unknown = true;
-            let why = trouble.message.clone();
-            self.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Unknown { why }));
-        }
-        if self.runs.is_empty() {
-            self.link = Link::Idle;
-            return;
-        }
-        let pause = self.pause.max(at_least);
-        self.pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);
-        self.link = Link::Broken(Instant::now() + pause, trouble);
-    }
-
     fn due(&self) -> Option<Instant> {
         let link = match &self.link {
             Link::Broken(at, ..) => Some(*at),
@@ -558,7 +487,10 @@ impl Machine {
         }
         match &self.link {
             Link::Broken(at, ..) if *at <= now => self.open(),
-            Link::Open(_, idle_at) if self.runs.is_empty() && *idle_at <= now => self.link = Link::Idle,
+            Link::Open(_, idle_at) if self.runs.is_empty() && *idle_at <= now => {
+                self.link = Link::Idle;
+                self.origin.forget();
+            }
             Link::Idle | Link::Opening(_) | Link::Open(..) | Link::Broken(..) => {}
         }
     }

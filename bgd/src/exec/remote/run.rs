@@ -190,10 +190,8 @@ impl Run {
         }
         self.note_output(task.output.bytes);
         if stage == Stage::Ended && self.stage < Stage::Ended {
+            // Of an ended task the number of bytes is the final one.
             self.end = Some(Box::new(task.clone()));
-            // The last bytes may have come after the last event.
-            let is_there = task.has_begun();
-            self.streams.iter_mut().for_each(|stream| stream.is_behind |= is_there);
         }
         self.stage = self.stage.max(stage);
         facts
@@ -208,9 +206,16 @@ impl Run {
         }
     }
 
-    /// Notes that a stream was copied up to this offset; `has_more` tells whether there was anything to copy.
-    pub const fn copied(&mut self, stream: Stream, next: u64, has_more: bool) {
-        self.streams[index(stream)] = Copied { next, is_behind: has_more };
+    /// Notes that a stream was copied up to this offset; `was_any` tells whether there was anything to copy.
+    pub fn copied(&mut self, stream: Stream, next: u64, was_any: bool) {
+        self.streams[index(stream)].next = next;
+        let has_all = self.streams.iter().map(|stream| stream.next).sum::<u64>() >= self.bytes;
+        if has_all {
+            self.streams.iter_mut().for_each(|stream| stream.is_behind = false);
+        } else {
+            // The rest may be of the other stream.
+            self.streams[index(stream)].is_behind = was_any;
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
-use bgd_shared::id::TaskId;
+use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{
     CancelParams, ClearParams, OutputResult, Stream, TaskCancel, TaskClear, TaskGet, TaskOutput, TaskSubmit,
 };
@@ -67,6 +67,10 @@ pub struct Machine {
     instance: Option<String>,
     /// When the ends of these runs are no longer waited for.
     give_up: BTreeSet<(Instant, TaskId)>,
+    /// The ids of concluded tasks there that were not cleared yet.
+    concluded: Vec<TaskRef>,
+    /// Whether a call that clears some is under way.
+    is_clearing: bool,
     /// Whether what an earlier daemon has left there was looked for.
     has_swept: bool,
     /// The pause before the next attempt to connect.
@@ -88,6 +92,7 @@ enum Outcome {
     Read(Stream, Result<Box<OutputResult>, ClientError>, Option<Fact>),
     Told(i32, Result<(), ClientError>),
     Settled(Box<Task>, Option<Fact>),
+    Cleared,
     Done,
 }
 
@@ -114,6 +119,8 @@ impl Machine {
             link: Link::Idle,
             instance: None,
             give_up: BTreeSet::new(),
+            concluded: Vec::new(),
+            is_clearing: false,
             has_swept: false,
             pause: Duration::ZERO,
         }
@@ -285,6 +292,7 @@ impl Machine {
         if !self.ready.is_empty() && matches!(self.link, Link::Idle) {
             self.open();
         }
+        self.clear_concluded();
         while self.calls.len() < CALLS
             && let Some(task) = self.ready.pop_front()
         {
@@ -352,6 +360,10 @@ impl Machine {
 
     fn called(&mut self, called: Called) {
         let Called { task, run: number, bridge, outcome } = called;
+        if let Outcome::Cleared = outcome {
+            self.is_clearing = false;
+            return;
+        }
         let is_current = match (&bridge, &self.link) {
             (Some(asked), Link::Open(open, _)) => Arc::ptr_eq(asked, open),
             (Some(_), _) => false,
@@ -393,7 +405,7 @@ impl Machine {
                     self.cut(&error.to_string());
                 }
             }
-            Outcome::Told(_, Ok(())) | Outcome::Done => {}
+            Outcome::Told(_, Ok(())) | Outcome::Cleared | Outcome::Done => {}
             Outcome::Settled(end, output) => self.conclude(task, &end, output),
         }
     }
@@ -447,14 +459,23 @@ impl Machine {
             self.context.facts.send(task, number, fact);
         }
         self.remove(task);
-        let Some(bridge) = self.bridge() else { return };
-        let caller = Arc::clone(&bridge);
-        self.spawn(task, number, Some(bridge), async move {
-            // All of it is here now. If this is lost, the end of the session clears it.
-            let params = ClearParams { ids: Some(vec![there.into()]), ..ClearParams::default() };
-            let _ = caller.call::<TaskClear>(&params).await;
-            Outcome::Done
-        });
+        self.concluded.push(there.into());
+    }
+
+    /// Clears the concluded tasks there, as all of them is here. One call at a time, so that many go together. What a
+    /// broken connection leaves is cleared with the session.
+    fn clear_concluded(&mut self) {
+        let Some(bridge) = self.bridge().filter(|_| !self.is_clearing && !self.concluded.is_empty()) else {
+            return;
+        };
+        self.is_clearing = true;
+        let params = ClearParams { ids: Some(std::mem::take(&mut self.concluded)), ..ClearParams::default() };
+        self.calls.push(Box::pin(async move {
+            if let Err(error) = bridge.call::<TaskClear>(&params).await {
+                tracing::warn!(%error, "ended tasks on another machine not cleared");
+            }
+            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Cleared }
+        }));
     }
 
     fn remove(&mut self, task: TaskId) {

@@ -39,6 +39,7 @@ pub mod proxy;
 mod raw;
 pub mod real;
 mod relay;
+pub mod slurm;
 pub mod systemd;
 pub mod templates;
 mod terminal;

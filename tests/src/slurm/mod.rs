@@ -1,0 +1,299 @@
+//! A real Slurm cluster of one node: munged, slurmctld and slurmd with a configuration of their own, so that many
+//! clusters run side by side and none touches what is installed.
+//!
+//! All its processes live in a PID namespace, so jobs can't outlive it, whatever they do. It ends with the test.
+
+mod conf;
+mod programs;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use tempfile::TempDir;
+
+use self::conf::Conf;
+pub use self::programs::Programs;
+use crate::cgroups;
+use crate::outcome::Outcome;
+use crate::user::must_be_root;
+use crate::wait;
+
+/// What the first process of the namespace runs.
+const BOOT: &str = include_str!("boot.sh");
+
+/// What the controller logs when it takes orders.
+const READY: &str = "Running as primary controller";
+
+/// A cluster with one node of [`conf::CPUS`] processors, which need not be real.
+pub struct Cluster {
+    home: TempDir,
+    conf: Conf,
+    programs: Programs,
+    unshare: Child,
+    shell: Mutex<Shell>,
+    /// How often the controller was started.
+    starts: Mutex<u64>,
+}
+
+/// The ends of the pipes to the first process of the namespace.
+struct Shell {
+    input: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+/// Says what a cluster is to have.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    lines: String,
+    accounting: bool,
+    memory_limits: bool,
+}
+
+impl Builder {
+    /// Adds lines to `slurm.conf`.
+    #[must_use]
+    pub fn conf(mut self, lines: &str) -> Self {
+        self.lines.push_str(lines);
+        self.lines.push('\n');
+        self
+    }
+
+    /// Adds a database of ended jobs, which `sacct` reads.
+    #[must_use]
+    pub fn accounting(mut self) -> Self {
+        self.accounting = true;
+        self
+    }
+
+    /// Kills jobs that use more memory than they asked for, as the kernel does in a cgroup.
+    #[must_use]
+    pub fn memory_limits(mut self) -> Self {
+        self.memory_limits = true;
+        self
+    }
+
+    /// Starts the cluster and waits until its node is idle.
+    #[track_caller]
+    pub fn start(self) -> Cluster {
+        must_be_root();
+        let home = tempfile::Builder::new().prefix("bgd-slurm-").tempdir_in("/tmp").expect("a folder");
+        let conf = Conf::write(home.path(), &self);
+        let programs = Programs::write(home.path());
+        let mut command = Command::new("unshare");
+        command.args(["-pf", "--mount-proc", "--kill-child", "/bin/sh", "-c", BOOT, "sh"]).arg(home.path());
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("SLURM_CONF", conf.path());
+        command.current_dir(home.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut unshare = command.spawn().expect("unshare can be run");
+        let shell = Shell {
+            input: unshare.stdin.take(),
+            answers: BufReader::new(unshare.stdout.take().expect("a pipe")),
+        };
+        let cluster = Cluster { home, conf, programs, unshare, shell: shell.into(), starts: 0.into() };
+        wait::for_file(&cluster.path("munge.socket"));
+        if self.accounting {
+            cluster.start_accounting();
+        }
+        cluster.start_controller();
+        cluster.start_node();
+        cluster.idle();
+        cluster
+    }
+}
+
+impl Cluster {
+    /// Starts a cluster without accounting.
+    #[track_caller]
+    pub fn start() -> Self {
+        Builder::default().start()
+    }
+
+    /// Returns a builder for one with more.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A file of the cluster.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    /// The folder that all its nodes share with the machine that submits.
+    pub fn work(&self) -> PathBuf {
+        self.path("work")
+    }
+
+    /// Its `slurm.conf`.
+    pub fn conf(&self) -> &Path {
+        self.conf.path()
+    }
+
+    /// The name of its node.
+    pub fn node(&self) -> &str {
+        self.conf.node()
+    }
+
+    /// Slurm's commands for whoever is to be watched while using them.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    /// One of Slurm's commands, as somebody else would run it.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let (program, arguments) = words.split_first().expect("a command");
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(self.work());
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("SLURM_CONF", self.conf());
+        command
+    }
+
+    /// Runs it to its end.
+    #[track_caller]
+    pub fn run(&self, words: &[&str]) -> Outcome {
+        Outcome::of(&mut self.command(words))
+    }
+
+    /// A field of `scontrol show job`, such as `JobState`; `None` if there is no such job any more.
+    pub fn field(&self, job: &str, name: &str) -> Option<String> {
+        let shown = self.run(&["scontrol", "--oneliner", "show", "job", job]).stdout_text();
+        let mut words = shown.split_whitespace();
+        words.find_map(|word| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    }
+
+    /// Waits until a job has this state.
+    #[track_caller]
+    pub fn wait_for_state(&self, job: &str, state: &str) {
+        let what = format!("job {job} to be {state}");
+        wait::poll_until(&what, || self.field(job, "JobState").filter(|now| now == state));
+    }
+
+    /// The ids and states of all jobs that are known to the controller, the ended ones included.
+    #[track_caller]
+    pub fn jobs(&self) -> Vec<(String, String)> {
+        let all = self.run(&["squeue", "--noheader", "--array", "--states=all", "--format=%i %T"]).success();
+        let pairs = all.stdout_text();
+        pairs
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(id, state)| (id.into(), state.into()))
+            .collect()
+    }
+
+    /// Starts the controller and waits until it takes orders.
+    #[track_caller]
+    pub fn start_controller(&self) {
+        let count = {
+            let mut starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+            *starts += 1;
+            *starts
+        };
+        self.daemon("slurmctld", "slurmctld -D");
+        wait::for_lines(&self.path("slurmctld.log"), count, READY);
+    }
+
+    /// Ends the controller, and waits for it.
+    #[track_caller]
+    pub fn stop_controller(&self) {
+        self.end("slurmctld");
+    }
+
+    /// Starts the node's daemon.
+    #[track_caller]
+    pub fn start_node(&self) {
+        self.daemon("slurmd", &format!("slurmd -D -N {}", self.node()));
+    }
+
+    /// Ends the node's daemon, and waits for it. Its jobs go on.
+    #[track_caller]
+    pub fn stop_node(&self) {
+        self.end("slurmd");
+    }
+
+    /// Waits until the node takes jobs and has none.
+    #[track_caller]
+    pub fn idle(&self) {
+        let state = ["sinfo", "--noheader", "--format=%T"];
+        wait::poll_until("an idle node", || {
+            let shown = self.run(&state).stdout_text();
+            (!shown.is_empty() && shown.lines().all(|line| line == "idle")).then_some(())
+        });
+    }
+
+    fn start_accounting(&self) {
+        let data = self.path("mariadb");
+        let install =
+            "mariadb-install-db --no-defaults --skip-test-db --auth-root-authentication-method=normal";
+        let server = "--no-defaults --skip-log-bin --innodb-flush-log-at-trx-commit=0";
+        self.tell(&format!("{install} --user=root --datadir={} >mariadb.out 2>&1", data.display()));
+        let socket = self.path("mariadb.socket");
+        self.daemon(
+            "mariadbd",
+            &format!(
+                "mariadbd {server} --user=root --bind-address=127.0.0.1 --port={} --datadir={} --socket={}",
+                self.conf.ports().database,
+                data.display(),
+                socket.display()
+            ),
+        );
+        wait::for_file(&socket);
+        let create =
+            "CREATE USER slurm@127.0.0.1 IDENTIFIED BY 'slurm'; GRANT ALL ON slurm.* TO slurm@127.0.0.1";
+        let client = format!("mariadb --no-defaults --socket={} --execute=\"{create}\"", socket.display());
+        assert_eq!(self.tell(&client), 0, "the database can't be prepared");
+        self.daemon("slurmdbd", "slurmdbd -D");
+        wait::for_line(&self.path("slurmdbd.log"), "slurmdbd version");
+        let add = ["sacctmgr", "--immediate", "add", "cluster", conf::CLUSTER];
+        wait::poll_until("the accounting daemon", || (self.run(&add).code == 0).then_some(()));
+    }
+
+    /// Starts a daemon inside, which keeps its process id in a variable of the first process.
+    fn daemon(&self, name: &str, line: &str) {
+        self.tell(&format!("{line} >>{name}.out 2>&1 </dev/null & {name}=$!"));
+    }
+
+    fn end(&self, name: &str) {
+        self.tell(&format!("kill ${name} && wait ${name}"));
+    }
+
+    /// Runs a line of shell in the namespace and returns its exit code.
+    #[track_caller]
+    fn tell(&self, line: &str) -> i32 {
+        let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
+        let input = shell.input.as_mut().expect("the cluster runs");
+        input.write_all(format!("{line}\n").as_bytes()).expect("the cluster runs");
+        let mut answer = String::new();
+        assert!(wait::readable(shell.answers.get_ref().as_fd(), wait::PATIENCE), "no end: {line}");
+        shell.answers.read_line(&mut answer).expect("a pipe can be read");
+        answer.trim().parse().unwrap_or_else(|_| panic!("{line}: {answer:?}"))
+    }
+
+    fn explain(&self) {
+        for name in ["slurmctld", "slurmd", "slurmdbd", "munged"] {
+            for file in [format!("{name}.log"), format!("{name}.out")] {
+                let text = fs::read(self.path(&file)).unwrap_or_default();
+                let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned();
+                eprintln!("--- end of {file}\n{text}");
+            }
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.explain();
+        }
+        // Its end ends the first process, and that ends everything.
+        let _ = self.unshare.kill().and_then(|()| self.unshare.wait());
+        for cgroup in self.conf.cgroups() {
+            wait::poll_until("the end of all jobs", || {
+                cgroups::remove(&cgroup);
+                (!cgroup.exists()).then_some(())
+            });
+        }
+    }
+}

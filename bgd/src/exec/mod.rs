@@ -29,6 +29,7 @@ pub mod ready;
 pub mod reaper;
 pub mod remote;
 pub mod results;
+pub mod slurm;
 pub mod spawner;
 pub mod strays;
 pub mod terminal;

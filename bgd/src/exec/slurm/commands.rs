@@ -1,0 +1,244 @@
+//! The command lines of Slurm's own commands. It runs none.
+//!
+//! Nothing of a task's command and environment is on them: everybody on the machine may read command lines, and everybody
+//! on the cluster may read what a job's is.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use bgd_shared::resources::Resources;
+
+use super::job::{JobId, words};
+
+/// A command with its arguments.
+pub type Words = Vec<OsString>;
+
+/// Bytes in a mebibyte, the unit of memory on command lines.
+const MEBIBYTE: u64 = 1 << 20;
+
+/// A job or a job array that is to be submitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<'a> {
+    /// What is asked of the cluster.
+    pub resources: &'a Resources,
+    /// The time limit, in milliseconds. Slurm rounds it up to minutes.
+    pub time_limit_ms: Option<u64>,
+    /// The name of all jobs of this daemon instance.
+    pub name: &'a str,
+    /// A text that no other submission has, by which the job is found if the answer to its submission is lost.
+    pub key: &'a str,
+    /// The number of elements of the array; `None` for a job of its own.
+    pub elements: Option<u32>,
+    /// What it waits for, as Slurm words it, such as `afterok:7:12_3`.
+    pub dependency: Option<&'a str>,
+    /// Whether it must not start until it is released.
+    pub is_held: bool,
+    /// How far its priority is lowered; 0 leaves it alone.
+    pub nice: u32,
+    /// The script.
+    pub script: &'a Path,
+    /// The folder of the tasks' files.
+    pub files: &'a Path,
+    /// The folder for notes.
+    pub notes: &'a Path,
+}
+
+/// Returns the command that submits jobs. What must not be changed follows the options that users give, as the last one
+/// counts.
+pub fn submit(submission: &Submission<'_>) -> Words {
+    let Submission { resources, time_limit_ms, name, key, elements, dependency, .. } = submission;
+    let mut words: Vec<String> = vec!["sbatch".to_owned()];
+    let mut option = |name: &str, value: Option<String>| {
+        words.extend(value.map(|value| format!("--{name}={value}")));
+    };
+    option("partition", resources.partition.clone());
+    option("account", resources.account.clone());
+    option("qos", resources.qos.clone());
+    option("cpus-per-task", resources.cpus.map(|cpus| cpus.to_string()));
+    option("mem", resources.memory_bytes.map(|bytes| format!("{}M", bytes.div_ceil(MEBIBYTE))));
+    option("gpus", resources.gpus.map(|gpus| gpus.to_string()));
+    option("time", time_limit_ms.map(minutes_and_seconds));
+    option("nice", Some(submission.nice).filter(|nice| *nice > 0).map(|nice| nice.to_string()));
+    words.extend(resources.options.iter().cloned());
+    words.extend(["--parsable", "--export=ALL", "--chdir=/", "--input=/dev/null"].map(str::to_owned));
+    // The script redirects its task's output by itself. The job's own would be a file for each element.
+    words.extend(["--output=/dev/null", "--error=/dev/null"].map(str::to_owned));
+    words.push(format!("--job-name={name}"));
+    words.push(format!("--comment={key}"));
+    words.extend(elements.map(|count| format!("--array=0-{}", count.saturating_sub(1))));
+    if let Some(dependency) = dependency {
+        words.push(format!("--dependency={dependency}"));
+        words.push("--kill-on-invalid-dep=yes".to_owned());
+    }
+    words.extend(submission.is_held.then(|| "--hold".to_owned()));
+    let paths = [submission.script, submission.files, submission.notes];
+    words.into_iter().map(OsString::from).chain(paths.map(OsString::from)).collect()
+}
+
+fn minutes_and_seconds(ms: u64) -> String {
+    let seconds = ms.div_ceil(1000).max(1);
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
+
+/// Returns the query for the states of all jobs of these names, ended ones included as long as the controller has them.
+///
+/// The controller looks through the jobs of one user only, and prints each element of an array by itself.
+pub fn queue(names: &[&str]) -> Words {
+    listing(names, "--format=%i|%T|%r")
+}
+
+/// Returns the query for the keys of all submissions of this name.
+pub fn keys(name: &str) -> Words {
+    listing(&[name], "--format=%i|%k")
+}
+
+/// Returns the query for the exits of all jobs of these names.
+pub fn exits(names: &[&str]) -> Words {
+    listing(names, "--Format=JobArrayID:40,exit_code:20")
+}
+
+fn listing(names: &[&str], format: &str) -> Words {
+    let names = format!("--name={}", names.join(","));
+    words_of(&["squeue", "--me", "--noheader", "--array", "--states=all", &names, format])
+}
+
+/// How many jobs [`records`] asks for at once at most.
+pub const RECORDS: usize = 1000;
+
+/// Returns the query for what the accounting knows of these jobs, at most [`RECORDS`].
+pub fn records(jobs: &[JobId]) -> Words {
+    let jobs: Vec<String> = jobs.iter().take(RECORDS).map(ToString::to_string).collect();
+    let format = "--format=JobID,State,ExitCode";
+    let jobs = format!("--jobs={}", jobs.join(","));
+    words_of(&["sacct", "--noheader", "--parsable2", "--allocations", format, &jobs])
+}
+
+/// Returns the query for the cluster's settings.
+pub fn settings() -> Words {
+    words_of(&["scontrol", "show", "config"])
+}
+
+/// Returns the commands that cancel jobs: each process gets SIGTERM and, after the cluster's own grace, SIGKILL.
+pub fn cancel(jobs: Vec<JobId>) -> Vec<Words> {
+    commands(&["scancel"], jobs)
+}
+
+/// Returns the command that cancels all jobs of this name.
+pub fn cancel_all(name: &str) -> Words {
+    words_of(&["scancel", &format!("--name={name}")])
+}
+
+/// Returns the commands that send a signal to every process of these jobs.
+pub fn signal(jobs: Vec<JobId>, signal: i32) -> Vec<Words> {
+    commands(&["scancel", "--full", &format!("--signal={signal}")], jobs)
+}
+
+/// Returns the commands that keep waiting jobs from starting, or no longer.
+pub fn hold(jobs: Vec<JobId>, is_held: bool) -> Vec<Words> {
+    commands(&["scontrol", if is_held { "uhold" } else { "release" }], jobs)
+}
+
+/// Returns the command that lowers the priority of a waiting job; 0 restores it.
+pub fn nice(job: JobId, nice: u32) -> Words {
+    words_of(&["scontrol", "update", &format!("JobId={job}"), &format!("Nice={nice}")])
+}
+
+/// How many words for jobs are on one command line at most.
+const JOB_WORDS: usize = 20;
+
+fn commands(command: &[&str], jobs: Vec<JobId>) -> Vec<Words> {
+    let jobs = words(jobs);
+    jobs.chunks(JOB_WORDS)
+        .map(|jobs| {
+            command.iter().copied().chain(jobs.iter().map(|job| &**job)).map(OsString::from).collect()
+        })
+        .collect()
+}
+
+fn words_of(words: &[&str]) -> Words {
+    words.iter().map(OsString::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(words: &Words) -> String {
+        words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    fn submission(resources: &Resources) -> Submission<'_> {
+        Submission {
+            resources,
+            time_limit_ms: None,
+            name: "bgd-a1",
+            key: "k7",
+            elements: None,
+            dependency: None,
+            is_held: false,
+            nice: 0,
+            script: Path::new("/w/job.sh"),
+            files: Path::new("/w/jobs/k7"),
+            notes: Path::new("/w/notes"),
+        }
+    }
+
+    #[test]
+    fn r146_what_a_task_asks_for_becomes_options_of_sbatch() {
+        let none = Resources::default();
+        assert_eq!(
+            line(&submit(&submission(&none))),
+            "sbatch --parsable --export=ALL --chdir=/ --input=/dev/null --output=/dev/null --error=/dev/null \
+             --job-name=bgd-a1 --comment=k7 /w/job.sh /w/jobs/k7 /w/notes"
+        );
+        let resources = Resources {
+            cpus: Some(4),
+            memory_bytes: Some((8 << 30) + 1),
+            gpus: Some(1),
+            partition: Some("long".into()),
+            account: Some("physics".into()),
+            qos: Some("high".into()),
+            options: vec!["--constraint=fast".into(), "--job-name=x".into()],
+        };
+        let all = Submission {
+            time_limit_ms: Some(7_200_001),
+            elements: Some(10_000),
+            dependency: Some("afterok:7"),
+            is_held: true,
+            nice: 10,
+            ..submission(&resources)
+        };
+        assert_eq!(
+            line(&submit(&all)),
+            "sbatch --partition=long --account=physics --qos=high --cpus-per-task=4 --mem=8193M --gpus=1 --time=120:01 \
+             --nice=10 --constraint=fast --job-name=x --parsable --export=ALL --chdir=/ --input=/dev/null \
+             --output=/dev/null --error=/dev/null --job-name=bgd-a1 --comment=k7 --array=0-9999 \
+             --dependency=afterok:7 --kill-on-invalid-dep=yes --hold /w/job.sh /w/jobs/k7 /w/notes"
+        );
+    }
+
+    #[test]
+    fn r149_one_query_asks_for_everything() {
+        assert_eq!(
+            line(&queue(&["bgd-a1", "bgd-b2"])),
+            "squeue --me --noheader --array --states=all --name=bgd-a1,bgd-b2 --format=%i|%T|%r"
+        );
+        let jobs: Vec<_> = (0..5_000).map(|index| JobId { job: 6, index: Some(index) }).collect();
+        assert_eq!(line(&records(&jobs)).matches("6_").count(), RECORDS);
+    }
+
+    #[test]
+    fn r150_jobs_are_acted_on_together() {
+        let jobs = || ["6_0", "6_1", "9"].map(|id| JobId::parse(id).unwrap()).to_vec();
+        let lines = |all: Vec<Words>| all.iter().map(line).collect::<Vec<_>>();
+        assert_eq!(lines(cancel(jobs())), ["scancel 6_[0-1] 9"]);
+        assert_eq!(lines(signal(jobs(), 10)), ["scancel --full --signal=10 6_[0-1] 9"]);
+        assert_eq!(lines(hold(jobs(), true)), ["scontrol uhold 6_[0-1] 9"]);
+        assert_eq!(lines(hold(jobs(), false)), ["scontrol release 6_[0-1] 9"]);
+        assert_eq!(line(&nice(jobs()[0], 5)), "scontrol update JobId=6_0 Nice=5");
+        assert_eq!(line(&cancel_all("bgd-a1")), "scancel --name=bgd-a1");
+        assert!(cancel(Vec::new()).is_empty());
+        let single = (0..50).map(|job| JobId { job, index: None }).collect();
+        assert_eq!(cancel(single).len(), 3);
+    }
+}

@@ -1,0 +1,125 @@
+//! When a cluster is asked for the states of its jobs (R149): soon after something has moved, ever more rarely while
+//! nothing does, and not at all while there are no jobs.
+
+use std::time::{Duration, Instant};
+
+/// The time to the first query, and to the next one after something has moved.
+pub const SOON: Duration = Duration::from_secs(2);
+
+/// The longest time between two queries.
+pub const LATEST: Duration = Duration::from_secs(30);
+
+/// The shortest time between the begins of two queries, whatever asks for them.
+pub const SPACING: Duration = Duration::from_secs(1);
+
+/// How much longer each query waits than the one before while nothing moves.
+const FACTOR: u32 = 3;
+
+/// Decides when the next query is due.
+#[derive(Clone, Debug, Default)]
+pub struct Pace {
+    /// When the next query is due; `None` while there are no jobs.
+    due: Option<Instant>,
+    /// How long the next query waits if nothing moves: `FACTOR / 2` times the wait before.
+    wait: Duration,
+    /// When the last query began.
+    asked: Option<Instant>,
+}
+
+impl Pace {
+    /// When the next query is due; `None`: never, as things are.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Notes that something has changed which the cluster will tell more about: a job was submitted, cancelled or has
+    /// started.
+    pub fn moved(&mut self, now: Instant) {
+        self.wait = SOON;
+        self.ask_by(now + SOON);
+    }
+
+    /// Notes that the cluster's word is needed at once, for instance as a job has noted its end.
+    pub fn hurry(&mut self, now: Instant) {
+        self.wait = SOON;
+        self.ask_by(now);
+    }
+
+    /// Notes that a query begins.
+    pub fn asks(&mut self, now: Instant) {
+        self.asked = Some(now);
+        self.due = None;
+    }
+
+    /// Notes the answer to a query: whether something has moved since the one before, and whether there are still jobs.
+    pub fn answered(&mut self, now: Instant, has_moved: bool, has_jobs: bool) {
+        let later = (self.wait * FACTOR / 2).clamp(SOON, LATEST);
+        self.wait = if has_moved { SOON } else { later };
+        if has_jobs {
+            self.ask_by(now + self.wait);
+        } else {
+            self.due = None;
+        }
+    }
+
+    fn ask_by(&mut self, at: Instant) {
+        let earliest = self.asked.map_or(at, |asked| at.max(asked + SPACING));
+        self.due = Some(self.due.map_or(earliest, |due| due.min(earliest)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns how long the pace waits from `now` on.
+    fn wait(pace: &Pace, now: Instant) -> Duration {
+        pace.due().unwrap().duration_since(now)
+    }
+
+    #[test]
+    fn r149_queries_become_rare_while_nothing_moves() {
+        let mut now = Instant::now();
+        let mut pace = Pace::default();
+        assert_eq!(pace.due(), None);
+        pace.moved(now);
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            waits.push(wait(&pace, now));
+            now = pace.due().unwrap();
+            pace.asks(now);
+            assert_eq!(pace.due(), None, "one query at a time");
+            pace.answered(now, false, true);
+        }
+        assert_eq!(waits[0], SOON);
+        assert!(waits.is_sorted() && waits.ends_with(&[LATEST, LATEST]), "{waits:?}");
+        pace.asks(now);
+        pace.answered(now, true, true);
+        assert_eq!(wait(&pace, now), SOON);
+    }
+
+    #[test]
+    fn r149_no_jobs_no_queries() {
+        let now = Instant::now();
+        let mut pace = Pace::default();
+        pace.moved(now);
+        pace.asks(now + SOON);
+        pace.answered(now + SOON, true, false);
+        assert_eq!(pace.due(), None);
+    }
+
+    #[test]
+    fn r149_an_end_is_looked_at_sooner_but_never_more_than_once_a_second() {
+        let now = Instant::now();
+        let mut pace = Pace::default();
+        pace.moved(now);
+        pace.hurry(now);
+        assert_eq!(wait(&pace, now), Duration::ZERO);
+        pace.asks(now);
+        pace.hurry(now);
+        pace.answered(now, false, true);
+        assert_eq!(wait(&pace, now), SPACING);
+        pace.moved(now + SPACING);
+        assert_eq!(wait(&pace, now), SPACING, "nothing makes it later");
+    }
+}

@@ -1,0 +1,192 @@
+//! What Slurm's states mean for a task (R148).
+
+use bgd_shared::task::Exit;
+
+use crate::core::{Cause, Verdict};
+
+/// Where a job stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It waits, for the first time or again.
+    Waiting,
+    /// It runs.
+    Running,
+    /// It is stopped while it keeps its place on the nodes.
+    Stopped,
+    /// It has ended on its node, and the cluster is still cleaning up. How it ended is not told yet, apart from the
+    /// reason.
+    Leaving,
+    /// It was pushed aside. It waits again if the cluster is configured so; otherwise this is its end.
+    Preempted,
+    /// It has ended.
+    Ended(End),
+    /// A state that is not known here. It is taken for running until it changes.
+    Unknown,
+}
+
+/// How a job has ended, in the cluster's eyes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its script exited with 0.
+    Completed,
+    /// Its script exited with another code or was killed, or it could not be launched.
+    Failed,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// It exceeded its time limit.
+    TimeLimit,
+    /// It could not begin early enough to end before its deadline, or did not end before.
+    Deadline,
+    /// It used more memory than it was given.
+    Memory,
+    /// One of its nodes failed.
+    Node,
+    /// Its nodes could not be booted.
+    Boot,
+    /// Another cluster of the federation took it.
+    Revoked,
+}
+
+/// Returns what a state means, as `squeue` and `sacct` print it. `sacct` adds who cancelled a job.
+pub fn standing(state: &str) -> Standing {
+    match state.split([' ', '+']).next().unwrap_or_default() {
+        // A configuring job has nodes that are not up yet.
+        "PENDING" | "CONFIGURING" | "POWER_UP_NODE" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD"
+        | "RESV_DEL_HOLD" | "SPECIAL_EXIT" | "EXPEDITING" => Standing::Waiting,
+        "RUNNING" | "RESIZING" | "SIGNALING" => Standing::Running,
+        "SUSPENDED" | "STOPPED" => Standing::Stopped,
+        "COMPLETING" | "STAGE_OUT" => Standing::Leaving,
+        "PREEMPTED" => Standing::Preempted,
+        "COMPLETED" => Standing::Ended(End::Completed),
+        "FAILED" | "LAUNCH_FAILED" | "RECONFIG_FAIL" => Standing::Ended(End::Failed),
+        "CANCELLED" => Standing::Ended(End::Cancelled),
+        "TIMEOUT" => Standing::Ended(End::TimeLimit),
+        "DEADLINE" => Standing::Ended(End::Deadline),
+        "OUT_OF_MEMORY" => Standing::Ended(End::Memory),
+        "NODE_FAIL" => Standing::Ended(End::Node),
+        "BOOT_FAIL" => Standing::Ended(End::Boot),
+        "REVOKED" => Standing::Ended(End::Revoked),
+        _ => Standing::Unknown,
+    }
+}
+
+/// Returns the end of a leaving job as far as its reason tells.
+pub fn end_by_reason(reason: &str) -> Option<End> {
+    match reason {
+        "TimeLimit" => Some(End::TimeLimit),
+        "OutOfMemory" => Some(End::Memory),
+        "NodeDown" | "NodeFail" => Some(End::Node),
+        _ => None,
+    }
+}
+
+/// Returns what follows from the end of a job for its task. `exit` is how its program has ended, if it has noted that:
+/// a program's own word goes over the cluster's, except where the cluster has ended it.
+pub fn verdict(end: End, reason: &str, exit: Option<&Exit>) -> Verdict {
+    let failed = |cause, message: &str| Verdict::Failed(cause, message.into());
+    match (end, exit) {
+        (_, Some(Exit::Code(0))) | (End::Completed | End::Failed, Some(_)) => Verdict::ByExit,
+        (End::TimeLimit, _) => failed(Cause::Timeout, "it exceeded its time limit on the cluster"),
+        (End::Memory, _) => failed(Cause::Memory, "it used more memory than the cluster gave it"),
+        (End::Node, _) => failed(Cause::Node, "its node failed"),
+        (End::Boot, _) => failed(Cause::Node, "its nodes could not be booted"),
+        (End::Deadline, _) => failed(Cause::Other, "it could not end before its deadline on the cluster"),
+        (End::Revoked, _) => failed(Cause::Other, "another cluster of the federation took it"),
+        (End::Cancelled, _) if reason == "DependencyNeverSatisfied" => {
+            failed(Cause::Other, "what it depends on can never come true")
+        }
+        (End::Cancelled, _) => Verdict::Cancelled,
+        (End::Completed, None) => failed(
+            Cause::Other,
+            "the cluster completed the job, but the job noted no exit: is the work folder shared with its node?",
+        ),
+        (End::Failed, None) => {
+            let message = match reason {
+                "" | "None" | "NonZeroExitCode" => {
+                    "the job failed before it noted anything: is the work folder shared with its node?"
+                        .to_owned()
+                }
+                "JobLaunchFailure" => "the cluster could not launch the job (JobLaunchFailure)".to_owned(),
+                other => format!("the cluster says {other}"),
+            };
+            failed(Cause::Other, &message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every state that `squeue` of Slurm 22.05 prints, and those that later versions add.
+    const STATES: [(&str, Standing); 30] = [
+        ("PENDING", Standing::Waiting),
+        ("CONFIGURING", Standing::Waiting),
+        ("POWER_UP_NODE", Standing::Waiting),
+        ("REQUEUED", Standing::Waiting),
+        ("REQUEUE_FED", Standing::Waiting),
+        ("REQUEUE_HOLD", Standing::Waiting),
+        ("RESV_DEL_HOLD", Standing::Waiting),
+        ("SPECIAL_EXIT", Standing::Waiting),
+        ("EXPEDITING", Standing::Waiting),
+        ("RUNNING", Standing::Running),
+        ("RESIZING", Standing::Running),
+        ("SIGNALING", Standing::Running),
+        ("SUSPENDED", Standing::Stopped),
+        ("STOPPED", Standing::Stopped),
+        ("COMPLETING", Standing::Leaving),
+        ("STAGE_OUT", Standing::Leaving),
+        ("PREEMPTED", Standing::Preempted),
+        ("COMPLETED", Standing::Ended(End::Completed)),
+        ("FAILED", Standing::Ended(End::Failed)),
+        ("LAUNCH_FAILED", Standing::Ended(End::Failed)),
+        ("RECONFIG_FAIL", Standing::Ended(End::Failed)),
+        ("CANCELLED", Standing::Ended(End::Cancelled)),
+        ("CANCELLED by 1000", Standing::Ended(End::Cancelled)),
+        ("TIMEOUT", Standing::Ended(End::TimeLimit)),
+        ("DEADLINE", Standing::Ended(End::Deadline)),
+        ("OUT_OF_MEMORY", Standing::Ended(End::Memory)),
+        ("NODE_FAIL", Standing::Ended(End::Node)),
+        ("BOOT_FAIL", Standing::Ended(End::Boot)),
+        ("REVOKED", Standing::Ended(End::Revoked)),
+        ("SOMETHING_NEW", Standing::Unknown),
+    ];
+
+    #[test]
+    fn r148_every_state_has_a_meaning() {
+        for (state, meaning) in STATES {
+            assert_eq!(standing(state), meaning, "{state}");
+        }
+        assert_eq!(standing(""), Standing::Unknown);
+    }
+
+    #[test]
+    fn r148_the_cluster_explains_what_it_did_itself() {
+        let killed = Exit::Signal(9);
+        let cause = |end, exit| match verdict(end, "None", exit) {
+            Verdict::Failed(cause, _) => Some(cause),
+            Verdict::ByExit | Verdict::Cancelled => None,
+        };
+        assert_eq!(cause(End::TimeLimit, Some(&Exit::Signal(15))), Some(Cause::Timeout));
+        assert_eq!(cause(End::Memory, Some(&killed)), Some(Cause::Memory));
+        assert_eq!(cause(End::Node, None), Some(Cause::Node));
+        assert_eq!(verdict(End::Cancelled, "None", Some(&Exit::Signal(15))), Verdict::Cancelled);
+        assert_eq!(verdict(End::Cancelled, "None", None), Verdict::Cancelled);
+        assert_eq!(cause(End::Cancelled, None), None);
+    }
+
+    #[test]
+    fn r147_a_program_that_notes_success_has_succeeded() {
+        let all = [End::Completed, End::Failed, End::TimeLimit, End::Memory, End::Cancelled, End::Node];
+        for end in all {
+            assert_eq!(verdict(end, "None", Some(&Exit::Code(0))), Verdict::ByExit);
+            // Without its word, nothing counts as success.
+            assert_ne!(verdict(end, "None", None), Verdict::ByExit);
+        }
+        assert_eq!(verdict(End::Failed, "NonZeroExitCode", Some(&Exit::Code(3))), Verdict::ByExit);
+        let lines = verdict(End::Failed, "JobLaunchFailure", None);
+        assert!(matches!(lines, Verdict::Failed(Cause::Other, text) if text.contains("JobLaunchFailure")));
+        assert_eq!(end_by_reason("TimeLimit"), Some(End::TimeLimit));
+        assert_eq!(end_by_reason("None"), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! Why one of Slurm's own commands failed, from what it printed, and what people can do about it.
+
+/// Why a command failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The cluster could not be asked; nothing was done, and the same command may work later.
+    Unreachable(String),
+    /// It is not known whether the cluster has done it: it took the order, but its answer is missing.
+    Unanswered(String),
+    /// The cluster takes no more jobs at the moment; the same command may work later.
+    Full(String),
+    /// There is no such job, or it has ended.
+    Gone,
+    /// The cluster refuses, and will again. The words say why and what to do.
+    Refused(String),
+}
+
+/// Texts that say the cluster could not be asked.
+const UNREACHABLE: [&str; 14] = [
+    "Unable to contact slurm controller",
+    "Unable to establish controller machine",
+    "Could not establish a configuration source",
+    "Unable to process configuration file",
+    "fetch_config: DNS SRV lookup failed",
+    "Slurm backup controller in standby mode",
+    "Munge encode failed",
+    "Munge decode failed",
+    "Protocol authentication error",
+    "Incompatible versions of client and server code",
+    "Connection refused",
+    "No route to host",
+    "Unable to connect to database",
+    "Could not resolve hostname",
+];
+
+/// Texts that say an order was sent and no answer came.
+const UNANSWERED: [&str; 4] = [
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "Unexpected message received",
+    "Message receive failure",
+];
+
+/// Texts that say the cluster takes no more jobs at the moment.
+const FULL: [&str; 3] = [
+    "Slurm temporarily unable to accept job",
+    "Resource temporarily unavailable",
+    "System is in maintenance",
+];
+
+/// Texts that say there is nothing to act on.
+const GONE: [&str; 6] = [
+    "Invalid job id specified",
+    "Job/step already completing or completed",
+    "Job has already finished",
+    "Job is no longer pending execution",
+    "Job/step already completing",
+    "No active jobs",
+];
+
+/// Refusals, the option that they are about, and what to do.
+const REFUSED: [(&str, &str, &str); 10] = [
+    ("invalid partition specified", "partition", "`sinfo` lists the partitions"),
+    ("Invalid partition name", "partition", "`sinfo` lists the partitions"),
+    ("Invalid account", "account", "`sacctmgr show associations user=$USER` lists your accounts"),
+    ("Invalid qos", "qos", "`sacctmgr show qos` lists them"),
+    ("Memory specification can not be satisfied", "memory", "no node has that much"),
+    ("CPU count specification invalid", "cpus", "`sinfo -o '%P %c'` shows the processors of the nodes"),
+    ("Invalid generic resource", "gpus", "`sinfo -o '%P %G'` shows the graphics processors of the nodes"),
+    (
+        "Requested time limit is invalid",
+        "time-limit",
+        "`sinfo -o '%P %l'` shows the limits of the partitions",
+    ),
+    ("Invalid --time specification", "time-limit", "`sinfo -o '%P %l'` shows the limits of the partitions"),
+    ("unrecognized option", "options", "`man sbatch` lists the options of the cluster's version"),
+];
+
+/// The longest message of a command that is passed on, in characters.
+const MESSAGE_CHARS: usize = 500;
+
+/// Returns why a command failed that printed this on its standard error.
+pub fn of(stderr: &str) -> Trouble {
+    let has = |texts: &[&str]| texts.iter().any(|text| stderr.contains(text));
+    let message = message(stderr);
+    // Some messages contain several texts. A lost answer is the one that must not be overlooked.
+    if has(&UNANSWERED) {
+        Trouble::Unanswered(message)
+    } else if has(&UNREACHABLE) {
+        Trouble::Unreachable(message)
+    } else if has(&FULL) {
+        Trouble::Full(message)
+    } else if has(&GONE) {
+        Trouble::Gone
+    } else {
+        let known = REFUSED.iter().find(|(text, ..)| stderr.contains(text));
+        Trouble::Refused(match known {
+            Some((_, option, hint)) => format!("{message} (`{option}`: {hint})"),
+            None if message.is_empty() => "the command failed without a word".to_owned(),
+            None => message,
+        })
+    }
+}
+
+/// Returns the words of a command's standard error as one sentence, without what repeats the command's name.
+pub fn message(stderr: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for line in stderr.lines().map(|line| line.trim_end_matches('.')) {
+        let line = ["sbatch", "squeue", "scontrol", "scancel", "sacct"]
+            .iter()
+            .find_map(|name| line.strip_prefix(name)?.strip_prefix(": "))
+            .unwrap_or(line);
+        let line =
+            ["error: ", "fatal: "].iter().find_map(|kind| line.strip_prefix(kind)).unwrap_or(line).trim();
+        let is_hint = line.starts_with("Try \"");
+        if !line.is_empty() && !is_hint && !parts.contains(&line) {
+            parts.push(line);
+        }
+    }
+    // The first word is the specific one where the last only says that it failed.
+    let all = parts.join("; ");
+    let end = all.char_indices().nth(MESSAGE_CHARS).map_or(all.len(), |(end, _)| end);
+    all[..end].chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn r151_a_cluster_that_can_not_be_asked_decides_nothing() {
+        for text in [
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
+            "scancel: error: Kill job error on job id 20: Unable to contact slurm controller (connect failure)\n",
+            "squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n\
+             squeue: error: fetch_config: DNS SRV lookup failed\n\
+             squeue: error: _establish_config_source: failed to fetch config\n\
+             squeue: fatal: Could not establish a configuration source\n",
+            "squeue: error: ClusterName needs to be specified\nsqueue: fatal: Unable to process configuration file\n",
+        ] {
+            assert!(matches!(of(text), Trouble::Unreachable(_)), "{text}");
+        }
+        let lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n";
+        let message = "Batch job submission failed: Socket timed out on send/recv operation".to_owned();
+        assert_eq!(of(lost), Trouble::Unanswered(message));
+        let full = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n";
+        assert!(matches!(of(full), Trouble::Full(_)));
+    }
+
+    #[test]
+    fn r146_a_refusal_names_what_is_wrong_and_what_to_do() {
+        let refused = |stderr: &str| match of(stderr) {
+            Trouble::Refused(message) => message,
+            other => panic!("{other:?}"),
+        };
+        let partition = "sbatch: error: invalid partition specified: nix\n\
+                         sbatch: error: Batch job submission failed: Invalid partition name specified\n";
+        assert_eq!(
+            refused(partition),
+            "invalid partition specified: nix; Batch job submission failed: Invalid partition name specified \
+             (`partition`: `sinfo` lists the partitions)"
+        );
+        assert!(refused("sbatch: error: Memory specification can not be satisfied\n").contains("`memory`"));
+        let option = "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n";
+        assert!(refused(option).starts_with("unrecognized option '--bogus' (`options`:"));
+        let account = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination \
+                       specified\n";
+        assert!(refused(account).contains("`account`"));
+        let policy = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, \
+                      user's size and/or time limits)\n";
+        assert!(refused(policy).contains("violates accounting/QOS policy"));
+        assert_eq!(refused(""), "the command failed without a word");
+        assert_eq!(refused(&"ü".repeat(1000)).chars().count(), MESSAGE_CHARS);
+    }
+
+    #[test]
+    fn a_job_that_has_ended_is_no_trouble() {
+        for text in [
+            "Invalid job id specified for job 9999\nslurm_suspend error: Invalid job id specified\n",
+            "Job has already finished for job 1\nslurm_suspend error: Job has already finished\n",
+            "Job/step already completing or completed for job 12\n",
+            "slurm_load_jobs error: Invalid job id specified\n",
+        ] {
+            assert_eq!(of(text), Trouble::Gone, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_printed_becomes_one_line(stderr in "\\PC{0,200}(\n\\PC{0,200}){0,3}") {
+            let message = message(&stderr);
+            prop_assert!(message.chars().count() <= MESSAGE_CHARS && !message.contains('\n'));
+            let _ = of(&stderr);
+        }
+    }
+}

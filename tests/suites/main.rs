@@ -90,6 +90,7 @@ mod run_agent;
 mod secrets;
 mod sessions;
 mod shown;
+mod slurm;
 mod slurm_cluster;
 mod submit;
 mod systemd;

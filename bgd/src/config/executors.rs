@@ -103,6 +103,11 @@ impl ExecutorConfig {
                 env,
             }),
             ExecutorKind::Slurm => {
+                if shell.is_some() {
+                    let what = "is for type = \"ssh\": run bgd on the login node, where Slurm's commands are, and \
+                                reach it from here with `bgctl -H`";
+                    return Err(fault(".host", what));
+                }
                 let resources = self.resources();
                 resources.check().map_err(|(key, what)| fault(&format!(".{key}"), &what))?;
                 if self.work_folder.as_ref().is_some_and(|folder| !folder.is_absolute()) {

@@ -14,7 +14,7 @@ pub enum Purpose {
     Agent,
     /// The command of a channel.
     Hook,
-    /// The connection to another machine.
+    /// The connection to another machine, or a command of a cluster's.
     Bridge,
 }
 

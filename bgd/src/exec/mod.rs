@@ -40,12 +40,14 @@ use self::agent::AgentThread;
 use self::executor::Executors;
 use self::local::Local;
 use self::remote::Machines;
+use self::slurm::Clusters;
 use crate::core::ExecutorName;
 
 /// Returns the daemon's executors.
-pub fn table(local: Local, agents: AgentThread, machines: Machines) -> Executors {
+pub fn table(local: Local, agents: AgentThread, machines: Machines, clusters: Clusters) -> Executors {
     Executors::default()
         .with(ExecutorName::LOCAL, local)
         .with(ExecutorName::AGENT, agents)
         .with(ExecutorName::SSH, machines)
+        .with(ExecutorName::SLURM, clusters)
 }

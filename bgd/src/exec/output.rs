@@ -165,6 +165,19 @@ impl OutputFolder {
         self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW)
     }
 
+    /// Makes a task's output that of a file elsewhere, unless an earlier run has. [`Self::remove`] leaves that file
+    /// alone.
+    ///
+    /// # Errors
+    /// Returns the system error, such as a full disk.
+    pub fn link(&self, task: TaskId, stream: Stream, target: &Path) -> io::Result<()> {
+        self.ensure()?;
+        match nix::unistd::symlinkat(target, &*self.kept.handle(), name(task, stream).as_str()) {
+            Ok(()) | Err(nix::Error::EEXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Returns the path of the result of an agent task's run.
     pub fn result(&self, task: TaskId, run: u32) -> PathBuf {
         self.path.join(format!("{task}.result.{run}"))
@@ -321,6 +334,11 @@ impl OutputWatch {
     /// Like [`Self::track`], for a task whose output is a file outside of the folder.
     pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
         self.insert(task, Tracked::new(run, false, Some(file.into())));
+        self.0.own_added.notify_one();
+    }
+
+    /// Looks at the outputs soon, even if no write was reported: other machines may have written.
+    pub fn look_soon(&self) {
         self.0.own_added.notify_one();
     }
 

@@ -35,6 +35,7 @@ use crate::exec::local::Local;
 use crate::exec::messages::{self, Facts};
 use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::remote::Machines;
+use crate::exec::slurm::Clusters;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
@@ -261,8 +262,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let (local, context) =
         start_executors(&config, &instance, cgroup.clone(), nofile, (facts, socket.as_path().into()))?;
     let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-    let machines = machines(&config, &context, state.clone(), &instance);
-    let executors = exec::table(local, agents.clone(), machines);
+    let (machines, clusters) = elsewhere(&config, &context, &state, &instance);
+    let executors = exec::table(local, agents.clone(), machines, clusters);
     watch_signals(internals.clone()).map_err(failed("signals"))?;
     let identity = Identity {
         instance: instance.id.clone(),
@@ -314,10 +315,12 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Creates the executor of tasks on other machines.
-fn machines(config: &Config, context: &Context, state: PathBuf, instance: &Instance) -> Machines {
+/// Creates the executors of tasks on other machines and on clusters.
+fn elsewhere(config: &Config, context: &Context, state: &Path, instance: &Instance) -> (Machines, Clusters) {
     let remotes = Arc::new(config.remotes().unwrap_or_default());
-    Machines::new(context.clone(), state, instance.id.clone(), remotes)
+    let (id, of_machines) = (&instance.id, Arc::clone(&remotes));
+    let machines = Machines::new(context.clone(), state.to_path_buf(), id.clone(), of_machines);
+    (machines, Clusters::new(context.clone(), state.to_path_buf(), id.clone(), remotes))
 }
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has

@@ -89,10 +89,23 @@ impl Stream {
 }
 
 /// Waits until a line matches.
-pub async fn until_found(pattern: &str, mut streams: Streams, workers: &Workers) {
-    let pattern = Arc::<str>::from(pattern);
+pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers) {
     let changes = changes_of(&streams).inspect_err(|error| tracing::debug!(%error, "output is looked at"));
-    let changes = changes.ok();
+    look_until_found(pattern, streams, workers, changes.ok()).await;
+}
+
+/// Like [`until_found`], for files that other machines write, which no event tells of.
+pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers) {
+    look_until_found(pattern, streams, workers, None).await;
+}
+
+async fn look_until_found(
+    pattern: &str,
+    mut streams: Streams,
+    workers: &Workers,
+    changes: Option<AsyncFd<Changes>>,
+) {
+    let pattern = Arc::<str>::from(pattern);
     loop {
         let wanted = Arc::clone(&pattern);
         let looked = workers.run(move || (streams.look(&wanted), streams)).await;

@@ -8,12 +8,14 @@ mod notify;
 
 use std::time::Duration;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::ready::Ready;
 
 use self::line::Streams;
 use super::awaited::Awaited;
 use super::context::Context;
 use super::job::Job;
+use super::output::OutputFiles;
 use super::tree::Tree;
 use crate::core::Fact;
 
@@ -31,6 +33,29 @@ pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Job {
         if let Some(socket) = &awaited.socket {
             notify::drain(socket).await;
         }
+    })
+}
+
+/// Waits for a line in the output of a run on another machine, which shares its files with this one, or until its time
+/// is over, and reports the outcome to the dispatcher. `sizes` is where the output of the run begins in its files.
+pub fn watch_line(
+    pattern: &str,
+    (files, sizes): (OutputFiles, [u64; 2]),
+    timeout: Option<Duration>,
+    (task, run): (TaskId, u32),
+    context: Context,
+) -> Job {
+    let pattern = Box::<str>::from(pattern);
+    Job::start(async move {
+        let streams = Streams::new(&files, sizes);
+        let found = line::until_found_from_afar(&pattern, streams, &context.workers);
+        let is_ready = if let Some(timeout) = timeout {
+            tokio::time::timeout(timeout, found).await.is_ok()
+        } else {
+            found.await;
+            true
+        };
+        context.facts.send(task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
     })
 }
 

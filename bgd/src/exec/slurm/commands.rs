@@ -60,7 +60,11 @@ pub fn submit(submission: &Submission<'_>) -> Words {
     option("time", time_limit_ms.map(minutes_and_seconds));
     option("nice", Some(submission.nice).filter(|nice| *nice > 0).map(|nice| nice.to_string()));
     words.extend(resources.options.iter().cloned());
-    words.extend(["--parsable", "--export=ALL", "--chdir=/", "--input=/dev/null"].map(str::to_owned));
+    // The daemon's own limits are marks of its processes, and jobs are none of these.
+    words.extend(
+        ["--parsable", "--export=ALL", "--propagate=NONE", "--chdir=/", "--input=/dev/null"]
+            .map(str::to_owned),
+    );
     // The script redirects its task's output by itself. The job's own would be a file for each element.
     words.extend(["--output=/dev/null", "--error=/dev/null"].map(str::to_owned));
     words.push(format!("--job-name={name}"));
@@ -90,11 +94,6 @@ pub fn queue(names: &[&str]) -> Words {
 /// Returns the query for the keys of all submissions of this name.
 pub fn keys(name: &str) -> Words {
     listing(&[name], "--format=%i|%k")
-}
-
-/// Returns the query for the exits of all jobs of these names.
-pub fn exits(names: &[&str]) -> Words {
-    listing(names, "--Format=JobArrayID:40,exit_code:20")
 }
 
 fn listing(names: &[&str], format: &str) -> Words {
@@ -188,7 +187,7 @@ mod tests {
         let none = Resources::default();
         assert_eq!(
             line(&submit(&submission(&none))),
-            "sbatch --parsable --export=ALL --chdir=/ --input=/dev/null --output=/dev/null --error=/dev/null \
+            "sbatch --parsable --export=ALL --propagate=NONE --chdir=/ --input=/dev/null --output=/dev/null --error=/dev/null \
              --job-name=bgd-a1 --comment=k7 /w/job.sh /w/jobs/k7 /w/notes"
         );
         let resources = Resources {
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(
             line(&submit(&all)),
             "sbatch --partition=long --account=physics --qos=high --cpus-per-task=4 --mem=8193M --gpus=1 --time=120:01 \
-             --nice=10 --constraint=fast --job-name=x --parsable --export=ALL --chdir=/ --input=/dev/null \
+             --nice=10 --constraint=fast --job-name=x --parsable --export=ALL --propagate=NONE --chdir=/ --input=/dev/null \
              --output=/dev/null --error=/dev/null --job-name=bgd-a1 --comment=k7 --array=0-9999 \
              --dependency=afterok:7 --kill-on-invalid-dep=yes --hold /w/job.sh /w/jobs/k7 /w/notes"
         );

@@ -1,9 +1,198 @@
-//! The executor of tasks that a Slurm cluster runs, driven by Slurm's own commands.
+//! The executor of tasks that a Slurm cluster runs (R146), driven by Slurm's own commands on this machine. One runtime
+//! task looks after each cluster. This module passes orders on; it decides nothing and runs no command itself.
 
-pub mod commands;
-pub mod job;
-pub mod pace;
-pub mod parse;
-pub mod script;
-pub mod states;
-pub mod trouble;
+mod acts;
+mod batch;
+mod check;
+mod cluster;
+mod commands;
+mod folder;
+mod job;
+mod order;
+mod origin;
+mod pace;
+mod parse;
+mod program;
+mod reach;
+mod run;
+mod script;
+mod states;
+mod trouble;
+mod work;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::ExecutorCheck;
+use futures_util::future::LocalBoxFuture;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use self::cluster::Cluster;
+use self::folder::WorkFolder;
+use self::order::Order;
+use self::origin::Origin;
+use self::program::Programs;
+use self::run::{Job, Run};
+use self::work::Tools;
+use super::context::Context;
+use super::executor::{Close, Done, Executor, Start};
+use super::host::{Host, Purpose};
+use crate::core::{Begin, Control, Fact};
+use crate::remotes::{Remote, RemoteSettings, Remotes, Slurm};
+
+/// The executor of tasks on clusters.
+#[derive(Debug)]
+pub struct Clusters {
+    context: Context,
+    host: Host,
+    state: PathBuf,
+    instance: String,
+    remotes: Arc<Remotes>,
+    /// Where the orders of each cluster go.
+    orders: HashMap<Arc<str>, mpsc::UnboundedSender<Order>>,
+    served: JoinSet<()>,
+    /// The cluster of each task.
+    tasks: HashMap<TaskId, Arc<str>>,
+}
+
+impl Clusters {
+    /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon. Jobs that an earlier
+    /// daemon may have left are cancelled.
+    pub fn new(context: Context, state: PathBuf, instance: String, remotes: Arc<Remotes>) -> Self {
+        let host = Host::new(context.reports.clone(), Purpose::Bridge);
+        let mut clusters = Self {
+            context,
+            host,
+            state,
+            instance,
+            remotes,
+            orders: HashMap::new(),
+            served: JoinSet::new(),
+            tasks: HashMap::new(),
+        };
+        let remotes = Arc::clone(&clusters.remotes);
+        for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
+            if !clusters.origin(name).earlier().is_empty() {
+                clusters.serve(name, slurm, true);
+            }
+        }
+        clusters
+    }
+
+    fn origin(&self, name: &str) -> Origin {
+        Origin::new(&self.state, &self.context.socket, &self.instance, name)
+    }
+
+    fn serve(&mut self, name: &Arc<str>, slurm: &Slurm, sweeps: bool) -> &mpsc::UnboundedSender<Order> {
+        let (sender, orders) = mpsc::unbounded_channel();
+        let origin = self.origin(name);
+        let folder = slurm.work_folder.as_ref().unwrap_or(&self.state).join(&origin.job_name);
+        let tools = Tools {
+            programs: Programs::new(self.host.clone(), slurm),
+            folder: Arc::new(WorkFolder::new(folder)),
+            origin: Arc::new(origin),
+            context: self.context.clone(),
+        };
+        let cluster = Cluster::new(slurm.clone(), self.host.clone(), tools, orders);
+        self.served.spawn(cluster.run(sweeps));
+        self.orders.entry(Arc::clone(name)).insert_entry(sender).into_mut()
+    }
+
+    /// Returns where the orders of a cluster go. It is served from the first order on.
+    fn cluster(&mut self, name: &str) -> Option<&mpsc::UnboundedSender<Order>> {
+        if self.orders.contains_key(name) {
+            return self.orders.get(name);
+        }
+        let remotes = Arc::clone(&self.remotes);
+        let (name, slurm) = remotes.get(name).and_then(|remote| slurm_of(remote))?;
+        Some(self.serve(name, slurm, false))
+    }
+
+    fn order(&self, task: TaskId, order: Order) {
+        if let Some(cluster) = self.tasks.get(&task).and_then(|name| self.orders.get(name)) {
+            // It lives as long as this executor.
+            let _ = cluster.send(order);
+        }
+    }
+}
+
+fn slurm_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Slurm)> {
+    match &remote.settings {
+        RemoteSettings::Slurm(slurm) => Some((&remote.name, slurm)),
+        RemoteSettings::Ssh(_) => None,
+    }
+}
+
+impl Executor for Clusters {
+    fn start(&mut self, start: Start) {
+        let (task, number) = (start.task, start.run);
+        let facts = self.context.facts.clone();
+        let fail = |why: String| facts.send(task, number, Fact::StartFailed { failure: why.as_str().into() });
+        let (Some(on), Begin::Process { env, place }) = (&start.spec.on, start.begin) else {
+            return fail("it has no cluster to run on".to_owned());
+        };
+        let run = Box::new(Run::new(number, Job::new(Arc::clone(&start.spec), env, place)));
+        let Some(cluster) = self.cluster(&on.name) else {
+            return fail(format!("the executor {} is no longer configured", on.name));
+        };
+        let _ = cluster.send(Order::Start { task, run });
+        self.tasks.insert(task, Arc::clone(&on.name));
+    }
+
+    fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
+        let (done, is_done) = oneshot::channel();
+        self.order(task, Order::Control { task, control, done });
+        Some(is_done)
+    }
+
+    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+        self.order(task, Order::End { task, run, signal });
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        self.order(task, Order::Forget { task });
+        self.tasks.remove(&task);
+    }
+
+    fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
+        let (tell, result) = oneshot::channel();
+        if let Some(cluster) = self.cluster(&remote.name) {
+            let _ = cluster.send(Order::Check { tell });
+        }
+        result
+    }
+
+    fn configure(&mut self, remotes: &Arc<Remotes>) {
+        self.remotes = Arc::clone(remotes);
+        for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
+            if let Some(cluster) = self.orders.get(name) {
+                let _ = cluster.send(Order::Configure(Box::new(slurm.clone())));
+            }
+        }
+    }
+
+    fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async {
+            match self.served.join_next().await {
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn close(&mut self, close: Close) {
+        for cluster in self.orders.values() {
+            let _ = cluster.send(Order::Close);
+        }
+        if close == Close::Forced {
+            self.served.abort_all();
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.served.is_empty()
+    }
+}

@@ -51,15 +51,6 @@ pub struct ScriptExit {
     pub signal: i32,
 }
 
-/// Reads the answer to [`super::commands::exits`]: jobs with the wait statuses of their scripts.
-pub fn exits(output: &str) -> impl Iterator<Item = (JobId, ScriptExit)> {
-    lines(output).filter_map(|line| {
-        let (id, status) = line.trim().split_once(char::is_whitespace)?;
-        let status: i32 = status.trim().parse().ok()?;
-        Some((JobId::parse(id)?, ScriptExit { code: status >> 8 & 0xff, signal: status & 0x7f }))
-    })
-}
-
 /// A job in the accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -106,6 +97,13 @@ pub struct Settings {
     pub min_job_age: Option<u64>,
     /// Whether ended jobs are recorded.
     pub has_accounting: bool,
+}
+
+impl Settings {
+    /// Returns how many elements an array may have; at least 1.
+    pub fn max_elements(&self) -> u32 {
+        self.max_array_size.unwrap_or(1).saturating_sub(1).max(1)
+    }
 }
 
 /// Reads the answer to [`super::commands::settings`].
@@ -171,12 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn exits_are_read_as_slurm_prints_them() {
-        let output = "1                                       1792                \n\
-                      6_20                                    15                  \n";
-        let exits: Vec<_> = exits(output).collect();
+    fn records_are_read_as_slurm_prints_them() {
         let exit = |code, signal| ScriptExit { code, signal };
-        assert_eq!(exits, [(id("1"), exit(7, 0)), (id("6_20"), exit(0, 15))]);
         let output =
             "1|FAILED|4:0\n6_1|CANCELLED by 0|0:15\n6_[2-9]|PENDING|0:0\n7|RUNNING|\n1.batch|FAILED|4:0\n";
         let records: Vec<_> = records(output).map(|record| (record.id, record.state, record.exit)).collect();
@@ -232,7 +226,7 @@ mod tests {
             for job in queue(&output) {
                 prop_assert!(!job.state.is_empty());
             }
-            let _ = (keys(&output).count(), exits(&output).count(), records(&output).count());
+            let _ = (keys(&output).count(), records(&output).count());
             let _ = (submitted(&output), settings(&output));
         }
 

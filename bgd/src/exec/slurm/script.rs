@@ -173,7 +173,8 @@ pub enum NoteKind {
 }
 
 impl NoteKind {
-    const ALL: [Self; 3] = [Self::Start, Self::Exit, Self::Fail];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Start, Self::Exit, Self::Fail];
 
     const fn word(self) -> &'static str {
         match self {

@@ -1,0 +1,57 @@
+//! Tries whether a cluster works: `bgctl executors --check`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::request::ExecutorCheck;
+
+use super::trouble::Trouble;
+use super::work::{self, Tools};
+
+/// Asks a cluster for its settings, and tries whether files can be written for it.
+pub async fn check(tools: Tools) -> ExecutorCheck {
+    let problem = |problem: String, hint: &str| ExecutorCheck {
+        problem: Some(problem),
+        hint: Some(hint.to_owned()),
+        ..ExecutorCheck::default()
+    };
+    let asked_at = Instant::now();
+    let settings = match work::settings(&tools.programs).await {
+        Ok(settings) => settings,
+        Err(Trouble::Refused(why)) => return problem(why, "`scontrol show config` must work there"),
+        Err(Trouble::Unreachable(why) | Trouble::Unanswered(why) | Trouble::Full(why)) => {
+            return problem(
+                why,
+                "`scontrol ping` says whether the controller runs; tasks wait until it does",
+            );
+        }
+        Err(Trouble::Gone) => return problem("the cluster has no settings".to_owned(), "look at its log"),
+    };
+    let answer = asked_at.elapsed().as_millis();
+    let folder = Arc::clone(&tools.folder);
+    let written = tools.context.workers.run(move || {
+        let was_there = folder.path().exists();
+        let prepared = folder.prepare();
+        if !was_there {
+            let _ = folder.remove();
+        }
+        prepared
+    });
+    if let Some(Err(error)) = written.await {
+        let why = format!("cannot write to {}: {error}", tools.folder.path().display());
+        return problem(
+            why,
+            "`work_folder` names a folder that this machine shares with the cluster's nodes",
+        );
+    }
+    let mut facts = vec![("answer".to_owned(), format!("{answer} ms"))];
+    let mut add = |name: &str, value: Option<String>| {
+        facts.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    add("cluster", settings.cluster);
+    add("max_array_size", settings.max_array_size.map(|size| size.to_string()));
+    add("ended_jobs_known_for", settings.min_job_age.map(|age| format!("{age} s")));
+    add("accounting", Some(if settings.has_accounting { "yes" } else { "no" }.to_owned()));
+    add("work_folder", Some(tools.folder.path().display().to_string()));
+    ExecutorCheck { ok: true, version: settings.version, facts, ..ExecutorCheck::default() }
+}

@@ -1,0 +1,485 @@
+//! One cluster that runs tasks of this daemon: submits their jobs, and brings what the cluster says and what the jobs
+//! have noted together. A cluster that can't be asked loses nothing: submissions carry keys, jobs the name of this
+//! daemon's instance, and everything is asked again. It decides nothing about tasks.
+
+mod news;
+mod submit;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::core::{Control, Fact, PlaceFact};
+use crate::exec::host::{Host, SIGKILL, SIGTERM};
+use crate::exec::job::Job as Watching;
+use crate::exec::slurm::acts::{self, Act, Deed};
+use crate::exec::slurm::batch::{Gathering, Unsure, Wish};
+use crate::exec::slurm::check;
+use crate::exec::slurm::commands;
+use crate::exec::slurm::job::JobId;
+use crate::exec::slurm::order::Order;
+use crate::exec::slurm::pace::Pace;
+use crate::exec::slurm::parse::{self, Settings};
+use crate::exec::slurm::program::Programs;
+use crate::exec::slurm::reach::Reach;
+use crate::exec::slurm::run::Run;
+use crate::exec::slurm::trouble::Trouble;
+use crate::exec::slurm::work::{self, Done, Tools};
+use crate::os::watch::Changes;
+use crate::remotes::Slurm;
+
+/// How often outputs and notes are looked at that grow on other machines.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The shortest time between two looks at the notes.
+const SCAN_SPACING: Duration = Duration::from_millis(20);
+
+/// How many submissions, and how many commands that carry out orders, are under way at once.
+const AT_ONCE: usize = 2;
+
+/// How long the end of a run may take to be confirmed once nothing stronger can be done.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the last command at the daemon's end may take.
+const LAST_WITHIN: Duration = Duration::from_secs(5);
+
+/// The signals by which processes are paused and continued.
+const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = 18;
+
+/// A cluster, and the runs that it has.
+pub struct Cluster {
+    settings: Box<Slurm>,
+    host: Host,
+    tools: Tools,
+    orders: mpsc::UnboundedReceiver<Order>,
+    runs: HashMap<TaskId, Run>,
+    by_id: HashMap<JobId, TaskId>,
+    by_place: HashMap<(Arc<str>, u32), TaskId>,
+    /// What waits for a readiness to show, while these runs run.
+    readiness: HashMap<TaskId, Watching>,
+    /// Runs whose output is followed.
+    tracked: HashSet<TaskId>,
+    gathering: Gathering,
+    unsure: HashMap<Arc<str>, Unsure>,
+    acts: Vec<Act>,
+    works: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// How many submissions and how many commands for orders are under way.
+    under_way: [usize; 2],
+    /// Submissions that are being looked for.
+    searches: usize,
+    is_asking: bool,
+    /// An answer that waits for a look at the notes.
+    answer: Option<(Instant, String)>,
+    /// The names of the notes that were seen; `None` during a look.
+    seen: Option<HashSet<String>>,
+    /// Whether the look at the notes began after the answer came.
+    scan_is_after_answer: bool,
+    /// When the notes are looked at next.
+    scan_at: Option<Instant>,
+    last_scan: Option<Instant>,
+    tick_at: Option<Instant>,
+    watch: Option<AsyncFd<Changes>>,
+    pace: Pace,
+    reach: Reach,
+    known: Option<Settings>,
+    /// Whether the cluster is being asked for its settings.
+    is_learning: bool,
+    sweep_at: Option<Instant>,
+    give_up: BTreeSet<(Instant, TaskId)>,
+}
+
+impl Cluster {
+    /// Creates a cluster without runs.
+    pub fn new(settings: Slurm, host: Host, tools: Tools, orders: mpsc::UnboundedReceiver<Order>) -> Self {
+        Self {
+            settings: Box::new(settings),
+            host,
+            tools,
+            orders,
+            runs: HashMap::new(),
+            by_id: HashMap::new(),
+            by_place: HashMap::new(),
+            readiness: HashMap::new(),
+            tracked: HashSet::new(),
+            gathering: Gathering::default(),
+            unsure: HashMap::new(),
+            acts: Vec::new(),
+            works: FuturesUnordered::new(),
+            under_way: [0; 2],
+            searches: 0,
+            is_asking: false,
+            answer: None,
+            seen: Some(HashSet::new()),
+            scan_is_after_answer: false,
+            scan_at: None,
+            last_scan: None,
+            tick_at: None,
+            watch: None,
+            pace: Pace::default(),
+            reach: Reach::default(),
+            known: None,
+            is_learning: false,
+            sweep_at: None,
+            give_up: BTreeSet::new(),
+        }
+    }
+
+    /// Serves the cluster until the daemon ends. With `sweeps`, first ends what an earlier daemon has left there.
+    pub async fn run(mut self, sweeps: bool) {
+        self.sweep_at = sweeps.then(Instant::now);
+        loop {
+            self.advance(Instant::now());
+            let due = self.due();
+            tokio::select! {
+                order = self.orders.recv() => match order {
+                    Some(Order::Close) | None => break,
+                    Some(order) => self.order(order),
+                },
+                Some(done) = self.works.next(), if !self.works.is_empty() => self.done(Instant::now(), done),
+                () = changed(self.watch.as_ref()) => self.scan_by(Instant::now()),
+                () = sleep_until(due) => {}
+            }
+        }
+        self.close().await;
+    }
+
+    /// Cancels what is still there for this daemon, and removes its files.
+    async fn close(self) {
+        if self.known.is_none() && self.unsure.is_empty() {
+            return;
+        }
+        let Tools { programs, folder, origin, context } = self.tools;
+        if !self.runs.is_empty() || !self.unsure.is_empty() {
+            let cancelled = programs.run(commands::cancel_all(&origin.job_name));
+            match tokio::time::timeout(LAST_WITHIN, cancelled).await {
+                Ok(Ok(_) | Err(Trouble::Gone)) => {}
+                // The next daemon does it.
+                Ok(Err(_)) | Err(_) => return,
+            }
+        }
+        let removed = context.workers.run(move || folder.remove().map(|()| origin.forget()));
+        if let Ok(Some(Err(error))) = tokio::time::timeout(LAST_WITHIN, removed).await {
+            tracing::warn!(%error, "files for a cluster not removed");
+        }
+    }
+
+    fn order(&mut self, order: Order) {
+        let now = Instant::now();
+        match order {
+            Order::Start { task, run } => {
+                // What is left of an earlier run has no other name than that of its job.
+                self.remove(task);
+                self.runs.insert(task, *run);
+                self.gather(now, task);
+            }
+            Order::End { task, run, signal } => self.end(now, task, run, signal),
+            Order::Control { task, control, done } => self.control(task, &control, done),
+            Order::Forget { task } => {
+                if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
+                    self.remove(task);
+                }
+                let folder = Arc::clone(&self.tools.folder);
+                self.tools.context.workers.later(move || folder.remove_output(task));
+            }
+            Order::Check { tell } => {
+                let tools = self.tools.clone();
+                tokio::spawn(async move {
+                    let _ = tell.send(check::check(tools).await);
+                });
+            }
+            Order::Configure(settings) => {
+                self.tools.programs = Programs::new(self.host.clone(), &settings);
+                self.settings = settings;
+                self.known = None;
+            }
+            Order::Close => {}
+        }
+    }
+
+    fn gather(&mut self, now: Instant, task: TaskId) {
+        let Some(run) = self.runs.get(&task) else { return };
+        let (wish, number) = (Wish::of(run, &self.settings.resources), run.number);
+        self.gathering.add(now, wish, task, number);
+    }
+
+    fn send(&self, task: TaskId, run: u32, fact: Fact) {
+        self.tools.context.facts.send(task, run, fact);
+    }
+
+    fn end(&mut self, now: Instant, task: TaskId, number: u32, signal: i32) {
+        let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
+        if run.stop != Some(SIGKILL) {
+            run.stop = Some(signal);
+        }
+        let is_last = signal == SIGKILL || run.is_waiting();
+        if self.gathering.withdraw(task) {
+            let failure = "it was cancelled before it was submitted".into();
+            self.send(task, number, Fact::StartFailed { failure });
+            return self.remove(task);
+        }
+        if is_last {
+            self.give_up.insert((now + CONFIRMED_WITHIN, task));
+        }
+        self.tell_to_end(task);
+    }
+
+    /// Tells the cluster to end a run, unless it was told as strongly.
+    fn tell_to_end(&mut self, task: TaskId) {
+        let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
+        let (Some(id), Some(signal)) = (run.id, run.stop) else { return };
+        if run.told == Some(signal) || run.told == Some(SIGKILL) {
+            return;
+        }
+        run.told = Some(signal);
+        let deed = match signal {
+            _ if run.is_waiting() => Deed::Cancel,
+            SIGTERM => Deed::Cancel,
+            SIGKILL => Deed::Kill,
+            other => Deed::End(other),
+        };
+        self.acts.push(Act { deed, task, run: run.number, id, done: None });
+    }
+
+    fn control(&mut self, task: TaskId, control: &Control, done: oneshot::Sender<()>) {
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        let (number, is_waiting) = (run.number, run.is_waiting());
+        let deed = match *control {
+            Control::Signal { signal, tree: _ } => Deed::Signal(signal),
+            Control::Pause => Deed::Signal(SIGSTOP),
+            Control::Continue => Deed::Signal(SIGCONT),
+            Control::Hold { held } if is_waiting => Deed::Hold(held),
+            Control::Priority { priority } if priority <= 0 => Deed::Nice(priority.unsigned_abs()),
+            Control::Priority { .. } => {
+                let why = "a cluster lets its users only lower a priority: use 0 to -100";
+                return self.refused(task, number, why);
+            }
+            // A process asks nothing, and has no terminal here.
+            Control::Hold { .. } | Control::Answer { .. } | Control::Detach { .. } => return,
+        };
+        let Some(id) = run.id else {
+            match deed {
+                Deed::Hold(is_held) => run.hold = Some(is_held),
+                Deed::Nice(_) => {
+                    self.refused(task, number, "it is only being submitted: set its priority later");
+                }
+                Deed::Signal(_) | Deed::Cancel | Deed::Kill | Deed::End(_) => {}
+            }
+            return;
+        };
+        if let Some(why) = self.reach.why() {
+            let why = format!("the cluster can't be asked: {why}");
+            return self.refused(task, number, &why);
+        }
+        self.acts.push(Act { deed, task, run: number, id, done: Some(done) });
+    }
+
+    fn refused(&self, task: TaskId, run: u32, why: &str) {
+        self.send(task, run, Fact::Elsewhere(PlaceFact::Refused { why: why.into() }));
+    }
+
+    fn remove(&mut self, task: TaskId) {
+        self.gathering.withdraw(task);
+        let Some(run) = self.runs.remove(&task) else { return };
+        if let Some(id) = run.id {
+            self.by_id.remove(&id);
+        }
+        if let Some(place) = run.place {
+            self.by_place.remove(&place);
+        }
+        self.readiness.remove(&task);
+        self.tracked.remove(&task);
+    }
+
+    /// Returns when there is something to do that nothing else tells of.
+    fn due(&self) -> Option<Instant> {
+        let give_up = self.give_up.first().map(|(at, _)| *at);
+        let scan = self.scan_at.filter(|_| self.seen.is_some());
+        let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
+        let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
+        let query = self.pace.due().filter(|_| !self.is_asking && self.answer.is_none());
+        let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
+        let acts = (!self.acts.is_empty() && self.under_way[1] < AT_ONCE).then(Instant::now);
+        let asking = [gathered, query, search, acts, self.sweep_at].into_iter().flatten().map(after_pause);
+        [give_up, scan, self.tick_at].into_iter().flatten().chain(asking).min()
+    }
+
+    /// Begins what is due.
+    fn advance(&mut self, now: Instant) {
+        while let Some((at, task)) = self.give_up.first().copied()
+            && at <= now
+        {
+            self.give_up.pop_first();
+            self.give_up_on(task);
+        }
+        self.tick(now);
+        if self.scan_at.is_some_and(|at| at <= now)
+            && let Some(seen) = self.seen.take()
+        {
+            (self.scan_at, self.last_scan) = (None, Some(now));
+            self.scan_is_after_answer = self.answer.is_some();
+            self.works.push(Box::pin(work::scan(self.tools.clone(), seen)));
+        }
+        if self.reach.is_open(now) {
+            self.ask(now);
+        }
+    }
+
+    /// Looks at what grows on other machines.
+    fn tick(&mut self, now: Instant) {
+        if self.by_id.is_empty() {
+            self.tick_at = None;
+        } else if self.tick_at.is_none_or(|at| at <= now) {
+            self.tick_at = Some(now + TICK);
+            self.scan_by(now);
+            if !self.tracked.is_empty() {
+                self.tools.context.outputs.look_soon();
+            }
+            let ending: Vec<TaskId> =
+                self.runs.iter().filter(|(_, run)| run.is_ending()).map(|(task, _)| *task).collect();
+            for task in ending {
+                self.conclude(now, task);
+            }
+        }
+    }
+
+    fn scan_by(&mut self, now: Instant) {
+        let earliest = self.last_scan.map_or(now, |last| now.max(last + SCAN_SPACING));
+        self.scan_at = Some(self.scan_at.map_or(earliest, |at| at.min(earliest)));
+    }
+
+    /// Begins commands that are due.
+    fn ask(&mut self, now: Instant) {
+        if self.sweep_at.take_if(|at| *at <= now).is_some() {
+            self.works.push(Box::pin(work::sweep(self.tools.clone())));
+        }
+        while self.under_way[1] < AT_ONCE && !self.acts.is_empty() {
+            self.under_way[1] += 1;
+            let together = acts::take(&mut self.acts);
+            self.works.push(Box::pin(work::act(self.tools.clone(), together)));
+        }
+        while self.gathering.due().is_some_and(|at| at <= now) && self.under_way[0] < AT_ONCE {
+            if let Some(most) = self.known.as_ref().map(Settings::max_elements) {
+                self.submit(most);
+            } else {
+                self.learn();
+                break;
+            }
+        }
+        if self.pace.due().is_some_and(|at| at <= now) && !self.is_asking && self.answer.is_none() {
+            self.is_asking = true;
+            self.pace.asks(now);
+            self.works.push(Box::pin(work::ask(self.tools.clone())));
+        }
+        let lost = self.unsure.values().find(|unsure| unsure.at <= now && self.searches == 0);
+        if let Some(key) = lost.map(|unsure| Arc::clone(&unsure.batch.key)) {
+            self.searches += 1;
+            self.works.push(Box::pin(work::find(self.tools.clone(), key)));
+        }
+    }
+
+    fn done(&mut self, now: Instant, done: Done) {
+        match done {
+            Done::Known(result) => {
+                self.is_learning = false;
+                self.learned(now, result);
+            }
+            Done::Submitted(batch, result) => {
+                self.under_way[0] -= 1;
+                self.submitted(now, batch, result);
+            }
+            Done::Found(key, result) => {
+                self.searches -= 1;
+                self.found(now, &key, result);
+            }
+            Done::Asked(asked, result) => {
+                self.is_asking = false;
+                match result {
+                    Ok(text) => {
+                        self.reached();
+                        // The notes that were there at its end say more than the answer.
+                        self.answer = Some((asked, text));
+                        self.scan_by(now);
+                    }
+                    Err(trouble) => {
+                        self.pace.answered(now, true, true);
+                        self.failed(now, &trouble);
+                    }
+                }
+            }
+            Done::Recorded(Ok(text)) => {
+                for record in parse::records(&text) {
+                    let run = self.by_id.get(&record.id).and_then(|task| self.runs.get_mut(task));
+                    if let Some(run) = run {
+                        run.recorded(now, record.state, record.exit);
+                    }
+                }
+                self.tick_at = Some(now);
+            }
+            // The next query asks again.
+            Done::Recorded(Err(trouble)) => tracing::warn!(?trouble, "the accounting does not answer"),
+            Done::Scanned(seen, notes) => self.scanned(now, seen, &notes),
+            Done::Acted(acts, result) => self.acted(now, acts, &result),
+            Done::Settled(task, run, facts) => {
+                for fact in facts {
+                    self.send(task, run, fact);
+                }
+                if self.runs.get(&task).is_some_and(|known| known.number == run) {
+                    self.remove(task);
+                }
+            }
+            Done::Swept(true) => {}
+            Done::Swept(false) => self.sweep_at = Some(now + CONFIRMED_WITHIN),
+        }
+    }
+
+    /// Notes that the cluster has answered.
+    fn reached(&mut self) {
+        self.reach.answered();
+        for (task, run) in self.runs.iter_mut().filter(|(_, run)| run.is_unknown) {
+            run.is_unknown = false;
+            self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Known));
+        }
+    }
+
+    /// Notes that the cluster can't be asked. Nothing is decided by that.
+    fn failed(&mut self, now: Instant, trouble: &Trouble) {
+        let why = match trouble {
+            Trouble::Unreachable(why)
+            | Trouble::Unanswered(why)
+            | Trouble::Full(why)
+            | Trouble::Refused(why) => why,
+            Trouble::Gone => "it does not know its jobs",
+        };
+        if self.reach.failed(now, why) {
+            tracing::warn!(why, "a cluster can't be asked");
+        }
+        for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up && !run.is_concluded) {
+            run.is_unknown = true;
+            let fact = PlaceFact::Unknown { why: why.into() };
+            self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(fact));
+        }
+    }
+}
+
+/// Waits for a change in a watched folder; forever, if none is watched. Cancel-safe.
+async fn changed(watch: Option<&AsyncFd<Changes>>) {
+    let Some(watch) = watch else { return std::future::pending().await };
+    let Ok(mut ready) = watch.readable().await else { return std::future::pending().await };
+    while watch.get_ref().0.read_events().is_ok() {}
+    ready.clear_ready();
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,200 @@
+//! What is learned of runs: from their notes, from the cluster's answers, and from the commands that act on them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::ready::Ready;
+
+use super::Cluster;
+use crate::core::{Cause, Fact, PlaceFact, Verdict};
+use crate::exec::ready;
+use crate::exec::slurm::acts::{Act, Deed};
+use crate::exec::slurm::commands;
+use crate::exec::slurm::folder::Note;
+use crate::exec::slurm::job::JobId;
+use crate::exec::slurm::parse;
+use crate::exec::slurm::script::Noted;
+use crate::exec::slurm::trouble::Trouble;
+use crate::exec::slurm::work::{self, Settling};
+
+impl Cluster {
+    /// Takes in a look at the notes, and the answer that came before it.
+    pub(super) fn scanned(&mut self, now: Instant, seen: HashSet<String>, notes: &[Note]) {
+        for note in notes {
+            self.noted(now, note);
+        }
+        self.seen = Some(seen);
+        if std::mem::take(&mut self.scan_is_after_answer)
+            && let Some((asked, text)) = self.answer.take()
+        {
+            self.answered(now, asked, &text);
+        }
+        if self.answer.is_some() {
+            self.scan_by(now);
+        }
+    }
+
+    fn noted(&mut self, now: Instant, note: &Note) {
+        let Some(noted) = Noted::parse(&note.name) else { return };
+        let place = (Arc::from(noted.batch), noted.index);
+        let Some(task) = self.by_place.get(&place).copied() else { return };
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        let facts = run.noted(now, (noted.kind, noted.restarts), &note.text, note.at);
+        let is_ending = run.is_ending();
+        self.report(now, task, facts);
+        if is_ending {
+            self.conclude(now, task);
+            // The cluster may know why.
+            if self.runs.get(&task).is_some_and(|run| !run.is_concluded) {
+                self.pace.hurry(now);
+            }
+        }
+    }
+
+    /// Reports facts about a run, and begins or ends what depends on whether it runs.
+    fn report(&mut self, now: Instant, task: TaskId, facts: Vec<Fact>) {
+        let Some(number) = self.runs.get(&task).map(|run| run.number) else { return };
+        for fact in facts {
+            let has_started = matches!(fact, Fact::Elsewhere(PlaceFact::Started { .. }));
+            let is_requeued = matches!(fact, Fact::Elsewhere(PlaceFact::Requeued { .. }));
+            self.send(task, number, fact);
+            if has_started {
+                self.started(task);
+            }
+            if is_requeued {
+                self.readiness.remove(&task);
+                if let Some(run) = self.runs.get(&task) {
+                    run.job.set_base(self.tools.context.folder.sizes(task, run.job.spec.split));
+                }
+            }
+            self.pace.moved(now);
+        }
+    }
+
+    fn started(&mut self, task: TaskId) {
+        let Some(run) = self.runs.get(&task) else { return };
+        let (number, spec) = (run.number, Arc::clone(&run.job.spec));
+        let context = self.tools.context.clone();
+        if self.tracked.insert(task) {
+            context.outputs.track(task, number, spec.split);
+        }
+        if let Some(Ready::Line(pattern)) = spec.ready.as_deref() {
+            let files = context.folder.files(task, spec.split);
+            let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
+            // What earlier attempts have written does not count.
+            let sizes = run.job.base();
+            let watching = ready::watch_line(pattern, (files, sizes), timeout, (task, number), context);
+            self.readiness.insert(task, watching);
+        }
+    }
+
+    /// Takes in an answer to a query that began at `asked`.
+    fn answered(&mut self, now: Instant, asked: Instant, text: &str) {
+        let mut has_moved = false;
+        let mut listed: HashSet<JobId> = HashSet::with_capacity(self.by_id.len());
+        for line in parse::queue(text) {
+            let Some(task) = self.by_id.get(&line.id).copied() else { continue };
+            let Some(run) = self.runs.get_mut(&task) else { continue };
+            listed.insert(line.id);
+            let facts = run.listed(now, asked, line.state, line.reason);
+            let is_ending = run.is_ending();
+            has_moved |= !facts.is_empty() || is_ending;
+            self.report(now, task, facts);
+            if is_ending {
+                self.conclude(now, task);
+            }
+        }
+        let mut missing = Vec::new();
+        let unlisted: Vec<(JobId, TaskId)> =
+            self.by_id.iter().filter(|(id, _)| !listed.contains(id)).map(|(id, task)| (*id, *task)).collect();
+        for (id, task) in unlisted {
+            let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { continue };
+            has_moved = true;
+            if run.unlisted(asked) {
+                missing.push(id);
+                self.conclude(now, task);
+            }
+        }
+        if !missing.is_empty() && self.known.as_ref().is_some_and(|known| known.has_accounting) {
+            self.works.push(Box::pin(work::record(self.tools.clone(), commands::records(&missing))));
+        }
+        self.pace.answered(now, has_moved, !self.by_id.is_empty());
+    }
+
+    /// Ends a run if it is decided how.
+    pub(super) fn conclude(&mut self, now: Instant, task: TaskId) {
+        let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
+        let (Some(conclusion), Some(place)) = (run.conclusion(now), run.place.clone()) else { return };
+        run.is_concluded = true;
+        let (number, split) = (run.number, run.job.spec.split);
+        // If the cluster has it after all, it must not run beside another attempt.
+        if let (Verdict::Failed(Cause::Lost, _), Some(id)) = (&conclusion.verdict, run.id) {
+            self.acts.push(Act { deed: Deed::Cancel, task, run: number, id, done: None });
+        }
+        let settling = Settling {
+            place,
+            restarts: run.restarts(),
+            split,
+            is_tracked: self.tracked.contains(&task),
+            conclusion,
+        };
+        self.readiness.remove(&task);
+        self.works.push(Box::pin(work::settle(self.tools.clone(), task, number, settling)));
+    }
+
+    /// Takes in what came of orders.
+    pub(super) fn acted(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
+        self.under_way[1] -= 1;
+        let why = match result {
+            Ok(()) => None,
+            Err(Trouble::Gone) => Some("it has ended there, or runs already".to_owned()),
+            Err(Trouble::Unreachable(why) | Trouble::Unanswered(why) | Trouble::Full(why)) => {
+                Some(format!("the cluster can't be asked: {why}"))
+            }
+            Err(Trouble::Refused(why)) => Some(why.clone()),
+        };
+        match result {
+            Err(trouble @ (Trouble::Unreachable(_) | Trouble::Unanswered(_) | Trouble::Full(_))) => {
+                self.failed(now, trouble);
+            }
+            Ok(()) | Err(Trouble::Gone | Trouble::Refused(_)) => self.reached(),
+        }
+        let is_passing = self.reach.why().is_some();
+        for Act { deed, task, run: number, id, done } in acts {
+            let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
+            match (&why, run) {
+                // It is carried out as soon as that is possible.
+                (Some(_), Some(_)) if deed.ends() && is_passing => {
+                    self.acts.push(Act { deed, task, run: number, id, done });
+                }
+                (Some(why), Some(_)) if !matches!(result, Err(Trouble::Gone)) || !deed.ends() => {
+                    self.refused(task, number, why);
+                }
+                (_, Some(_) | None) => {}
+            }
+        }
+        // Whether it has worked is known as soon as the cluster says so.
+        self.pace.hurry(now);
+    }
+
+    /// Tells the dispatcher that the end of a run can't be confirmed. The cluster is still told to end it.
+    pub(super) fn give_up_on(&mut self, task: TaskId) {
+        let why = self.reach.why().map_or_else(
+            || "the cluster has not ended it yet".to_owned(),
+            |why| format!("the cluster can't be asked: {why}"),
+        );
+        let why = format!("{why}; it may still run there, and is ended once that is possible");
+        let is_wanted = |run: &&mut super::Run| run.stop.is_some() && !run.is_given_up && !run.is_concluded;
+        let Some(run) = self.runs.get_mut(&task).filter(is_wanted) else { return };
+        run.is_given_up = true;
+        let fact = if run.is_waiting() {
+            Fact::StartFailed { failure: why.into() }
+        } else {
+            Fact::GaveUp { why: why.into() }
+        };
+        let number = run.number;
+        self.send(task, number, fact);
+    }
+}

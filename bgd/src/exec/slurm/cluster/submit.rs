@@ -1,0 +1,174 @@
+//! How runs come to the cluster: together where they ask for the same, and once each even if an answer is lost.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+
+use super::Cluster;
+use crate::core::{Fact, PlaceFact};
+use crate::exec::slurm::acts::{Act, Deed};
+use crate::exec::slurm::batch::{Batch, Unsure};
+use crate::exec::slurm::job::JobId;
+use crate::exec::slurm::parse::Settings;
+use crate::exec::slurm::trouble::Trouble;
+use crate::exec::slurm::work::{self, Accepted, NotSubmitted};
+use crate::os::watch;
+
+impl Cluster {
+    /// Asks for the cluster's settings, before anything is submitted.
+    pub(super) fn learn(&mut self) {
+        if !std::mem::replace(&mut self.is_learning, true) {
+            self.works.push(Box::pin(work::learn(self.tools.clone())));
+        }
+    }
+
+    pub(super) fn learned(&mut self, now: Instant, result: Result<Settings, Trouble>) {
+        match result {
+            Ok(settings) => {
+                self.known = Some(settings);
+                self.reached();
+            }
+            // It has no commands of Slurm, or none that can be used.
+            Err(Trouble::Refused(why)) => {
+                while let Some(batch) = self.gathering.take(Some(u32::MAX)) {
+                    self.not_submitted(&batch, &why);
+                }
+            }
+            Err(trouble) => self.failed(now, &trouble),
+        }
+    }
+
+    /// Submits runs that ask for the same, at most this many.
+    pub(super) fn submit(&mut self, most: u32) {
+        let Some(batch) = self.gathering.take(Some(most)) else { return };
+        let mut jobs = Vec::with_capacity(batch.tasks.len());
+        for (index, (task, _)) in (0..).zip(&batch.tasks) {
+            if let Some(run) = self.runs.get_mut(task) {
+                run.place = Some((Arc::clone(&batch.key), index));
+                self.by_place.insert((Arc::clone(&batch.key), index), *task);
+                jobs.push((*task, Arc::clone(&run.job)));
+            }
+        }
+        self.under_way[0] += 1;
+        let watches = self.watch.is_none();
+        self.works.push(Box::pin(work::submit(self.tools.clone(), batch, jobs, watches)));
+    }
+
+    pub(super) fn submitted(&mut self, now: Instant, batch: Batch, result: Result<Accepted, NotSubmitted>) {
+        match result {
+            Ok(Accepted { job, watch: inotify }) => {
+                self.watch =
+                    inotify.and_then(|inotify| watch::changes(inotify).ok()).or_else(|| self.watch.take());
+                self.reached();
+                self.accepted(now, &batch, job);
+            }
+            Err(NotSubmitted::Unwritten(why)) => self.not_submitted(&batch, &why),
+            Err(NotSubmitted::Trouble(Trouble::Refused(why))) => {
+                self.not_submitted(&batch, &format!("the cluster refuses it: {why}"));
+            }
+            Err(NotSubmitted::Trouble(Trouble::Gone)) => {
+                self.not_submitted(
+                    &batch,
+                    "the cluster refuses it: it does not know a job that it is to follow",
+                );
+            }
+            Err(NotSubmitted::Trouble(Trouble::Unanswered(why))) => {
+                tracing::warn!(why, "it is not known whether jobs were submitted");
+                self.unsure.insert(Arc::clone(&batch.key), Unsure::new(now, batch));
+                self.failed(now, &Trouble::Unanswered(why));
+            }
+            Err(NotSubmitted::Trouble(Trouble::Full(why))) => {
+                self.reach.failed(now, &why);
+                let reason: Box<str> = format!("it takes no more jobs now: {why}").into();
+                for (task, run) in &batch.tasks {
+                    let fact = PlaceFact::Waiting { reason: reason.clone() };
+                    self.send(*task, *run, Fact::Elsewhere(fact));
+                }
+                self.again(now, &batch);
+            }
+            Err(NotSubmitted::Trouble(trouble @ Trouble::Unreachable(_))) => {
+                self.failed(now, &trouble);
+                self.again(now, &batch);
+            }
+        }
+    }
+
+    /// Iterates over the runs of a submission that are still wanted, with their indexes.
+    fn of_batch(&self, batch: &Batch) -> Vec<(u32, TaskId)> {
+        let is_run = |(task, number): (TaskId, u32)| {
+            self.runs.get(&task).is_some_and(|run| run.number == number && !run.is_concluded)
+        };
+        (0..)
+            .zip(batch.tasks.iter().copied())
+            .filter(|(_, run)| is_run(*run))
+            .map(|(index, (task, _))| (index, task))
+            .collect()
+    }
+
+    fn accepted(&mut self, now: Instant, batch: &Batch, job: u64) {
+        let is_array = batch.tasks.len() > 1;
+        for (index, task) in self.of_batch(batch) {
+            let Some(run) = self.runs.get_mut(&task) else { continue };
+            let id = JobId { job, index: is_array.then_some(index) };
+            let (number, fact) = (run.number, run.accepted(now, id));
+            self.by_id.insert(id, task);
+            let held = run.hold.take();
+            self.send(task, number, fact);
+            if let Some(held) = held {
+                self.acts.push(Act { deed: Deed::Hold(held), task, run: number, id, done: None });
+            }
+            self.tell_to_end(task);
+        }
+        self.pace.moved(now);
+        self.scan_by(now);
+    }
+
+    fn not_submitted(&mut self, batch: &Batch, why: &str) {
+        for (_, task) in self.of_batch(batch) {
+            let number = self.runs.get(&task).map_or(0, |run| run.number);
+            self.send(task, number, Fact::StartFailed { failure: why.into() });
+            self.remove(task);
+        }
+    }
+
+    /// Submits the runs of a submission again that is not there.
+    fn again(&mut self, now: Instant, batch: &Batch) {
+        for (_, task) in self.of_batch(batch) {
+            let Some(run) = self.runs.get_mut(&task) else { continue };
+            let (number, is_stopped) = (run.number, run.stop.is_some());
+            if let Some(place) = run.place.take() {
+                self.by_place.remove(&place);
+            }
+            if is_stopped {
+                let failure = "it was cancelled before it was submitted".into();
+                self.send(task, number, Fact::StartFailed { failure });
+                self.remove(task);
+            } else {
+                self.gather(now, task);
+            }
+        }
+    }
+
+    pub(super) fn found(&mut self, now: Instant, key: &Arc<str>, result: Result<Option<u64>, Trouble>) {
+        match result {
+            Ok(Some(job)) => {
+                self.reached();
+                if let Some(unsure) = self.unsure.remove(key) {
+                    self.accepted(now, &unsure.batch, job);
+                }
+            }
+            Ok(None) => {
+                self.reached();
+                let is_missing = self.unsure.get_mut(key).is_some_and(|unsure| unsure.missed(now));
+                if is_missing && let Some(unsure) = self.unsure.remove(key) {
+                    // If it comes after all, its jobs find no files and end before they begin.
+                    let (folder, key) = (Arc::clone(&self.tools.folder), Arc::clone(key));
+                    self.tools.context.workers.later(move || folder.remove_jobs(&key));
+                    self.again(now, &unsure.batch);
+                }
+            }
+            Err(trouble) => self.failed(now, &trouble),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The folder that this machine shares with the cluster's nodes: the script, the files of the tasks, their outputs, and
+//! the notes of the jobs. Everything here may block, as the folder may be on a slow or silent file server.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::Stream;
+use bgd_shared::time::Timestamp;
+
+use super::script::{JOB, NOTE_BYTES, NoteKind, Noted};
+
+/// How many notes are read at once.
+const NOTES: usize = 10_000;
+
+/// The folder of a daemon instance for one cluster.
+#[derive(Clone, Debug)]
+pub struct WorkFolder(PathBuf);
+
+/// A note of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The name of its file.
+    pub name: String,
+    /// What it says.
+    pub text: Vec<u8>,
+    /// When it was written, by the clock of the file server.
+    pub at: Option<Timestamp>,
+}
+
+impl WorkFolder {
+    /// Names the folder; nothing is created.
+    pub fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Creates it, unless it is there, with the script.
+    ///
+    /// # Errors
+    /// The system's, such as a full disk.
+    pub fn prepare(&self) -> io::Result<()> {
+        for folder in [self.notes(), self.0.join("jobs"), self.0.join("output")] {
+            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+        }
+        if !self.script().exists() {
+            write(&self.script(), JOB.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// The script of all jobs.
+    pub fn script(&self) -> PathBuf {
+        self.0.join("job.sh")
+    }
+
+    /// The folder for notes.
+    pub fn notes(&self) -> PathBuf {
+        self.0.join("notes")
+    }
+
+    /// The folder for the files of a submission.
+    pub fn jobs(&self, key: &str) -> PathBuf {
+        self.0.join("jobs").join(key)
+    }
+
+    /// Creates the folder for the files of a submission.
+    ///
+    /// # Errors
+    /// The system's, such as a full disk.
+    pub fn create_jobs(&self, key: &str) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).recursive(true).create(self.jobs(key))
+    }
+
+    /// Writes the file of a job.
+    ///
+    /// # Errors
+    /// The system's, such as a full disk.
+    pub fn write_job(&self, key: &str, index: u32, text: &[u8]) -> io::Result<()> {
+        write(&self.jobs(key).join(index.to_string()), text)
+    }
+
+    /// The file for a task's output.
+    pub fn output(&self, task: TaskId, stream: Stream) -> PathBuf {
+        let kind = match stream {
+            Stream::Stdout => "out",
+            Stream::Stderr => "err",
+        };
+        self.0.join("output").join(format!("{task}.{kind}"))
+    }
+
+    /// Creates the file for a task's output, unless an earlier run has.
+    ///
+    /// # Errors
+    /// The system's, such as a full disk.
+    pub fn create_output(&self, task: TaskId, stream: Stream) -> io::Result<PathBuf> {
+        let path = self.output(task, stream);
+        OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        Ok(path)
+    }
+
+    /// Opens a task's output once, after which its size is known here: some file systems look only then.
+    pub fn refresh(&self, task: TaskId, split: bool) {
+        let streams = [Stream::Stdout].into_iter().chain(split.then_some(Stream::Stderr));
+        for stream in streams {
+            let _ = fs::File::open(self.output(task, stream));
+        }
+    }
+
+    /// Removes a task's output.
+    pub fn remove_output(&self, task: TaskId) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            remove(&self.output(task, stream));
+        }
+    }
+
+    /// Reads the notes that are not among these, and adds them. Returns them in the order in which they were written.
+    ///
+    /// # Errors
+    /// The system's, for instance if the folder is gone.
+    pub fn scan(&self, seen: &mut HashSet<String>) -> io::Result<Vec<Note>> {
+        let mut notes = Vec::new();
+        for entry in fs::read_dir(self.notes())? {
+            let Ok(name) = entry?.file_name().into_string() else { continue };
+            if seen.contains(&name) || Noted::parse(&name).is_none() {
+                continue;
+            }
+            // It may have been removed meanwhile.
+            let Ok((text, at)) = read(&self.notes().join(&name)) else { continue };
+            seen.insert(name.clone());
+            notes.push(Note { name, text, at });
+            if notes.len() >= NOTES {
+                break;
+            }
+        }
+        notes.sort_by_cached_key(|note| {
+            Noted::parse(&note.name).map(|noted| (noted.restarts, noted.kind != NoteKind::Start))
+        });
+        Ok(notes)
+    }
+
+    /// Removes what a job needs, and what it has noted up to this restart.
+    pub fn remove_job(&self, key: &str, index: u32, restarts: u32) {
+        remove(&self.jobs(key).join(index.to_string()));
+        // Fails as long as other jobs of the submission need it.
+        let _ = fs::remove_dir(self.jobs(key));
+        for restarts in 0..=restarts {
+            for kind in NoteKind::ALL {
+                remove(&self.notes().join(Noted { batch: key, index, restarts, kind }.to_string()));
+            }
+        }
+    }
+
+    /// Removes the files of a submission. A job that needs them after that ends before it begins.
+    pub fn remove_jobs(&self, key: &str) {
+        let _ = fs::remove_dir_all(self.jobs(key));
+    }
+
+    /// Removes it with everything in it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)
+}
+
+fn read(path: &Path) -> io::Result<(Vec<u8>, Option<Timestamp>)> {
+    let file = fs::File::open(path)?;
+    let written = file.metadata()?.modified()?.duration_since(std::time::UNIX_EPOCH).ok();
+    let at = written.and_then(|at| i64::try_from(at.as_millis()).ok()).map(Timestamp::from_unix_ms);
+    let mut text = Vec::new();
+    file.take(NOTE_BYTES as u64).read_to_end(&mut text)?;
+    Ok((text, at))
+}
+
+fn remove(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "file not removed");
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r147_notes_are_read_once_and_starts_come_first() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = WorkFolder::new(home.path().join("work"));
+        folder.prepare().unwrap();
+        for name in ["k.0.0.exit", "k.0.0.start", ".k.0.0", "other"] {
+            fs::write(folder.notes().join(name), "x").unwrap();
+        }
+        let mut seen = HashSet::new();
+        let names = |notes: Vec<Note>| notes.into_iter().map(|note| note.name).collect::<Vec<_>>();
+        assert_eq!(names(folder.scan(&mut seen).unwrap()), ["k.0.0.start", "k.0.0.exit"]);
+        assert!(folder.scan(&mut seen).unwrap().is_empty());
+        folder.remove_job("k", 0, 0);
+        assert_eq!(fs::read_dir(folder.notes()).unwrap().count(), 2);
+        folder.remove().unwrap();
+        folder.remove().unwrap();
+    }
+}

@@ -1,0 +1,62 @@
+//! Whether the cluster can be asked, and when that is tried again. Pure.
+
+use std::time::{Duration, Instant};
+
+/// The pauses between attempts: the first one, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// Whether the cluster can be asked.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    broken: Option<(Instant, Box<str>)>,
+    pause: Duration,
+}
+
+impl Reach {
+    /// Whether a command may be tried now.
+    pub fn is_open(&self, now: Instant) -> bool {
+        self.broken.as_ref().is_none_or(|(until, _)| *until <= now)
+    }
+
+    /// When a command may be tried again; `None` if one may be tried now.
+    pub fn until(&self) -> Option<Instant> {
+        self.broken.as_ref().map(|(until, _)| *until)
+    }
+
+    /// Why the cluster can't be asked.
+    pub fn why(&self) -> Option<&str> {
+        self.broken.as_ref().map(|(_, why)| &**why)
+    }
+
+    /// Notes that a command found it out of reach. Returns whether that is new, or for another reason.
+    pub fn failed(&mut self, now: Instant, why: &str) -> bool {
+        self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
+        let is_new = self.why() != Some(why);
+        self.broken = Some((now + self.pause, why.into()));
+        is_new
+    }
+
+    /// Notes that it has answered. Returns whether it could not be asked before.
+    pub fn answered(&mut self) -> bool {
+        self.pause = Duration::ZERO;
+        self.broken.take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r151_attempts_become_rarer_until_there_is_an_answer() {
+        let (mut reach, now) = (Reach::default(), Instant::now());
+        assert!(reach.is_open(now));
+        assert!(reach.failed(now, "down") && !reach.failed(now, "down") && reach.failed(now, "silent"));
+        assert!(!reach.is_open(now) && reach.is_open(now + Duration::from_secs(4)));
+        for _ in 0..9 {
+            reach.failed(now, "down");
+        }
+        assert_eq!(reach.until(), Some(now + PAUSES[1]));
+        assert!(reach.answered() && !reach.answered() && reach.is_open(now));
+    }
+}

@@ -1,0 +1,394 @@
+//! One run on a cluster: what its job has noted, what the cluster says of it, and what follows from both. Pure: it runs
+//! no command and reads no file.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bgd_shared::task::Exit;
+use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
+
+use super::job::JobId;
+use super::parse::ScriptExit;
+use super::script::{NoteKind, NotedExit};
+use super::states::{self, End, Standing};
+use crate::core::{Cause, Conclusion, Fact, PlaceFact, RunPlace, Spec, Verdict};
+
+/// How long the cluster's own cause is waited for after a job has noted an exit that the cluster may explain.
+const CAUSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The same while the cluster cleans up after a job that got a signal: it may be put back into the queue.
+const REQUEUE_WITHIN: Duration = Duration::from_mins(1);
+
+/// How long the note of a job that has ended is waited for: file servers show files with a delay.
+const NOTE_WITHIN: Duration = Duration::from_secs(3);
+
+/// How many answers in a row must not know a job before that is believed.
+const MISSING: u32 = 2;
+
+/// What a run runs.
+#[derive(Debug)]
+pub struct Job {
+    /// The task's specification.
+    pub spec: Arc<Spec>,
+    /// Its environment.
+    pub env: Arc<Env>,
+    /// What it is told about its place among other tasks.
+    pub place: Box<RunPlace>,
+    /// Where its output begins in each of its files, in bytes.
+    base: [AtomicU64; 2],
+}
+
+impl Job {
+    /// Describes what a run runs.
+    pub fn new(spec: Arc<Spec>, env: Arc<Env>, place: Box<RunPlace>) -> Self {
+        Self { spec, env, place, base: Default::default() }
+    }
+
+    /// Notes the sizes of its output files before it starts.
+    pub fn set_base(&self, sizes: [u64; 2]) {
+        for (base, size) in self.base.iter().zip(sizes) {
+            base.store(size, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns where its output begins.
+    pub fn base(&self) -> [u64; 2] {
+        self.base.each_ref().map(|base| base.load(Ordering::Relaxed))
+    }
+}
+
+/// A run on a cluster.
+#[derive(Debug)]
+pub struct Run {
+    /// Its number.
+    pub number: u32,
+    /// What it runs.
+    pub job: Arc<Job>,
+    /// The key of its submission, and its index there, once it is being submitted.
+    pub place: Option<(Arc<str>, u32)>,
+    /// Its id there, once known.
+    pub id: Option<JobId>,
+    /// The signal that is to end it, if it is.
+    pub stop: Option<i32>,
+    /// The signal that the cluster was told.
+    pub told: Option<i32>,
+    /// Whether it is to be held, if that could not be told yet.
+    pub hold: Option<bool>,
+    /// Nobody here waits for its end any more: it is only ended there.
+    pub is_given_up: bool,
+    /// Whether the dispatcher believes that the cluster can't be asked.
+    pub is_unknown: bool,
+    /// Whether its end is being reported.
+    pub is_concluded: bool,
+    /// When it got its id.
+    accepted: Option<Instant>,
+    /// Since when it runs.
+    running: Option<Instant>,
+    /// How often it was put back into the queue.
+    restarts: u32,
+    noted: Option<NotedEnd>,
+    ended: Option<Ended>,
+    /// Where the cluster last said that it stands.
+    standing: Option<Standing>,
+    /// The last answer of the cluster about it.
+    answered: Option<Instant>,
+    reason: Option<Box<str>>,
+    missing: u32,
+    preempted: u32,
+}
+
+/// What a job has noted at its end.
+#[derive(Debug)]
+struct NotedEnd {
+    end: Result<NotedExit, Box<str>>,
+    at: Option<Timestamp>,
+    seen: Instant,
+}
+
+/// How the cluster says that a job has ended.
+#[derive(Debug)]
+struct Ended {
+    end: End,
+    reason: Box<str>,
+    exit: Option<Exit>,
+    seen: Instant,
+}
+
+impl Run {
+    /// Creates a run that was not submitted yet.
+    pub fn new(number: u32, job: Job) -> Self {
+        Self {
+            number,
+            job: Arc::new(job),
+            place: None,
+            id: None,
+            stop: None,
+            told: None,
+            hold: None,
+            is_given_up: false,
+            is_unknown: false,
+            is_concluded: false,
+            accepted: None,
+            running: None,
+            restarts: 0,
+            noted: None,
+            ended: None,
+            standing: None,
+            answered: None,
+            reason: None,
+            missing: 0,
+            preempted: 0,
+        }
+    }
+
+    /// Whether it is not known to run there.
+    pub const fn is_waiting(&self) -> bool {
+        self.running.is_none()
+    }
+
+    /// Whether it has ended there, in somebody's eyes.
+    pub const fn is_ending(&self) -> bool {
+        self.noted.is_some() || self.ended.is_some() || self.missing > 0
+    }
+
+    /// How often it was put back into the queue.
+    pub const fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// Takes in that the cluster has accepted it.
+    pub fn accepted(&mut self, now: Instant, id: JobId) -> Fact {
+        (self.id, self.accepted) = (Some(id), Some(now));
+        Fact::Elsewhere(PlaceFact::Accepted { id: id.to_string().into() })
+    }
+
+    /// Takes in a note. Returns the facts that follow.
+    pub fn noted(
+        &mut self,
+        now: Instant,
+        (kind, restarts): (NoteKind, u32),
+        text: &[u8],
+        at: Option<Timestamp>,
+    ) -> Vec<Fact> {
+        if restarts < self.restarts {
+            return Vec::new();
+        }
+        let mut facts = Vec::new();
+        if restarts > self.restarts && self.running.is_some() {
+            facts.push(self.requeue("it was put back into the queue"));
+        }
+        self.restarts = restarts;
+        let words = || String::from_utf8_lossy(text).trim().into();
+        let end = match kind {
+            NoteKind::Start => None,
+            NoteKind::Exit => Some(
+                NotedExit::parse(text)
+                    .ok_or_else(|| format!("its job noted no exit, but {:?}", words()).into()),
+            ),
+            NoteKind::Fail => Some(Err(words())),
+        };
+        facts.extend(self.start(now, if end.is_none() { at } else { None }));
+        self.noted = end.map(|end| NotedEnd { end, at, seen: now });
+        facts
+    }
+
+    fn start(&mut self, now: Instant, at: Option<Timestamp>) -> Option<Fact> {
+        let was_running = self.running.is_some();
+        self.running.get_or_insert(now);
+        (self.reason, self.missing) = (None, 0);
+        (!was_running).then_some(Fact::Elsewhere(PlaceFact::Started { at }))
+    }
+
+    /// Takes in that it is in the queue again.
+    fn requeue(&mut self, reason: &str) -> Fact {
+        (self.running, self.noted, self.ended) = (None, None, None);
+        (self.preempted, self.standing) = (0, None);
+        self.restarts = self.restarts.saturating_add(1);
+        self.reason = Some(reason.into());
+        Fact::Elsewhere(PlaceFact::Requeued { reason: reason.into() })
+    }
+
+    /// Takes in an answer of the cluster to a query that began at `asked`. All notes that were there at its end were
+    /// taken in before. Returns the facts that follow.
+    pub fn listed(&mut self, now: Instant, asked: Instant, state: &str, reason: &str) -> Vec<Fact> {
+        let (standing, mut facts) = (states::standing(state), Vec::new());
+        self.missing = 0;
+        self.answered = Some(asked);
+        self.standing = Some(standing.clone());
+        match standing {
+            Standing::Waiting => {
+                // A start that was noted after the question says more than the answer.
+                if self.running.is_some_and(|since| since < asked) {
+                    facts.push(self.requeue(reason));
+                } else if self.running.is_none() && self.reason.as_deref() != Some(reason) {
+                    self.reason = Some(reason.into());
+                    facts.push(Fact::Elsewhere(PlaceFact::Waiting { reason: reason.into() }));
+                }
+            }
+            Standing::Running | Standing::Stopped | Standing::Unknown => facts.extend(self.start(now, None)),
+            Standing::Leaving => {
+                let end = states::end_by_reason(reason).filter(|_| self.noted.is_some());
+                if let Some(end) = end {
+                    self.end(now, end, reason, None);
+                }
+            }
+            Standing::Preempted => self.preempted = self.preempted.saturating_add(1),
+            Standing::Ended(end) => self.end(now, end, reason, None),
+        }
+        facts
+    }
+
+    /// Takes in what the accounting has of it.
+    pub fn recorded(&mut self, now: Instant, state: &str, exit: Option<ScriptExit>) {
+        if let Standing::Ended(end) = states::standing(state) {
+            let exit = exit.map(|exit| match exit.signal {
+                0 => Exit::Code(exit.code),
+                signal => Exit::Signal(signal),
+            });
+            self.end(now, end, "", exit);
+        }
+    }
+
+    fn end(&mut self, now: Instant, end: End, reason: &str, exit: Option<Exit>) {
+        self.ended.get_or_insert_with(|| Ended { end, reason: reason.into(), exit, seen: now });
+    }
+
+    /// Takes in that an answer to a query that began at `asked` does not have it. Returns whether that says something.
+    pub fn unlisted(&mut self, asked: Instant) -> bool {
+        let says_something = self.ended.is_none() && self.accepted.is_some_and(|since| since < asked);
+        if says_something {
+            self.missing = self.missing.saturating_add(1);
+            self.answered = Some(asked);
+        }
+        says_something
+    }
+
+    /// Returns how it has ended, if that is decided by now.
+    pub fn conclusion(&self, now: Instant) -> Option<Conclusion> {
+        let decided = |exit: Option<&Exit>, verdict| {
+            let at = self.noted.as_ref().and_then(|noted| noted.at);
+            Some(Conclusion { exit: exit.cloned(), verdict, at })
+        };
+        if let Some(noted) = &self.noted {
+            let exit = match &noted.end {
+                Ok(exit) => exit,
+                Err(why) => return decided(None, Verdict::Failed(Cause::Other, why.clone())),
+            };
+            if self.stop.is_some() || !exit.is_explained_by_cluster() || self.missing > 0 {
+                return decided(Some(&exit.exit), Verdict::ByExit);
+            }
+            if let Some(Ended { end, reason, .. }) = &self.ended {
+                return decided(Some(&exit.exit), states::verdict(*end, reason, Some(&exit.exit)));
+            }
+            let is_leaving = self.standing == Some(Standing::Leaving);
+            let wait = if exit.is_signalled && is_leaving { REQUEUE_WITHIN } else { CAUSE_WITHIN };
+            let is_asked = self.answered.is_some_and(|asked| asked >= noted.seen);
+            return if is_asked && now >= noted.seen + wait {
+                decided(Some(&exit.exit), Verdict::ByExit)
+            } else {
+                None
+            };
+        }
+        if let Some(Ended { end, reason, exit, seen }) = &self.ended {
+            let is_clear = self.stop.is_some() || self.running.is_none() && *end == End::Cancelled;
+            if is_clear || now >= *seen + NOTE_WITHIN {
+                let known = exit.as_ref().filter(|exit| **exit != Exit::Code(0));
+                return decided(known, states::verdict(*end, reason, known));
+            }
+            return None;
+        }
+        self.without_a_trace()
+    }
+
+    /// Returns how it has ended if the cluster no longer knows it and it noted nothing.
+    fn without_a_trace(&self) -> Option<Conclusion> {
+        let decided = |verdict| Some(Conclusion { exit: None, verdict, at: None });
+        if self.stop.is_some() && (self.missing > 0 || self.preempted > 0) {
+            return decided(Verdict::Cancelled);
+        }
+        if self.missing >= MISSING {
+            // A controller keeps nothing of an element that was cancelled before it started.
+            if self.is_waiting() && self.id.is_some_and(|id| id.index.is_some()) {
+                return decided(Verdict::Cancelled);
+            }
+            let why = "lost by the cluster: it no longer knows the job, and the job noted no exit";
+            return decided(Verdict::Failed(Cause::Lost, why.into()));
+        }
+        if self.preempted >= MISSING {
+            let why = "the cluster ended it in favour of another job (PREEMPTED)";
+            return decided(Verdict::Failed(Cause::Other, why.into()));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> (Run, Instant) {
+        let env = Arc::new(Vec::new().into_iter().collect());
+        let place = RunPlace { slots: [].into(), group: None, attempt: None, after: [].into() };
+        let job = Job::new(Arc::new(Spec::of_daemon()), env, Box::new(place));
+        let (mut run, now) = (Run::new(1, job), Instant::now());
+        run.accepted(now, JobId::parse("6_3").unwrap());
+        (run, now + Duration::from_secs(1))
+    }
+
+    const START: (NoteKind, u32) = (NoteKind::Start, 0);
+    const EXIT: (NoteKind, u32) = (NoteKind::Exit, 0);
+
+    fn second(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn r147_an_exit_of_0_is_final_and_others_wait_for_the_cause() {
+        let (mut run, now) = run();
+        assert_eq!(run.noted(now, START, b"n1 7\n", None).len(), 1);
+        run.noted(now, EXIT, b"0 0\n", None);
+        assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
+        let (mut run, now) = self::run();
+        run.noted(now, START, b"n1 7\n", None);
+        run.noted(now, EXIT, b"143 15\n", None);
+        assert_eq!(run.conclusion(now + second(99)), None, "the cluster was not asked");
+        run.listed(now, now + second(1), "TIMEOUT", "TimeLimit");
+        let verdict = run.conclusion(now + second(1)).unwrap().verdict;
+        assert!(matches!(verdict, Verdict::Failed(Cause::Timeout, _)), "{verdict:?}");
+    }
+
+    #[test]
+    fn r148_a_requeued_job_waits_again_and_its_old_notes_say_nothing() {
+        let (mut run, now) = run();
+        run.noted(now, START, b"n1 7\n", None);
+        // The answer is older than the start.
+        assert!(run.listed(now, now, "PENDING", "Resources").is_empty());
+        run.noted(now, EXIT, b"143 15\n", None);
+        run.listed(now, now + second(1), "COMPLETING", "None");
+        assert_eq!(run.conclusion(now + second(20)), None);
+        let facts = run.listed(now, now + second(2), "PENDING", "BeginTime");
+        assert!(matches!(&facts[..], [Fact::Elsewhere(PlaceFact::Requeued { .. })]), "{facts:?}");
+        assert!(run.noted(now, EXIT, b"143 15\n", None).is_empty());
+        assert_eq!(run.conclusion(now + second(99)), None);
+        run.noted(now, (NoteKind::Start, 1), b"n1 7\n", None);
+        run.noted(now, (NoteKind::Exit, 1), b"0 0\n", None);
+        assert_eq!(run.conclusion(now).unwrap().exit, Some(Exit::Code(0)));
+    }
+
+    #[test]
+    fn r147_what_vanishes_was_cancelled_or_is_lost() {
+        let (mut run, now) = run();
+        assert!(!run.unlisted(now.checked_sub(second(2)).unwrap()), "the question was older than the job");
+        assert!(run.unlisted(now) && run.conclusion(now).is_none());
+        run.unlisted(now + second(1));
+        assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::Cancelled);
+        let (mut run, now) = self::run();
+        run.noted(now, START, b"n1 7\n", None);
+        run.unlisted(now);
+        run.unlisted(now + second(1));
+        let verdict = run.conclusion(now).unwrap().verdict;
+        assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
+    }
+}

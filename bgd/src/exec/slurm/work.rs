@@ -1,0 +1,300 @@
+//! What a cluster's owner has done for it meanwhile: files written and read by workers, commands run. Each piece ends
+//! with a [`Done`] and touches no state.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::Stream;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use super::acts::{self, Act};
+use super::batch::Batch;
+use super::commands::{self, Submission, Words};
+use super::folder::{Note, WorkFolder};
+use super::origin::Origin;
+use super::parse::{self, Settings};
+use super::program::Programs;
+use super::run::Job;
+use super::script::{self, Command};
+use super::trouble::Trouble;
+use crate::core::{Conclusion, Fact, PlaceFact, Work};
+use crate::exec::context::Context;
+use crate::exec::members::{INSTANCE_MARK, TASK_MARK};
+use crate::exec::place;
+
+/// What all work needs.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// Runs commands.
+    pub programs: Programs,
+    /// The folder that is shared with the cluster.
+    pub folder: Arc<WorkFolder>,
+    /// How this daemon is known there.
+    pub origin: Arc<Origin>,
+    /// Workers and the output folder.
+    pub context: Context,
+}
+
+/// What came of a piece of work.
+#[derive(Debug)]
+pub enum Done {
+    /// The cluster's settings.
+    Known(Result<Settings, Trouble>),
+    /// A submission.
+    Submitted(Batch, Result<Accepted, NotSubmitted>),
+    /// A search for a submission, by its key.
+    Found(Arc<str>, Result<Option<u64>, Trouble>),
+    /// A query for all jobs, which began then.
+    Asked(Instant, Result<String, Trouble>),
+    /// A query for the accounting's records.
+    Recorded(Result<String, Trouble>),
+    /// A look at the notes: all names that were seen, and the new notes.
+    Scanned(HashSet<String>, Vec<Note>),
+    /// Orders that were carried out.
+    Acted(Vec<Act>, Result<(), Trouble>),
+    /// All that is left to report of a run.
+    Settled(TaskId, u32, Vec<Fact>),
+    /// A search for what earlier daemons have left; `false` if it must be repeated.
+    Swept(bool),
+}
+
+/// A submission that the cluster has accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The number of the job or of the array.
+    pub job: u64,
+    /// Reports new notes, if that was asked for and the system can.
+    pub watch: Option<Inotify>,
+}
+
+/// Why there is no job.
+#[derive(Debug)]
+pub enum NotSubmitted {
+    /// The files could not be written.
+    Unwritten(String),
+    /// The cluster did not take it.
+    Trouble(Trouble),
+}
+
+/// Submits runs. With `watches`, also sets up a watch for notes.
+pub async fn submit(tools: Tools, batch: Batch, jobs: Vec<(TaskId, Arc<Job>)>, watches: bool) -> Done {
+    let result = try_submit(&tools, &batch, jobs, watches).await;
+    if !matches!(&result, Ok(_) | Err(NotSubmitted::Trouble(Trouble::Unanswered(_)))) {
+        let (folder, key) = (Arc::clone(&tools.folder), Arc::clone(&batch.key));
+        tools.context.workers.later(move || folder.remove_jobs(&key));
+    }
+    Done::Submitted(batch, result)
+}
+
+async fn try_submit(
+    tools: &Tools,
+    batch: &Batch,
+    jobs: Vec<(TaskId, Arc<Job>)>,
+    watches: bool,
+) -> Result<Accepted, NotSubmitted> {
+    let (owned, key) = (tools.clone(), Arc::clone(&batch.key));
+    let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+    let written = tools.context.workers.run(move || {
+        let written = write(&owned, &key, &jobs);
+        written.map(|()| if watches { watch(&owned.folder) } else { None })
+    });
+    let watch = match written.await {
+        Some(Ok(watch)) => watch,
+        Some(Err(error)) => {
+            let folder = tools.folder.path().display();
+            return Err(NotSubmitted::Unwritten(format!("cannot write its files to {folder}: {error}")));
+        }
+        None => return Err(NotSubmitted::Unwritten("the daemon is ending".to_owned())),
+    };
+    let folder = &tools.folder;
+    let submission = Submission {
+        resources: &batch.wish.resources,
+        time_limit_ms: batch.wish.time_limit_ms,
+        name: &tools.origin.job_name,
+        key: &batch.key,
+        elements: (count > 1).then_some(count),
+        dependency: None,
+        is_held: false,
+        nice: 0,
+        script: &folder.script(),
+        files: &folder.jobs(&batch.key),
+        notes: &folder.notes(),
+    };
+    let answer = tools.programs.run(commands::submit(&submission)).await.map_err(NotSubmitted::Trouble)?;
+    let job = parse::submitted(&answer).ok_or_else(|| {
+        NotSubmitted::Trouble(Trouble::Unanswered("sbatch printed no number of a job".to_owned()))
+    })?;
+    Ok(Accepted { job, watch })
+}
+
+/// Writes what the jobs of a submission need.
+fn write(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> io::Result<()> {
+    let Tools { folder, origin, context, .. } = tools;
+    // Before anything is there that would have to be ended.
+    origin.remember(folder.path())?;
+    folder.prepare()?;
+    folder.create_jobs(key)?;
+    for (index, (task, job)) in (0..).zip(jobs) {
+        let output = folder.create_output(*task, Stream::Stdout)?;
+        context.folder.link(*task, Stream::Stdout, &output)?;
+        let errors = if job.spec.split {
+            let errors = folder.create_output(*task, Stream::Stderr)?;
+            context.folder.link(*task, Stream::Stderr, &errors)?;
+            Some(errors)
+        } else {
+            None
+        };
+        job.set_base(context.folder.sizes(*task, job.spec.split));
+        let bytes = |path: &std::path::PathBuf| path.as_os_str().as_encoded_bytes().to_vec();
+        let text = file_of(job, context, &bytes(&output), errors.as_ref().map(bytes).as_deref());
+        folder.write_job(key, index, &text)?;
+    }
+    Ok(())
+}
+
+/// Returns the text of a job's file.
+fn file_of(job: &Job, context: &Context, output: &[u8], errors: Option<&[u8]>) -> Vec<u8> {
+    let argv: Vec<&[u8]> = match &job.spec.work {
+        Work::Argv(argv) => argv.iter().map(bgd_shared::text::OsText::as_bytes).collect(),
+        Work::Shell(line) => vec![b"/bin/sh", b"-c", b"--", line.as_bytes()],
+        Work::Agent(_) => Vec::new(),
+    };
+    let own = place::variables(&job.place, &context.folder);
+    let own = own.iter().filter_map(|variable| {
+        let (name, value) = variable.to_str().ok()?.split_once('=')?;
+        Some((name, value.as_bytes()))
+    });
+    let is_ours = |name: &str| [TASK_MARK, INSTANCE_MARK].contains(&name) || place::is_variable(name);
+    let given = job.env.0.iter().filter(|(name, _)| !is_ours(name));
+    let env = given.map(|(name, value)| (&**name, value.as_bytes())).chain(own).collect();
+    let (folder, umask) = (job.spec.cwd.as_bytes(), job.spec.umask);
+    script::file(&Command { argv, env, folder, output, errors, umask })
+}
+
+/// Watches for notes that are written on this machine.
+fn watch(folder: &WorkFolder) -> Option<Inotify> {
+    let watch = || {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        inotify.add_watch(&folder.notes(), AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR)?;
+        Ok::<_, nix::Error>(inotify)
+    };
+    watch().inspect_err(|error| tracing::debug!(%error, "notes are looked for every second")).ok()
+}
+
+/// Asks for the cluster's settings.
+///
+/// # Errors
+/// It can't be asked.
+pub async fn settings(programs: &Programs) -> Result<Settings, Trouble> {
+    programs.run(commands::settings()).await.map(|text| parse::settings(&text))
+}
+
+/// Asks for the cluster's settings, before the first submission.
+pub async fn learn(tools: Tools) -> Done {
+    Done::Known(settings(&tools.programs).await)
+}
+
+/// Looks for a submission whose answer was lost.
+pub async fn find(tools: Tools, key: Arc<str>) -> Done {
+    let answer = tools.programs.run(commands::keys(&tools.origin.job_name)).await;
+    let found = answer.map(|text| {
+        let mut jobs = parse::keys(&text);
+        jobs.find(|(_, other)| **other == *key).map(|(id, _)| id.job)
+    });
+    Done::Found(key, found)
+}
+
+/// Asks for all jobs.
+pub async fn ask(tools: Tools) -> Done {
+    let asked = Instant::now();
+    Done::Asked(asked, tools.programs.run(commands::queue(&[&tools.origin.job_name])).await)
+}
+
+/// Looks for new notes.
+pub async fn scan(tools: Tools, mut seen: HashSet<String>) -> Done {
+    let folder = Arc::clone(&tools.folder);
+    let scanned = tools.context.workers.run(move || (folder.scan(&mut seen), seen));
+    match scanned.await {
+        Some((Ok(notes), seen)) => Done::Scanned(seen, notes),
+        Some((Err(error), seen)) => {
+            tracing::warn!(folder = %tools.folder.path().display(), %error, "notes of jobs not read");
+            Done::Scanned(seen, Vec::new())
+        }
+        None => Done::Scanned(HashSet::new(), Vec::new()),
+    }
+}
+
+/// Carries out orders of one kind.
+pub async fn act(tools: Tools, acts: Vec<Act>) -> Done {
+    let mut result = Ok(());
+    for command in acts::commands(&acts) {
+        match tools.programs.run(command).await {
+            Ok(_) => {}
+            // Some of several may have ended meanwhile.
+            Err(Trouble::Gone) if acts.len() > 1 => {}
+            Err(trouble) => result = Err(trouble),
+        }
+    }
+    Done::Acted(acts, result)
+}
+
+/// Runs a query whose answer is read later.
+pub async fn record(tools: Tools, query: Words) -> Done {
+    Done::Recorded(tools.programs.run(query).await)
+}
+
+/// Looks at a run's output for the last time, and removes what only the job has needed.
+pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done {
+    let Settling { place: (key, index), restarts, split, is_tracked, conclusion } = job;
+    let Tools { folder, context, .. } = &tools;
+    let folder = Arc::clone(folder);
+    let cleaned = context.workers.run(move || {
+        folder.refresh(task, split);
+        folder.remove_job(&key, index, restarts);
+    });
+    let _ = cleaned.await;
+    if !is_tracked {
+        context.outputs.track(task, run, split);
+    }
+    let output = context.outputs.settle(task, false).await;
+    let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
+    Done::Settled(task, run, output.into_iter().chain([end]).collect())
+}
+
+/// What the last look at a run needs.
+#[derive(Debug)]
+pub struct Settling {
+    /// Its submission, and its index there.
+    pub place: (Arc<str>, u32),
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Whether it has two output files.
+    pub split: bool,
+    /// Whether its output is followed.
+    pub is_tracked: bool,
+    /// How it has ended.
+    pub conclusion: Conclusion,
+}
+
+/// Ends what earlier daemons have left on the cluster.
+pub async fn sweep(tools: Tools) -> Done {
+    let origin = Arc::clone(&tools.origin);
+    let left = tools.context.workers.run(move || origin.earlier()).await.unwrap_or_default();
+    let mut is_done = true;
+    for earlier in left {
+        tracing::info!(jobs = earlier.job_name, "jobs of an earlier daemon are cancelled");
+        match tools.programs.run(commands::cancel_all(&earlier.job_name)).await {
+            Ok(_) | Err(Trouble::Gone) => {
+                let _ = tools.context.workers.run(move || earlier.forget()).await;
+            }
+            Err(trouble) => {
+                tracing::warn!(?trouble, "jobs of an earlier daemon not cancelled, which is tried again");
+                is_done = false;
+            }
+        }
+    }
+    Done::Swept(is_done)
+}

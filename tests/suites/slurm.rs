@@ -1,0 +1,432 @@
+//! Tasks that a Slurm cluster runs: `submit --on`, with real clusters.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::CancelReason;
+use bgd_tests::shared::request::{ListParams, Stream, TaskList};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::slurm::{Builder, Cluster};
+use bgd_tests::{Outcome, TestDaemon, wait};
+use nix::sys::signal::Signal;
+
+/// A daemon that knows a cluster as the executor `hpc`. The daemon ends first.
+struct Site {
+    daemon: TestDaemon,
+    cluster: Cluster,
+}
+
+impl Site {
+    #[track_caller]
+    fn start() -> Self {
+        Self::of(Builder::default(), "")
+    }
+
+    #[track_caller]
+    fn of(builder: Builder, keys: &str) -> Self {
+        let cluster = builder.start();
+        let config = format!(
+            "[executors.hpc]\ntype = \"slurm\"\nwork_folder = \"{}\"\n{keys}\n[executors.hpc.env]\nPATH = \"{}:/usr/bin:/bin\"\n",
+            cluster.work().display(),
+            cluster.programs().path().display(),
+        );
+        Self { daemon: TestDaemon::builder().config(config).start(), cluster }
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> Outcome {
+        self.daemon.run(args)
+    }
+
+    /// Submits a shell command line for the cluster, with these options.
+    #[track_caller]
+    fn submit(&self, options: &[&str], line: &str) -> TaskId {
+        self.run(&[&["submit", "--on", "hpc"], options, &["--shell", line]].concat()).word()
+    }
+
+    #[track_caller]
+    fn ended(&self, id: TaskId) -> Task {
+        self.daemon.block(&[id]).remove(0)
+    }
+
+    #[track_caller]
+    fn until(&self, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
+        wait::poll_until(what, || Some(self.daemon.task(id)).filter(&is_so))
+    }
+
+    /// Waits until the task runs, and returns the id of its job.
+    #[track_caller]
+    fn running(&self, id: TaskId) -> String {
+        self.until(id, "it runs", |task| task.status == Status::Running);
+        self.job(id)
+    }
+
+    /// Waits until the cluster has accepted the task, and returns the id of its job.
+    #[track_caller]
+    fn job(&self, id: TaskId) -> String {
+        wait::poll_until("an id there", || self.daemon.task(id).elsewhere.and_then(|there| there.id))
+    }
+
+    fn output(&self, id: TaskId) -> String {
+        String::from_utf8(self.daemon.output(id)).unwrap()
+    }
+
+    /// The folders in the work folder: one for each daemon instance.
+    fn folders(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.cluster.work()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+/// Why the task is not known, if it is not.
+fn unknown(task: &Task) -> Option<&str> {
+    task.elsewhere.as_ref()?.unknown_because.as_deref()
+}
+
+#[test]
+fn r146_a_job_gets_what_the_task_says_as_root() {
+    let site = Site::start();
+    let folder = site.daemon.home().join("it's here");
+    fs::create_dir(&folder).unwrap();
+    let line = "pwd; umask; echo \"$NEW\" \"${BGD_INSTANCE-none}\" \"${BGD_BRIDGE_ID-none}\" $BGD_GROUP; echo late >&2; exit 3";
+    let cwd = folder.to_str().unwrap();
+    let id = site.submit(&["--env", "NEW=x  'y", "--cwd", cwd, "--split"], line);
+    let task = site.ended(id);
+    let mask = Outcome::of(std::process::Command::new("sh").args(["-c", "umask"])).stdout_text();
+    assert_eq!(
+        String::from_utf8(site.daemon.stream(id, Stream::Stdout)).unwrap(),
+        format!("{cwd}\n{}\nx  'y none none hpc\n", mask.trim())
+    );
+    assert_eq!(site.daemon.stream(id, Stream::Stderr), b"late\n");
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(3))));
+    assert!(task.started_at.is_some() && task.on.as_deref() == Some("hpc"));
+    let argv: TaskId =
+        site.run(&["submit", "--on", "hpc", "--", "printf", "%s|", "a b", "", "'\"$HOME\n"]).word();
+    assert_eq!(site.ended(argv).status, Status::Completed);
+    assert_eq!(site.output(argv), "a b||'\"$HOME\n|");
+    // What it has left goes with it.
+    let files = || fs::read_dir(site.folders()[0].join("output")).unwrap().count();
+    assert_eq!(files(), 3);
+    site.run(&["clear", "--all-sessions"]).success();
+    wait::poll_until("its files are removed", || (files() == 0).then_some(()));
+    for name in ["notes", "jobs"] {
+        let left: Vec<_> =
+            fs::read_dir(site.folders()[0].join(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn r146_resources_reach_the_cluster_as_root() {
+    let site = Site::of(
+        Builder::default(),
+        "partition = \"other\"\ncpus = 2\ntime = \"10m\"\noptions = [\"--nice=3\"]",
+    );
+    let id = site.submit(&["--memory", "64M"], "sleep 1000");
+    let job = site.running(id);
+    let field = |job: &str, name| site.cluster.field(job, name).unwrap();
+    let fields = ["Partition", "NumCPUs", "MinMemoryNode", "TimeLimit", "Nice"].map(|name| field(&job, name));
+    assert_eq!(fields, ["other", "2", "64M", "00:10:00", "3"]);
+    let id = site.submit(
+        &["--partition", "main", "--cpus", "3", "--time-limit", "2h", "--option=--nice=5"],
+        "sleep 1000",
+    );
+    let job = site.running(id);
+    let fields = ["Partition", "NumCPUs", "TimeLimit", "Nice"].map(|name| field(&job, name));
+    assert_eq!(fields, ["main", "3", "02:00:00", "5"]);
+}
+
+#[test]
+fn r146_refusals_are_told_with_what_to_do_as_root() {
+    let site = Site::start();
+    let failure = |options: &[&str]| {
+        let id = site.submit(options, "true");
+        let task = site.ended(id);
+        assert_eq!(task.failure.unwrap().kind, FailureKind::Spawn);
+        task.error.unwrap()
+    };
+    let text = failure(&["--partition", "moon"]);
+    assert!(text.contains("invalid partition") && text.contains("sinfo"), "{text}");
+    site.cluster.programs().before("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified' >&2; exit 1");
+    let text = failure(&["--account", "nobody"]);
+    assert!(text.contains("Invalid account") && text.contains("sacctmgr"), "{text}");
+    site.cluster.programs().restore("sbatch");
+    for (args, word) in [
+        (&["--pty", "--", "true"][..], "a terminal"),
+        (&["--stdin-pipe", "--", "true"], "open standard input"),
+        (&["--ready", "tcp:1", "--", "true"], "line:REGEX"),
+    ] {
+        let refused = site.run(&[&["submit", "--on", "hpc"], args].concat()).expect_code(2);
+        assert!(refused.stderr.contains(word), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn r146_a_check_says_whether_it_works_as_root() {
+    let site = Site::start();
+    let checked = site.run(&["executors", "--check", "hpc"]).success().stdout_text();
+    assert!(checked.starts_with("hpc\tslurm\t-\t0\t0\tworks\t"), "{checked}");
+    site.cluster.programs().before(
+        "scontrol",
+        "echo 'slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+    );
+    let fails = site.run(&["executors", "--check"]).expect_code(69).stdout_text();
+    assert!(fails.contains("\tfails: ") && fails.contains("Unable to contact"), "{fails}");
+    // One without commands says so, and refuses its tasks.
+    let text = "[executors.hpc]\ntype = \"slurm\"\n[executors.hpc.env]\nPATH = \"/nowhere\"\n";
+    site.daemon.write_config(text);
+    site.run(&["daemon", "reload"]).success();
+    let task = site.ended(site.submit(&[], "true"));
+    assert!(task.error.as_ref().unwrap().contains("PATH"), "{:?}", task.error);
+    let text = "[executors.hpc]\ntype = \"slurm\"\nhost = \"login\"\n";
+    site.daemon.write_config(text);
+    let refused = site.run(&["daemon", "reload"]);
+    assert!(refused.code != 0 && refused.stderr.contains("login node"), "{}", refused.stderr);
+}
+
+#[test]
+fn r147_ends_are_told_as_they_were_as_root() {
+    let site = Site::start();
+    let killed = site.submit(&[], "kill -9 $$");
+    let missing: TaskId = site.run(&["submit", "--on", "hpc", "--", "no-such-program"]).word();
+    let nowhere = site.submit(&["--cwd", "/tmp"], "exit 0");
+    assert_eq!(site.ended(killed).exit, Some(Exit::Signal(9)));
+    assert_eq!(site.ended(missing).exit, Some(Exit::Code(127)));
+    assert_eq!(site.ended(nowhere).status, Status::Completed);
+    let late = site.submit(&["--time-limit", "1s"], "sleep 1000");
+    let task = site.ended(late);
+    assert!(task.timed_out && task.failure.unwrap().kind == FailureKind::Timeout);
+    let ready = site.submit(&["--ready", "line:^up"], "echo nearly; sleep 0.5; echo up; sleep 1000");
+    let task = site.until(ready, "it is ready", |task| task.ready_at.is_some());
+    assert_eq!(task.status, Status::Running);
+    site.until(ready, "its output is seen", |task| task.output.bytes == 10);
+    assert_eq!(site.daemon.cancel(&[ready])[0].status, Status::Cancelled);
+}
+
+#[test]
+fn r147_a_job_that_vanished_is_lost_as_root() {
+    let site = Site::of(Builder::default(), "");
+    let id = site.submit(&[], "sleep 1000");
+    let job = site.running(id);
+    // The cluster has forgotten it.
+    site.cluster.programs().before("squeue", "exit 0");
+    let task = site.ended(id);
+    assert_eq!(task.failure.unwrap().kind, FailureKind::Lost);
+    assert!(task.error.unwrap().contains("lost by the cluster"));
+    // If it runs after all, it does not go on beside another attempt.
+    site.cluster.wait_for_state(&job, "CANCELLED");
+    wait::poll_until("the end of its process", || site.daemon.task_processes().is_empty().then_some(()));
+}
+
+#[test]
+fn r147_the_accounting_knows_what_the_queue_has_forgotten_as_root() {
+    let site = Site::of(Builder::default().accounting(), "");
+    let id = site.submit(&[], "sleep 1000");
+    let job = site.running(id);
+    site.cluster.programs().before("squeue", "exit 0");
+    // All of it is killed, so that it notes nothing.
+    site.cluster.run(&["scancel", "--full", "--signal=KILL", &job]).success();
+    let task = site.ended(id);
+    assert!(
+        task.status == Status::Failed && task.failure.as_ref().unwrap().kind != FailureKind::Lost,
+        "{task:?}"
+    );
+}
+
+#[test]
+fn r148_a_waiting_job_says_why_as_root() {
+    let site = Site::start();
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let waits = site.submit(&["--cpus", "16"], "true");
+    let is_told = |task: &Task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.reason.as_deref() == Some("Resources"))
+    };
+    let task = site.until(waits, "a reason", is_told);
+    assert_eq!(task.status, Status::Pending);
+    let listed = site.run(&["list"]).success().stdout_text();
+    assert!(listed.contains("pending (hpc: Resources)"), "{listed}");
+    assert_eq!(site.daemon.cancel(&[waits])[0].status, Status::Cancelled);
+    assert_eq!(site.daemon.cancel(&[all])[0].status, Status::Cancelled);
+}
+
+#[test]
+fn r148_others_cancel_and_requeue_as_root() {
+    let site = Site::start();
+    let file = site.daemon.home().join("times");
+    let again =
+        site.submit(&[], &format!("echo x >>{0}; [ $(wc -l <{0}) = 2 ] || sleep 1000", file.display()));
+    let all = site.submit(&["--cpus", "15"], "sleep 1000");
+    let (job, running) = (site.running(again), site.running(all));
+    let waiting = site.submit(&["--cpus", "16"], "true");
+    let pending = site.job(waiting);
+    wait::for_lines(&file, 1, "x");
+    site.cluster.run(&["scancel", &running, &pending]).success();
+    for id in [all, waiting] {
+        let task = site.ended(id);
+        assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::Elsewhere)));
+    }
+    site.cluster.run(&["scontrol", "requeue", &job]).success();
+    let task = site.until(again, "it waits again", |task| task.status == Status::Pending);
+    assert_eq!(task.elsewhere.unwrap().requeued, 1);
+    // Slurm waits for two minutes otherwise.
+    site.cluster.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now"]).success();
+    assert_eq!(site.ended(again).status, Status::Completed);
+}
+
+#[test]
+fn r149_many_jobs_take_few_calls_as_root() {
+    let site = Site::start();
+    let items = site.daemon.home().join("items");
+    fs::write(&items, (1..=300).map(|number| format!("{number}\n")).collect::<String>()).unwrap();
+    let begun = Instant::now();
+    let each = items.to_str().unwrap();
+    let batch: TaskId = site.run(&["submit", "--on", "hpc", "--each", each, "--", "echo", "n{}"]).word();
+    site.run(&["block", "--batch", &batch.to_string()]).success();
+    let seconds = begun.elapsed().as_secs() + 1;
+    let tasks = site
+        .daemon
+        .client()
+        .call::<TaskList>(&ListParams { limit: Some(500), ..ListParams::default() })
+        .unwrap()
+        .tasks;
+    let mut outputs: Vec<String> = tasks.iter().map(|task| site.output(task.id)).collect();
+    outputs.sort();
+    let mut expected: Vec<String> = (1..=300).map(|number| format!("n{number}\n")).collect();
+    expected.sort();
+    assert_eq!(outputs, expected);
+    let calls = |name| site.cluster.programs().calls(name).len();
+    eprintln!("300 tasks in {seconds} s: {} sbatch, {} squeue", calls("sbatch"), calls("squeue"));
+    assert!(calls("sbatch") <= 4, "{:?}", site.cluster.programs().calls("sbatch"));
+    assert!(calls("squeue") as u64 <= seconds && calls("scontrol") == 1);
+}
+
+#[test]
+fn r150_jobs_are_held_signalled_and_paused_as_root() {
+    let site = Site::start();
+    let first =
+        site.submit(&["--cpus", "16"], "trap 'echo usr; exit 5' USR1; echo up; while :; do sleep 0.1; done");
+    site.until(first, "it is ready for the signal", |task| task.output.bytes == 3);
+    let second = site.submit(&["--cpus", "16"], "true");
+    let (first_id, second_id, job) = (first.to_string(), second.to_string(), site.job(second));
+    site.run(&["edit", &second_id, "--priority", "-7"]).success();
+    wait::poll_until("the priority", || (site.cluster.field(&job, "Nice")? == "7").then_some(()));
+    site.run(&["edit", &second_id, "--priority", "7"]).success();
+    site.until(second, "the refusal", |task| {
+        task.elsewhere
+            .as_ref()
+            .and_then(|there| there.refused.as_deref())
+            .is_some_and(|why| why.contains("only lower"))
+    });
+    site.run(&["hold", &second_id]).success();
+    wait::poll_until("the hold", || (site.cluster.field(&job, "Reason")? == "JobHeldUser").then_some(()));
+    site.run(&["pause", &first_id]).success();
+    assert!(site.daemon.task(first).paused);
+    site.run(&["continue", &first_id]).success();
+    site.run(&["signal", &first_id, "USR1"]).success();
+    assert_eq!(site.ended(first).exit, Some(Exit::Code(5)));
+    assert_eq!(site.daemon.task(second).status, Status::Pending);
+    site.run(&["release", &second_id]).success();
+    assert_eq!(site.ended(second).status, Status::Completed);
+}
+
+#[test]
+fn r150_a_cancel_is_confirmed_as_root() {
+    let site = Site::start();
+    let deaf = site.submit(&[], "trap '' TERM; echo up; while :; do sleep 0.1; done");
+    let running = site.submit(&[], "sleep 1000");
+    let (deaf_job, job) = (site.running(deaf), site.running(running));
+    site.until(deaf, "it is deaf", |task| task.output.bytes == 3);
+    for task in site.daemon.cancel(&[deaf, running]) {
+        assert_eq!(
+            (task.status, task.cancel_reason, task.lingering),
+            (Status::Cancelled, Some(CancelReason::User), false)
+        );
+    }
+    site.cluster.wait_for_state(&job, "CANCELLED");
+    site.cluster.wait_for_state(&deaf_job, "CANCELLED");
+}
+
+#[test]
+fn r151_a_controller_that_is_down_decides_nothing_as_root() {
+    let site = Site::start();
+    let ends = site.daemon.home().join("go");
+    let id = site.submit(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 4", ends.display()));
+    let goes_on = site.submit(&[], "sleep 1000");
+    site.running(id);
+    site.running(goes_on);
+    site.cluster.stop_controller();
+    let task = site.until(id, "it is not known", |task| unknown(task).is_some());
+    assert_eq!(task.status, Status::Running);
+    let late = site.submit(&[], "echo late");
+    site.until(late, "it can't be submitted", |task| unknown(task).is_some());
+    fs::write(ends, "").unwrap();
+    site.cluster.start_controller();
+    assert_eq!(site.ended(id).exit, Some(Exit::Code(4)));
+    assert_eq!(site.ended(late).status, Status::Completed);
+    let known = site.until(goes_on, "it is known", |task| unknown(task).is_none());
+    assert_eq!(known.status, Status::Running);
+}
+
+#[test]
+fn r151_a_submission_whose_answer_was_lost_runs_once_as_root() {
+    let site = Site::start();
+    let file = site.daemon.home().join("times");
+    let once = site.cluster.path("once");
+    // It is submitted, but its answer does not arrive.
+    let lines = format!(
+        "if [ ! -e {once} ]; then touch {once}; SLURM_CONF={conf} /usr/bin/sbatch \"$@\" >&2; \
+         echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1; fi",
+        once = once.display(),
+        conf = site.cluster.conf().display(),
+    );
+    site.cluster.programs().before("sbatch", &lines);
+    let id = site.submit(&[], &format!("echo once >>{}", file.display()));
+    assert_eq!(site.ended(id).status, Status::Completed);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "once\n");
+    assert_eq!(site.cluster.programs().calls("sbatch").len(), 1);
+    // Here it really was not.
+    fs::remove_file(&once).unwrap();
+    let lines = format!("if [ ! -e {once} ]; then touch {once}; kill -9 $$; fi", once = once.display());
+    site.cluster.programs().before("sbatch", &lines);
+    let id = site.submit(&[], &format!("echo once >>{}", file.display()));
+    assert_eq!(site.ended(id).status, Status::Completed);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "once\nonce\n");
+}
+
+#[test]
+fn r151_a_hanging_command_is_given_up_as_root() {
+    let site = Site::start();
+    let once = site.cluster.path("once");
+    let lines = format!("if [ ! -e {once} ]; then touch {once}; exec sleep 1000; fi", once = once.display());
+    site.cluster.programs().before("sbatch", &lines);
+    let id = site.submit(&[], "echo done");
+    let task = site.until(id, "it is not known", |task| unknown(task).is_some());
+    assert!(unknown(&task).unwrap().contains("did not end within"), "{task:?}");
+    assert_eq!(site.ended(id).status, Status::Completed);
+}
+
+#[test]
+fn r151_the_end_of_the_daemon_is_theirs_as_root() {
+    let mut site = Site::start();
+    let [first, second] = [16, 16].map(|cpus| site.submit(&["--cpus", &cpus.to_string()], "sleep 1000"));
+    let (job, waiting) = (site.running(first), site.job(second));
+    site.daemon.stop();
+    site.cluster.wait_for_state(&job, "CANCELLED");
+    site.cluster.wait_for_state(&waiting, "CANCELLED");
+    assert!(site.folders().is_empty(), "{:?}", site.folders());
+    // After a kill the next daemon does it, and nobody has to ask for it.
+    site.daemon.launch();
+    let id = site.submit(&[], "sleep 1000");
+    let job = site.running(id);
+    let other = site.cluster.run(&["sbatch", "--parsable", "--output=/dev/null", "--wrap=exec sleep 1000"]);
+    let other = other.success().stdout_text().trim().to_owned();
+    site.daemon.kill_by(Signal::SIGKILL);
+    assert_eq!(site.cluster.field(&job, "JobState").as_deref(), Some("RUNNING"));
+    site.daemon.launch();
+    site.cluster.wait_for_state(&job, "CANCELLED");
+    wait::poll_until("its files are removed", || site.folders().is_empty().then_some(()));
+    assert_eq!(site.cluster.field(&other, "JobState").as_deref(), Some("RUNNING"));
+}

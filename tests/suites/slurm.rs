@@ -277,10 +277,33 @@ fn r148_others_cancel_and_requeue_as_root() {
 }
 
 #[test]
+fn r148_too_much_memory_is_told_as_root() {
+    let site = Site::of(Builder::default().memory_limits(), "");
+    let line = "exec perl -e 'my $x = q(x) x 200_000_000; sleep 1000'";
+    let task = site.ended(site.submit(&["--memory", "20M"], line));
+    assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Memory));
+}
+
+#[test]
+fn r145_order_and_attempts_go_across_clusters_as_root() {
+    let site = Site::start();
+    let file = site.daemon.home().join("tried");
+    let line = format!("echo try; test -e {0} || {{ touch {0}; exit 1; }}", file.display());
+    let tried = site.submit(&["--retry", "3", "--retry-delay", "0s"], &line);
+    let after: TaskId =
+        site.run(&["submit", "--after", &tried.to_string(), "--shell", "cat $BGD_AFTER_FILE_1"]).word();
+    let task = site.ended(tried);
+    assert_eq!((task.status, task.attempt), (Status::Completed, Some(2)));
+    assert_eq!(site.ended(after).status, Status::Completed);
+    assert_eq!(site.output(after), "try\ntry\n");
+}
+
+#[test]
 fn r149_many_jobs_take_few_calls_as_root() {
     let site = Site::start();
     let items = site.daemon.home().join("items");
-    fs::write(&items, (1..=300).map(|number| format!("{number}\n")).collect::<String>()).unwrap();
+    let lines: Vec<String> = (1..=300).map(|number| number.to_string()).collect();
+    fs::write(&items, lines.join("\n")).unwrap();
     let begun = Instant::now();
     let each = items.to_str().unwrap();
     let batch: TaskId = site.run(&["submit", "--on", "hpc", "--each", each, "--", "echo", "n{}"]).word();

@@ -286,8 +286,10 @@ impl Cluster {
     }
 
     fn remove(&mut self, task: TaskId) {
-        self.gathering.withdraw(task);
         let Some(run) = self.runs.remove(&task) else { return };
+        if run.place.is_none() {
+            self.gathering.withdraw(task);
+        }
         if let Some(id) = run.id {
             self.by_id.remove(&id);
         }

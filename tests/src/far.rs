@@ -240,7 +240,7 @@ impl Drop for Far {
         // It would stay open for a minute.
         self.masters().iter().for_each(Process::kill);
         if !std::thread::panicking() {
-            let dials = || self.daemon.processes().iter().any(|process| process.cmdline().ends_with(" dial"));
+            let dials = || self.daemon.processes().iter().any(|process| process.cmdline().contains(" dial"));
             wait::poll_until("the end of the connections", || {
                 (self.here.processes().is_empty() && !dials()).then_some(())
             });

@@ -471,7 +471,18 @@ EXAMPLES:
 `bgctl -H far VERB` runs this over there. It starts a daemon if none is running, then
 carries requests and answers, one JSON object per line (bgd-protocol(7)), until one of
 the two sides closes the connection.")]
-pub struct DialArgs {}
+pub struct DialArgs {
+    /// Close the connection when standard input ends, instead of waiting for the answers to all requests: the client is
+    /// gone, and its foreground job ends with it
+    #[arg(long, hide = true)]
+    pub hang_up: bool,
+    /// Lend the standard streams to the `dial` that names the same token, instead of connecting to the daemon
+    #[arg(long, value_name = "TOKEN", hide = true, conflicts_with = "borrow")]
+    pub lend: Option<String>,
+    /// Pass the standard streams of the `dial` that lends them by this token along with the first submit
+    #[arg(long, value_name = "TOKEN", hide = true)]
+    pub borrow: Option<String>,
+}
 
 /// Arguments of `completions`.
 #[derive(Args, Debug)]

@@ -80,7 +80,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Inbox(args) => inbox::run(&args, context),
         Verb::Session(args) => session::run(args, context),
         Verb::Daemon(args) => daemon::run(&args, context),
-        Verb::Dial(_) => dial::run(context),
+        Verb::Dial(args) => dial::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),
         Verb::ShellInit(args) => shell_init::run(&args, context),
     }

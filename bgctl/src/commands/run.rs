@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::foreground::Key;
@@ -20,11 +21,15 @@ use crate::ending;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
+use crate::link::{Given as Lent, Streams};
 use crate::render::json;
 use crate::terminal::{
     self, Left, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals, signal_group,
 };
 use crate::{precheck, prompt};
+
+/// How long the streams of a job on another machine are carried on after its end, if processes of it are left.
+const LINGERING: Duration = Duration::from_secs(1);
 
 /// Runs the job until it ends or is moved to the background.
 pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -66,12 +71,22 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     };
     let streams = [gives_input.then(|| input.as_fd()), gives_errors.then(|| errors.as_fd())];
     let streams: Vec<BorrowedFd<'_>> = streams.into_iter().flatten().collect();
+    let mut carried = lend(Lent { input: gives_input, output: false, errors: gives_errors }, context)?;
     hold_signals(context, terminal::SHOWN)?;
-    let (key, task) = submit(&params, &streams, key, context)?;
+    let streams = if carried.is_some() { &[] } else { &streams[..] };
+    let (key, task) = submit(&params, streams, key, context)?;
+    // Streams that are carried end with this process, so the job can't go on without it.
+    let key = if carried.is_some() { Key::NONE } else { key };
+    begin(carried.as_mut())?;
     if gives_input {
         let_go(&[Stream::Input])?;
     }
     let left = ScreenView::alone(context.link.polled()?, task.id, Role::Foreground, key, screen, size)?;
+    if let (Some(carried), Left::Ended(task)) = (carried, &left)
+        && let Some(code) = outlast(&carried, task)?
+    {
+        return Ok(code);
+    }
     if let Left::Ended(task) = &left
         && gives_input
     {
@@ -105,10 +120,39 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
     if gives_input {
         streams.insert(0, input.as_fd());
     }
+    let mut carried = lend(Lent { input: gives_input, output: true, errors: true }, context)?;
     hold_signals(context, terminal::PASSED)?;
-    let task = context.link.call_with_fds::<TaskSubmit>(&params, &streams)?.task;
+    let streams = if carried.is_some() { &[] } else { &streams[..] };
+    let task = context.link.call_with_fds::<TaskSubmit>(&params, streams)?.task;
+    begin(carried.as_mut())?;
     let task = pass_signals(context.link.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
+    if let Some(carried) = carried
+        && let Some(code) = outlast(&carried, &task)?
+    {
+        return Ok(code);
+    }
     report_end(task, context)
+}
+
+/// Lends streams of this process to a job on another machine, if it gets any. `None`: it takes the descriptors.
+fn lend(given: Lent, context: &mut Context) -> Result<Option<Streams>, Failure> {
+    let Lent { input, output, errors } = given;
+    let is_needed = context.link.is_remote() && (input || output || errors);
+    is_needed.then(|| context.link.lend(given)).transpose()
+}
+
+/// Begins to carry them. The job's signals must be held by now.
+fn begin(carried: Option<&mut Streams>) -> Result<(), Failure> {
+    carried.map_or(Ok(()), Streams::begin)
+}
+
+/// Waits until everything is passed on that an ended job has written. Returns the exit code of the signal that ended
+/// the wait, if one did.
+fn outlast(carried: &Streams, task: &Task) -> Result<Option<Code>, Failure> {
+    let Some(done) = carried.done() else { return Ok(None) };
+    // What it has left running may hold the streams for ever.
+    let until = task.lingering.then(|| Instant::now() + LINGERING);
+    Ok(terminal::outlast(done, until)?.map(|caught| Code(caught.shell_code())))
 }
 
 /// Runs an agent, which gets a prompt instead of streams; its text is printed here.

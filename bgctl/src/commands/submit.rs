@@ -1,11 +1,14 @@
 //! `submit`: submits a command or a prompt to the daemon.
 
+mod input;
+
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::{Stdin, SubmitParams, TaskSubmit, TerminalSize};
+use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
 use crate::cli::{EachArgs, SubmitArgs};
@@ -22,8 +25,9 @@ use crate::{pick, precheck, prompt};
 /// Submits the job, then prints its id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let hands_over = args.stdin;
-    if hands_over {
-        context.link.only_here("--stdin")?;
+    if hands_over && args.key.is_some() {
+        // Nothing tells whether the task with this key got its input already.
+        context.link.only_here("--stdin with --key")?;
     }
     if hands_over && io::stdin().is_terminal() {
         return Err(Failure::usage("--stdin can't pass on a terminal: the shell needs it")
@@ -47,45 +51,67 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         params.key = Some(bgd_shared::id::TaskId::random().to_string());
     }
     let warnings = precheck::check(&params, "submit", Code::USAGE)?;
+    let sends_input = hands_over && context.link.is_remote();
+    if sends_input {
+        params.stdin = Some(Stdin::Pipe);
+        // Connecting must remain interruptible.
+        context.link.client()?;
+        input::hold()?;
+    }
     let input = io::stdin();
-    let descriptors: &[_] = if hands_over { &[input.as_fd()] } else { &[] };
+    let descriptors: &[_] = if hands_over && !sends_input { &[input.as_fd()] } else { &[] };
     let begun = Timestamp::now();
     let result = if params.key.is_some() {
         context.link.call_by_key::<TaskSubmit>(&params, descriptors)?
     } else {
         context.link.call_with_fds::<TaskSubmit>(&params, descriptors)?
     };
-    if context.json() {
-        context.print_json(&result)?;
-        return Ok(Code::OK);
-    }
-    context.print(&format!("{}\n", result.task.id))?;
-    // Print the id before anything else can fail.
-    context.flush()?;
+    let id = result.task.id;
     // The clock of another machine can't be compared with the one here.
     let is_older = result.task.created_at < begun && !context.link.is_remote();
-    if let Some(key) = params.key.filter(|_| is_older) {
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        let older_key = params.key.filter(|_| is_older);
+        tell(result.task, older_key, &warnings, names_channel, context)?;
+    }
+    context.flush()?;
+    if sends_input { input::send(id, context) } else { Ok(Code::OK) }
+}
+
+/// Prints the id of a task, and what deserves attention. `older_key`: the task existed already, with this key.
+fn tell(
+    task: Task,
+    older_key: Option<String>,
+    warnings: &[String],
+    names_channel: bool,
+    context: &mut Context,
+) -> Result<(), Failure> {
+    context.print(&format!("{}\n", task.id))?;
+    // Print the id before anything else can fail.
+    context.flush()?;
+    if let Some(key) = older_key {
         // Nothing was started, so there is nothing to warn about.
         say(&format!(
             "a task with the key {} already exists: {}",
             clean(&key),
-            status(&result.task, &Clock::system(Timestamp::now()))
+            status(&task, &Clock::system(Timestamp::now()))
         ));
-        return Ok(Code::OK);
+        return Ok(());
     }
-    for warning in &warnings {
+    for warning in warnings {
         warn(warning);
     }
-    if let Some(warning) = &result.task.warning {
+    if let Some(warning) = &task.warning {
         warn(&clean(warning));
     }
     // Checking the channel costs a call: skip it for scripts that don't name one.
-    if let Some(channel) = result.task.channel.filter(|_| names_channel || io::stderr().is_terminal())
+    if let Some(channel) = task.channel.filter(|_| names_channel || io::stderr().is_terminal())
         && let Ok(Some(problem)) = precheck::channel(&channel, context)
     {
         warn(&problem);
     }
-    Ok(Code::OK)
+    Ok(())
 }
 
 /// Submits one task per item, then prints the batch id.

@@ -15,7 +15,7 @@ use crate::pick;
 
 /// Bytes per request. Each byte may become six characters of JSON (`\u0000`), and the line must stay below the
 /// daemon's limit of 1 MiB.
-const CHUNK_BYTES: usize = 128 * 1024;
+pub const CHUNK_BYTES: usize = 128 * 1024;
 
 /// Writes the given text, or all of standard input.
 pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {

@@ -6,8 +6,10 @@ mod bounded;
 mod connect;
 mod daemon_process;
 mod daemon_watch;
+mod greeting;
 mod listener;
 mod ssh;
+mod streams;
 mod wait;
 
 use std::cell::RefCell;
@@ -20,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     AgentList, DaemonStatusOf, GroupList, Hello, HelloParams, InboxAck, InboxRead, Method, TaskGet, TaskList,
     TaskOutput, TaskResultOf,
@@ -31,8 +34,9 @@ pub use self::connect::{Started, check_config, pauses, start_daemon, start_daemo
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
 pub use self::listener::{Heard, Listener};
-pub use self::ssh::Host;
 use self::ssh::{Bridge, Dial, Dialling};
+pub use self::ssh::{Host, LENT};
+pub use self::streams::{Given, Streams};
 pub use self::wait::{sleep, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -274,6 +278,11 @@ impl Link {
         Client::connect(&socket).map_err(|error| connect::absent(&socket, error))
     }
 
+    /// Whether there is a connection of the calls so far. It may be broken without anybody knowing.
+    pub fn is_connected(&self) -> bool {
+        self.client.is_some()
+    }
+
     /// Returns the connection of the calls so far, or makes one.
     ///
     /// # Errors
@@ -300,10 +309,7 @@ impl Link {
 
     /// Connects to the daemon of another machine.
     fn dial(&self, host: &Host, starts: bool) -> Result<Client, Failure> {
-        self.dial_within(
-            host,
-            Dialling { starts, asks: self.options.asks, within: self.options.connect_timeout },
-        )
+        self.dial_by(host, self.dialling(starts), None)
     }
 
     /// Connects to the daemon of another machine by an ssh of its own, which asks the user nothing: for a program that
@@ -313,14 +319,39 @@ impl Link {
     /// No daemon runs there, and none can be started; or the host can't be reached.
     pub fn dial_alone(&self, host: &Host) -> Result<Bridge, Failure> {
         let how = Dialling { starts: self.options.starts, asks: false, within: self.options.connect_timeout };
-        Dial { host, folder: None, how }.connect()
+        Dial { host, folder: None, how, borrows: None }.connect()
     }
 
-    fn dial_within(&self, host: &Host, how: Dialling) -> Result<Client, Failure> {
-        // The shared connection is kept where our own sockets are.
-        let socket = SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok());
+    fn dialling(&self, starts: bool) -> Dialling {
+        Dialling { starts, asks: self.options.asks, within: self.options.connect_timeout }
+    }
+
+    /// Connects to the daemon of another machine so that the first task to be submitted there gets standard streams of
+    /// this process for each that its params name as a descriptor.
+    ///
+    /// # Errors
+    /// The daemon is on this machine; otherwise as for [`Self::connect`].
+    pub fn lend(&mut self, given: Given) -> Result<Streams, Failure> {
+        let Some(host) = self.host().cloned() else {
+            return Err(Failure::new(
+                Code::INTERNAL,
+                "internal",
+                "a daemon on this machine takes descriptors",
+            ));
+        };
+        let token = TaskId::random().to_string();
+        let how = self.dialling(self.options.starts);
+        let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
-        let Bridge { client, ssh, instance, said } = Dial { host, folder, how }.connect()?;
+        let streams = Streams::open(&Dial { host: &host, folder, how, borrows: None }, &token, given)?;
+        self.client = Some(self.dial_by(&host, how, Some(&token))?);
+        Ok(streams)
+    }
+
+    fn dial_by(&self, host: &Host, how: Dialling, borrows: Option<&str>) -> Result<Client, Failure> {
+        let socket = shared_place();
+        let folder = socket.as_ref().map(SocketPath::folder);
+        let Bridge { client, ssh, instance, said } = Dial { host, folder, how, borrows }.connect()?;
         let mut carriers = self.carriers.borrow_mut();
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);
@@ -353,7 +384,7 @@ impl Link {
         loop {
             // Nobody expects a question now.
             let within = deadline.saturating_duration_since(Instant::now());
-            match self.dial_within(&host, Dialling { starts: false, asks: false, within }) {
+            match self.dial_by(&host, Dialling { starts: false, asks: false, within }, None) {
                 Ok(client) => {
                     self.client = Some(client);
                     self.report(&format!("connected to {host} again"));
@@ -446,6 +477,11 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// The place of shared connections, where our own sockets are.
+fn shared_place() -> Option<SocketPath> {
+    SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok())
 }
 
 /// The kind of failure where no daemon runs.

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -16,9 +16,6 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::PROTOCOL;
 use bgd_shared::client::{Client, ClientError};
-use bgd_shared::error::RpcError;
-use bgd_shared::message::Incoming;
-use bgd_shared::request::{Hello, HelloParams, HelloResult, Method as _};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -26,6 +23,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
 
 use super::bounded;
+use super::greeting::{BANNER_BYTES, Trouble, greet};
 use super::wait::time_left;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -36,11 +34,8 @@ const HOST_BYTES: usize = 255;
 /// The most hosts to ask at once.
 const HOSTS: usize = 64;
 
-/// The most bytes that a remote shell may print before the daemon answers.
-const BANNER_BYTES: usize = 64 * 1024;
-
 /// The most bytes of ssh's messages that are kept: the first ones.
-const ERRORS_BYTES: u64 = 16 * 1024;
+pub const ERRORS_BYTES: u64 = 16 * 1024;
 
 /// The longest path of a control socket: ssh appends 17 characters while it makes it, and 107 fit.
 const CONTROL_PATH_BYTES: usize = 107 - 17;
@@ -53,7 +48,7 @@ const PERSIST_SECONDS: u32 = 60;
 const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=3"];
 
 /// The time ssh gets to print its configuration, and to end after its streams were closed.
-const SHORT: Duration = Duration::from_secs(5);
+pub const SHORT: Duration = Duration::from_secs(5);
 
 /// A machine as ssh knows it: `[user@]host`, or an alias of the user's ssh configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,27 +127,94 @@ pub struct Dial<'a> {
     pub folder: Option<&'a Path>,
     /// How.
     pub how: Dialling,
+    /// The token of the ssh that lends this connection the standard streams of a job; see [`Lender`].
+    pub borrows: Option<&'a str>,
 }
 
-impl Dial<'_> {
+/// An ssh that carries the standard streams of a job beside the connection that owns the job (R141): over there it lends
+/// them to the `dial` that names the same token.
+pub struct Lender<'a> {
+    /// Identifies it over there. Nothing that a shell might expand.
+    pub token: &'a str,
+    /// What it reads.
+    pub input: Stdio,
+    /// What it writes, of which the first line is [`LENT`].
+    pub output: Stdio,
+    /// Its standard error.
+    pub errors: Stdio,
+}
+
+/// The line that an ssh with standard streams begins with; all that follows is the job's.
+pub const LENT: &str = "bgctl: streams";
+
+impl<'a> Dial<'a> {
     /// Connects, and waits until the daemon has answered a greeting.
     ///
     /// # Errors
     /// ssh can't reach the host, there is no `bgctl` there, no daemon runs and none can be started, or its protocol is
     /// another one.
     pub fn connect(&self) -> Result<Bridge, Failure> {
+        self.shared(|control, deadline| self.carry(control, deadline))
+    }
+
+    /// Runs something by the shared connection, which is opened if need be. May run it twice.
+    fn shared<T>(&self, run: impl Fn(Option<&Path>, Instant) -> Result<T, Failure>) -> Result<T, Failure> {
         let deadline = Instant::now() + self.how.within;
         let control = control_path(self.host, self.folder);
-        let Some(control) = &control else { return self.carry(None, deadline) };
+        let Some(control) = &control else { return run(None, deadline) };
         if is_open(control) {
-            match self.carry(Some(control), deadline) {
+            match run(Some(control), deadline) {
                 // It was about to end. Nothing but the greeting was sent.
                 Err(failure) if failure.kind == UNREACHABLE => forget_shared(self.host, self.folder),
                 outcome => return outcome,
             }
         }
         self.open_shared(control, deadline)?;
-        self.carry(Some(control), deadline)
+        run(Some(control), deadline)
+    }
+
+    /// ssh by the shared connection, ready to run a line of shell over there.
+    fn session(&self, control: Option<&Path>, line: &str) -> Command {
+        // A shared connection is open by now, and has its options.
+        let mut command = self.command(control, control.is_none());
+        if control.is_some() {
+            // It asks nothing any more. Ctrl-C is for this process, which needs the connection to act on it.
+            command.process_group(0);
+        }
+        command.args(["--", &self.host.0, line]);
+        command
+    }
+
+    /// Starts the ssh of a job's standard streams. `prepare` makes them, and `greet` waits for its first line.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`], and those of `prepare`.
+    pub fn lend<T>(
+        &self,
+        prepare: impl Fn() -> Result<(Lender<'a>, T), Failure>,
+        greet: impl Fn(&mut T, Instant) -> Result<(), (Trouble, String)>,
+    ) -> Result<(Child, T), Failure> {
+        self.shared(|control, deadline| {
+            let (Lender { token, input, output, errors }, mut ours) = prepare()?;
+            let mut command = self.session(control, &format!("exec bgctl --json dial --lend {token}"));
+            let mut ssh = spawn(command.stdin(input).stdout(output).stderr(errors))?;
+            // Its copies of the streams would keep them open.
+            drop(command);
+            match greet(&mut ours, deadline) {
+                Ok(()) => Ok((ssh, ours)),
+                Err((trouble, said)) => Err(self.give_up(&mut ssh, trouble, || said)),
+            }
+        })
+    }
+
+    /// Ends an ssh that brought no answer, and returns why.
+    fn give_up(&self, ssh: &mut Child, trouble: Trouble, said: impl FnOnce() -> String) -> Failure {
+        let status = match trouble {
+            Trouble::Closed => ended(ssh, Instant::now() + SHORT),
+            Trouble::Late | Trouble::Banner | Trouble::Refused(_) | Trouble::Protocol(_) => None,
+        };
+        end(ssh);
+        self.failure(trouble, status, &said())
     }
 
     /// Runs `bgctl dial` over there, and greets its daemon.
@@ -161,15 +223,11 @@ impl Dial<'_> {
         let (ours, theirs) = UnixStream::pair().map_err(cant("can't make a socket pair"))?;
         let theirs = OwnedFd::from(theirs);
         let output = theirs.try_clone().map_err(cant("can't copy a socket"))?;
-        // A shared connection is open by now, and has its options.
-        let mut command = self.command(control, control.is_none());
-        if control.is_some() {
-            // It asks nothing any more. Ctrl-C is for this process, which needs the connection to act on it.
-            command.process_group(0);
-        }
-        let json =
-            if self.how.starts { "exec bgctl --json dial" } else { "exec bgctl --json --no-start dial" };
-        command.args(["--", &self.host.0, json]).stdin(theirs).stdout(output);
+        let starts = if self.how.starts { "" } else { " --no-start" };
+        let borrows = self.borrows.map_or_else(String::new, |token| format!(" --borrow {token}"));
+        let line = format!("exec bgctl --json{starts} dial --hang-up{borrows}");
+        let mut command = self.session(control, &line);
+        command.stdin(theirs).stdout(output);
         let (mut ssh, mut errors) = start(command)?;
         let trouble = match greet(&ours, deadline) {
             Ok(hello) if hello.protocol == PROTOCOL => {
@@ -181,12 +239,7 @@ impl Dial<'_> {
             Err(trouble) => trouble,
         };
         drop(ours);
-        let status = match trouble {
-            Trouble::Closed => ended(&mut ssh, Instant::now() + SHORT),
-            Trouble::Late | Trouble::Banner | Trouble::Refused(_) | Trouble::Protocol(_) => None,
-        };
-        end(&mut ssh);
-        Err(self.failure(trouble, status, &said(&mut errors)))
+        Err(self.give_up(&mut ssh, trouble, || said(&mut errors)))
     }
 
     /// Opens the shared connection, in the foreground of the terminal as long as ssh may ask for a password. After that it
@@ -306,77 +359,6 @@ fn is_open(control: &Path) -> bool {
     UnixStream::connect(control).is_ok()
 }
 
-/// Why there is no greeting.
-enum Trouble {
-    /// ssh, or what it ran, has ended.
-    Closed,
-    /// Nothing came in time.
-    Late,
-    /// Something else talks, and does not stop.
-    Banner,
-    /// The daemon refused the connection.
-    Refused(Box<RpcError>),
-    /// Its protocol is a different one.
-    Protocol(Box<HelloResult>),
-}
-
-/// Says `hello`, and waits for its answer. What a shell's start-up files print before that is skipped.
-fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trouble> {
-    let line = bgd_shared::message::request_line(0, Hello::NAME, &HelloParams::default());
-    // There is room for it: the socket is new.
-    (&mut &*stream).write_all(&line).map_err(|_| Trouble::Closed)?;
-    let mut bytes = Vec::new();
-    let mut skipped = 0;
-    loop {
-        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = bytes.drain(..=end).collect();
-            match answer(&line) {
-                Some(answer) => return answer,
-                None => skipped += line.len(),
-            }
-        }
-        if skipped + bytes.len() > BANNER_BYTES {
-            return Err(Trouble::Banner);
-        }
-        read_more(stream, deadline, &mut bytes)?;
-    }
-}
-
-/// How every answer of a daemon begins.
-const ANSWER: &[u8] = br#"{"jsonrpc""#;
-
-/// The greeting's answer; `None` for a line that is none.
-fn answer(line: &[u8]) -> Option<Result<HelloResult, Trouble>> {
-    // A shell's start-up files may have printed something before it on the same line.
-    let begin = line.windows(ANSWER.len()).position(|bytes| bytes == ANSWER)?;
-    let incoming: Incoming<'_> = serde_json::from_slice(&line[begin..]).ok()?;
-    if let Some(error) = incoming.error {
-        return Some(Err(Trouble::Refused(Box::new(error))));
-    }
-    serde_json::from_str(incoming.result?.get()).ok().map(Ok)
-}
-
-fn read_more(mut stream: &UnixStream, deadline: Instant, bytes: &mut Vec<u8>) -> Result<(), Trouble> {
-    loop {
-        match poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], time_left(deadline)) {
-            Ok(0) => return Err(Trouble::Late),
-            Ok(_) => break,
-            Err(Errno::EINTR) => {}
-            Err(_) => return Err(Trouble::Closed),
-        }
-    }
-    let mut buffer = [0; 4096];
-    match stream.read(&mut buffer) {
-        Ok(0) => Err(Trouble::Closed),
-        Ok(count) => {
-            bytes.extend_from_slice(&buffer[..count]);
-            Ok(())
-        }
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        Err(_) => Err(Trouble::Closed),
-    }
-}
-
 /// The error line of `bgctl --json`.
 #[derive(Deserialize)]
 struct ErrorLine {
@@ -426,16 +408,19 @@ fn start(mut command: Command) -> Result<(Child, File), Failure> {
     });
     let copied = errors.map_err(io::Error::from).and_then(|errors| Ok((errors.try_clone()?, errors)));
     let (copy, errors) = copied.map_err(|error| Failure::io("can't make a memory file", &error))?;
-    let ssh = command.stderr(copy).spawn().map_err(|error| {
+    Ok((spawn(command.stderr(copy))?, errors))
+}
+
+fn spawn(command: &mut Command) -> Result<Child, Failure> {
+    command.spawn().map_err(|error| {
         let message = format!("can't start {}: {error}", program().display());
         Failure::new(Code::NO_DAEMON, "no_ssh", message)
             .hint("install OpenSSH's client, or set BGD_SSH to its path")
-    })?;
-    Ok((ssh, errors))
+    })
 }
 
 /// Waits for the exit of ssh until then. `None`: it is still running.
-fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
+pub fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
     let pidfd = pidfd_open(Pid::from_child(ssh), PidfdFlags::empty()).ok()?;
     while let Err(Errno::EINTR) = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], time_left(until))
     {
@@ -444,7 +429,10 @@ fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
 }
 
 /// Ends ssh, with time to put the terminal in order that it may have asked something.
-fn end(ssh: &mut Child) {
+pub fn end(ssh: &mut Child) {
+    if matches!(ssh.try_wait(), Ok(Some(_))) {
+        return;
+    }
     let _ = kill_process(Pid::from_child(ssh), Signal::TERM);
     if ended(ssh, Instant::now() + SHORT).is_none() {
         let _ = ssh.kill();
@@ -457,8 +445,12 @@ fn said(errors: &mut File) -> String {
     let mut bytes = Vec::new();
     let _ = errors.rewind();
     let _ = errors.read_to_end(&mut bytes);
-    let written = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(written).replace('\r', "").trim().to_owned()
+    text(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+/// The text of messages. Not cleaned.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace('\r', "").trim().to_owned()
 }
 
 /// The ssh to run: `$BGD_SSH`, else the one in PATH.
@@ -502,30 +494,6 @@ mod tests {
         assert_ne!(Some(&one), path("/run/user/1000/bgd", "me@far").as_ref());
         assert_eq!(path(&format!("/{}", "a".repeat(80)), "far"), None, "it would not fit");
         assert_eq!(path("/run/100%/bgd", "far"), None, "ssh would expand it");
-    }
-
-    #[test]
-    fn r140_a_banner_is_skipped_and_has_an_end() {
-        let talk = |text: &[u8]| {
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
-            let text = text.to_vec();
-            let shell = std::thread::spawn(move || {
-                let _ = theirs.write_all(&text);
-                let _ = theirs.shutdown(std::net::Shutdown::Write);
-                let _ = io::copy(&mut theirs, &mut io::sink());
-            });
-            let outcome = greet(&ours, Instant::now() + Duration::from_mins(1));
-            drop(ours);
-            shell.join().unwrap();
-            outcome
-        };
-        let hello = serde_json::json!({"jsonrpc": "2.0", "id": 0, "error": {"code": -32000, "message": "full",
-            "data": {"kind": "too_many_connections"}}});
-        let text = format!("Welcome!\n{{\"not\": 1}}\n{{\n$ {hello}\n");
-        assert!(matches!(talk(text.as_bytes()), Err(Trouble::Refused(error)) if error.message == "full"));
-        assert!(matches!(talk(b"Welcome!\n"), Err(Trouble::Closed)));
-        assert!(matches!(talk(&vec![b'y'; BANNER_BYTES + 1]), Err(Trouble::Banner)));
-        assert!(matches!(talk("y\n".repeat(BANNER_BYTES).as_bytes()), Err(Trouble::Banner)));
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod ways_out;
 pub use self::attachment::{Left, Role, Subject};
 pub use self::host::Host;
 pub use self::keyboard::is_in_foreground;
-pub use self::pass::{SIGNALS as PASSED, pass_signals};
+pub use self::pass::{SIGNALS as PASSED, outlast, pass_signals};
 pub use self::screen::{Screen, is_changed};
 pub use self::show::{SIGNALS as SHOWN, ScreenView};
 pub use self::signals::{Caught, Signals, hold as hold_signals, signal_group};

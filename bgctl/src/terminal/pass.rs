@@ -1,5 +1,8 @@
 //! A job that uses bgctl's own standard streams, so that only signals need forwarding.
 
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Instant;
+
 use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockParams, SignalParams, TaskBlock, TaskSignal};
@@ -39,6 +42,28 @@ pub fn pass_signals(
     let signals = Signals::take(SIGNALS)?;
     meanwhile()?;
     view::run(&mut Passing { link, task, signals, block, stop: None, ended: None })
+}
+
+/// The signals that end this process when it has nothing to forward them to.
+const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// Waits for the end of something else that a job has left, until this time at most. Returns the signal that ended the
+/// wait, if one did. The signals of [`SIGNALS`] must be blocked.
+///
+/// # Errors
+/// A system call fails.
+pub fn outlast(source: BorrowedFd<'_>, until: Option<Instant>) -> Result<Option<Caught>, Failure> {
+    let signals = Signals::take(SIGNALS)?;
+    loop {
+        let wants = Wants { changes: Some(source), until, ..Wants::new(signals.as_fd()) };
+        let ready = wants.wait().map_err(|error| Failure::io("can't wait", &error))?;
+        let caught =
+            std::iter::from_fn(|| signals.next_caught()).find(|caught| ENDING.contains(&caught.signal));
+        let is_late = until.is_some_and(|until| until <= Instant::now());
+        if caught.is_some() || ready.changes || is_late {
+            return Ok(caught);
+        }
+    }
 }
 
 struct Passing {

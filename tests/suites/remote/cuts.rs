@@ -48,7 +48,7 @@ fn r142_a_submit_whose_answer_is_lost_runs_once() {
     // The first connection carries the greeting's answer, and no more.
     let used = far.path("used");
     far.wrap(&format!(
-        "case \"$*\" in *dial) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | head -n 1; exit 255; fi;; esac",
+        "case \"$*\" in *dial*) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | head -n 1; exit 255; fi;; esac",
         used = used.display()
     ));
     let id: TaskId = far.run(&["submit", "--", "true"]).success().word();

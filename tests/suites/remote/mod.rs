@@ -2,6 +2,7 @@
 
 mod cuts;
 mod hosts;
+mod streams;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
@@ -120,8 +121,7 @@ fn r141_a_job_has_this_terminal_until_ctrl_b() {
 fn r141_what_needs_a_descriptor_is_refused_with_a_word() {
     let far = Far::start();
     for args in [
-        &["submit", "--stdin", "--", "cat"][..],
-        &["run", "--", "true"],
+        &["submit", "--stdin", "--key", "k", "--", "cat"][..],
         &["handoff", "--pid", "2"],
         &["daemon", "restart"],
         &["mcp"],
@@ -159,12 +159,12 @@ fn r140_what_is_wrong_with_the_connection_is_said() {
     fails(&["list"], &["HOST IDENTIFICATION HAS CHANGED"]);
     far.wrap("exec sleep 1000");
     fails(&["--connect-timeout", "1s", "list"], &["no answer within 1000 ms"]);
-    far.wrap("case \"$*\" in *dial) exec yes;; esac; exit 0");
+    far.wrap("case \"$*\" in *dial*) exec yes;; esac; exit 0");
     fails(&["list"], &["the remote shell prints text"]);
     for host in ["-oProxyCommand=x", "a b"] {
         far.run(&["--host", host, "list"]).expect_code(2);
     }
-    far.wrap("case \"$*\" in *dial) echo 'bgctl: Command not found.' >&2; exit 1;; esac; exit 0");
+    far.wrap("case \"$*\" in *dial*) echo 'bgctl: Command not found.' >&2; exit 1;; esac; exit 0");
     fails(&["daemon", "stop"], &["no bgctl there that knows `dial`: bgctl: Command not found."]);
     let missing = Outcome::of(far.bgctl(&["list"]).env("BGD_SSH", "/nowhere/ssh")).expect_code(69);
     assert!(missing.stderr.contains("can't start /nowhere/ssh"), "{}", missing.stderr);
@@ -173,7 +173,7 @@ fn r140_what_is_wrong_with_the_connection_is_said() {
 #[test]
 fn r140_a_banner_of_the_shell_is_skipped() {
     let far = Far::start();
-    far.wrap("case \"$*\" in *dial) echo 'Welcome to far!'; echo '{}'; printf 'no newline';; esac");
+    far.wrap("case \"$*\" in *dial*) echo 'Welcome to far!'; echo '{}'; printf 'no newline';; esac");
     far.run(&["submit", "--", "true"]).success();
     assert_eq!(tasks(&far).len(), 1);
 }

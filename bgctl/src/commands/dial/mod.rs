@@ -1,13 +1,17 @@
 //! `dial`: joins standard input and output to the daemon's socket, for a `bgctl -H` on another machine; or to that of
 //! another machine, for a daemon here.
 
+mod streams;
+
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
+use self::streams::Borrowed;
+use crate::cli::DialArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -17,8 +21,16 @@ use crate::link::sleep;
 const PIECE: usize = 64 * 1024;
 
 /// Carries bytes until the daemon closes the connection, or nobody reads standard output any more. The end of standard
-/// input alone is passed on, so that requests that were sent are still answered.
-pub fn run(context: &mut Context) -> Result<Code, Failure> {
+/// input alone is passed on, so that requests that were sent are still answered; `-H` can't tell it from the end of its
+/// own process, and never closes one side alone.
+pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
+    if let Some(token) = &args.lend {
+        return streams::lend(token, context);
+    }
+    let borrowed = args.borrow.as_deref().map(Borrowed::of).transpose()?;
+    // The streams are lent as long as this connection is open.
+    let (borrowed, _lender) =
+        borrowed.map_or((None, None), |(borrowed, lender)| (Some(borrowed), Some(lender)));
     let failed = |error: io::Error| Failure::io("can't join the daemon's socket", &error);
     let far = context.link.host().cloned().map(|host| context.link.dial_alone(&host)).transpose()?;
     let socket = match &far {
@@ -28,14 +40,19 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
     let socket = UnixStream::from(socket.map_err(failed)?);
     // The client's deadlines are for its own calls; the remote client has others.
     socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None)).map_err(failed)?;
-    let input = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+    let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?));
+    let hangs_up = args.hang_up;
     let upstream = socket.try_clone().map_err(failed)?;
     thread::Builder::new()
         .name("input".to_owned())
         .spawn(move || {
             // However the input ends, nothing more comes.
-            let _ = carry(&input, &upstream, || Ok(()));
-            let _ = upstream.shutdown(Shutdown::Write);
+            let _ = match borrowed {
+                Some(borrowed) => borrowed.go_along(&mut input, &upstream),
+                None => Ok(()),
+            }
+            .map(|()| carry(input, &upstream, || Ok(())));
+            let _ = upstream.shutdown(if hangs_up { Shutdown::Both } else { Shutdown::Write });
         })
         .map_err(failed)?;
     let output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);

@@ -1,0 +1,180 @@
+//! `submit --stdin` for a task on another machine: its input is sent over the connection (R141). A task that can't get all
+//! of it is cancelled: it must not take the part that it got for the whole.
+
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{
+    CancelParams, Encoding, EventsSubscribe, IdParams, Method, SubscribeParams, TaskCancel, TaskGet,
+    TaskWrite, WriteParams,
+};
+use bgd_shared::task::Status;
+use nix::sys::signal::Signal;
+
+use crate::commands::write::CHUNK_BYTES;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::terminal::{Caught, Signals, Wants, hold_signals};
+
+/// The signals that end the sending, and the task with it.
+const SIGNALS: &[Signal] = &[Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// Why not all of the input was sent.
+enum Stop {
+    /// The task takes no more, or has ended. It is the task's own business how much it reads.
+    Closed,
+    /// A signal ended the sending.
+    Signalled(Caught),
+    /// Something failed.
+    Failed(Failure),
+}
+
+impl From<ClientError> for Stop {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Rpc(error) if error.kind() == ErrorKind::NotRunning => Self::Closed,
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+/// Makes the signals wait for [`send`], which acts on them.
+///
+/// # Errors
+/// The system refuses.
+pub fn hold() -> Result<(), Failure> {
+    hold_signals(SIGNALS)
+}
+
+/// Sends all of standard input to a task that has a pipe there, once the task has started.
+///
+/// # Errors
+/// The input can't be read, or the connection is lost; the task is cancelled then, if that is possible.
+pub fn send(id: TaskId, context: &mut Context) -> Result<Code, Failure> {
+    let signals = Signals::take(SIGNALS)?;
+    match (Sending { id, signals: &signals, context }).all() {
+        Ok(()) | Err(Stop::Closed) => Ok(Code::OK),
+        Err(Stop::Signalled(caught)) => {
+            cancel(id, context)?;
+            Ok(Code(caught.shell_code()))
+        }
+        Err(Stop::Failed(failure)) => Err(fail(&failure, id, context)),
+    }
+}
+
+/// Cancels the task after a failure, and says so.
+fn fail(failure: &Failure, id: TaskId, context: &mut Context) -> Failure {
+    // The connection is needed for that, if it is what failed.
+    let is_back = context.link.recover(failure.clone());
+    let done = if is_back.is_ok() || context.link.is_connected() { cancel(id, context) } else { is_back };
+    let message = match &done {
+        Ok(()) => {
+            format!("task {id} was cancelled, as only a part of its input was sent: {}", failure.message)
+        }
+        Err(_) => format!("only a part of the input of task {id} was sent: {}", failure.message),
+    };
+    let failure = Failure::new(failure.code, "input_lost", message);
+    if done.is_ok() { failure } else { failure.hint(format!("it waits for the rest: `bgctl cancel {id}`")) }
+}
+
+fn cancel(id: TaskId, context: &mut Context) -> Result<(), Failure> {
+    context.call::<TaskCancel>(&CancelParams { ids: vec![id.into()], ..CancelParams::default() }).map(drop)
+}
+
+struct Sending<'a> {
+    id: TaskId,
+    signals: &'a Signals,
+    context: &'a mut Context,
+}
+
+impl Sending<'_> {
+    fn all(&mut self) -> Result<(), Stop> {
+        self.await_start()?;
+        let mut input = io::stdin().lock();
+        let mut buffer = vec![0; CHUNK_BYTES];
+        loop {
+            let source = io::stdin();
+            let wants = Wants { changes: Some(source.as_fd()), ..Wants::new(self.signals.as_fd()) };
+            while !wait(&wants, self.signals)? {}
+            match input.read(&mut buffer) {
+                Ok(0) => return self.write(Vec::new(), true),
+                Ok(count) => self.write(buffer[..count].to_vec(), false)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Stop::Failed(Failure::io("can't read standard input", &error))),
+            }
+        }
+    }
+
+    /// Waits until the task has its pipe.
+    fn await_start(&mut self) -> Result<(), Stop> {
+        let params = SubscribeParams { ids: vec![self.id.into()], ..SubscribeParams::default() };
+        self.call::<EventsSubscribe>(&params)?;
+        loop {
+            let task = self.call::<TaskGet>(&IdParams { id: self.id.into() })?.task;
+            if task.has_begun() || task.status != Status::Pending {
+                return Ok(());
+            }
+            if !self.takes_news()? {
+                self.until_readable()?;
+                self.takes_news()?;
+            }
+        }
+    }
+
+    /// Drops the events that have arrived; the task is looked up after each. Returns whether there were any.
+    fn takes_news(&mut self) -> Result<bool, Stop> {
+        let mut has_some = false;
+        while self.client()?.received_news()?.is_some() {
+            has_some = true;
+        }
+        Ok(has_some)
+    }
+
+    fn write(&mut self, bytes: Vec<u8>, eof: bool) -> Result<(), Stop> {
+        let (data, encoding) = Encoding::encode(bytes);
+        // It is answered when the task's pipe has taken all of it.
+        self.call::<TaskWrite>(&WriteParams { id: self.id.into(), data, encoding, eof })?;
+        self.takes_news().map(drop)
+    }
+
+    /// Makes a call, and keeps an eye on signals until its answer arrives.
+    fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Stop> {
+        let call = self.client()?.send::<M>(params, &[])?;
+        loop {
+            self.until_readable()?;
+            if let Some(result) = self.client()?.answered::<M>(call)? {
+                return Ok(result);
+            }
+        }
+    }
+
+    fn client(&mut self) -> Result<&mut Client, Stop> {
+        self.context.link.client().map_err(Stop::Failed)
+    }
+
+    fn until_readable(&mut self) -> Result<(), Stop> {
+        loop {
+            let signals = self.signals;
+            let client = self.client()?;
+            let until = client.until();
+            let wants = Wants { changes: Some(client.as_fd()), until, ..Wants::new(signals.as_fd()) };
+            if wait(&wants, signals)? {
+                return Ok(());
+            }
+            client.keep_up()?;
+        }
+    }
+}
+
+/// Waits for one source. Returns whether it is ready.
+fn wait(wants: &Wants<'_>, signals: &Signals) -> Result<bool, Stop> {
+    let ready = wants.wait().map_err(|error| Stop::Failed(Failure::io("can't wait", &error)))?;
+    match signals.next_caught() {
+        Some(caught) => Err(Stop::Signalled(caught)),
+        None => Ok(ready.changes),
+    }
+}

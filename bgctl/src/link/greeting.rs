@@ -1,0 +1,122 @@
+//! The first answer from another machine: whatever its shell prints before is skipped. Knows nothing of ssh.
+
+use std::io::{self, Read, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use bgd_shared::error::RpcError;
+use bgd_shared::message::Incoming;
+use bgd_shared::request::{Hello, HelloParams, HelloResult, Method as _};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+
+use super::wait::time_left;
+
+/// The most bytes that a remote shell may print before the daemon answers.
+pub const BANNER_BYTES: usize = 64 * 1024;
+
+/// Why there is no greeting.
+pub enum Trouble {
+    /// ssh, or what it ran, has ended.
+    Closed,
+    /// Nothing came in time.
+    Late,
+    /// Something else talks, and does not stop.
+    Banner,
+    /// The daemon refused the connection.
+    Refused(Box<RpcError>),
+    /// Its protocol is a different one.
+    Protocol(Box<HelloResult>),
+}
+
+/// Says `hello`, and waits for its answer. What a shell's start-up files print before that is skipped.
+pub fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trouble> {
+    let line = bgd_shared::message::request_line(0, Hello::NAME, &HelloParams::default());
+    // There is room for it: the socket is new.
+    (&mut &*stream).write_all(&line).map_err(|_| Trouble::Closed)?;
+    let mut bytes = Vec::new();
+    let mut skipped = 0;
+    loop {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = bytes.drain(..=end).collect();
+            match answer(&line) {
+                Some(answer) => return answer,
+                None => skipped += line.len(),
+            }
+        }
+        if skipped + bytes.len() > BANNER_BYTES {
+            return Err(Trouble::Banner);
+        }
+        read_more(stream, deadline, &mut bytes)?;
+    }
+}
+
+/// How every answer of a daemon begins.
+const ANSWER: &[u8] = br#"{"jsonrpc""#;
+
+/// The greeting's answer; `None` for a line that is none.
+fn answer(line: &[u8]) -> Option<Result<HelloResult, Trouble>> {
+    // A shell's start-up files may have printed something before it on the same line.
+    let begin = line.windows(ANSWER.len()).position(|bytes| bytes == ANSWER)?;
+    let incoming: Incoming<'_> = serde_json::from_slice(&line[begin..]).ok()?;
+    if let Some(error) = incoming.error {
+        return Some(Err(Trouble::Refused(Box::new(error))));
+    }
+    serde_json::from_str(incoming.result?.get()).ok().map(Ok)
+}
+
+pub fn read_more(
+    mut stream: impl Read + AsFd,
+    deadline: Instant,
+    bytes: &mut Vec<u8>,
+) -> Result<(), Trouble> {
+    loop {
+        match poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], time_left(deadline)) {
+            Ok(0) => return Err(Trouble::Late),
+            Ok(_) => break,
+            Err(Errno::EINTR) => {}
+            Err(_) => return Err(Trouble::Closed),
+        }
+    }
+    let mut buffer = [0; 4096];
+    match stream.read(&mut buffer) {
+        Ok(0) => Err(Trouble::Closed),
+        Ok(count) => {
+            bytes.extend_from_slice(&buffer[..count]);
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(_) => Err(Trouble::Closed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn r140_a_banner_is_skipped_and_has_an_end() {
+        let talk = |text: &[u8]| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let text = text.to_vec();
+            let shell = std::thread::spawn(move || {
+                let _ = theirs.write_all(&text);
+                let _ = theirs.shutdown(std::net::Shutdown::Write);
+                let _ = io::copy(&mut theirs, &mut io::sink());
+            });
+            let outcome = greet(&ours, Instant::now() + Duration::from_mins(1));
+            drop(ours);
+            shell.join().unwrap();
+            outcome
+        };
+        let hello = serde_json::json!({"jsonrpc": "2.0", "id": 0, "error": {"code": -32000, "message": "full",
+            "data": {"kind": "too_many_connections"}}});
+        let text = format!("Welcome!\n{{\"not\": 1}}\n{{\n$ {hello}\n");
+        assert!(matches!(talk(text.as_bytes()), Err(Trouble::Refused(error)) if error.message == "full"));
+        assert!(matches!(talk(b"Welcome!\n"), Err(Trouble::Closed)));
+        assert!(matches!(talk(&vec![b'y'; BANNER_BYTES + 1]), Err(Trouble::Banner)));
+        assert!(matches!(talk("y\n".repeat(BANNER_BYTES).as_bytes()), Err(Trouble::Banner)));
+    }
+}

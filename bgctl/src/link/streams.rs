@@ -1,0 +1,157 @@
+//! The standard streams of a foreground job on another machine (R141). An ssh of their own carries them beside the
+//! connection that owns the job, so the kernel and ssh hold back whoever writes faster than the other side reads, and
+//! nothing is kept in memory. All bytes pass through this process: ssh would leave the user's own files non-blocking.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use super::bounded;
+use super::greeting::{BANNER_BYTES, Trouble, read_more};
+use super::ssh::{self, Dial, ERRORS_BYTES, LENT, Lender, SHORT};
+use crate::failure::Failure;
+
+/// The bytes that are carried at once.
+const PIECE: usize = 64 * 1024;
+
+/// Which of the standard streams of this process a job gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    /// Standard input.
+    pub input: bool,
+    /// Standard output.
+    pub output: bool,
+    /// Standard error.
+    pub errors: bool,
+}
+
+/// Streams that wait for a job, or that are being carried.
+pub struct Streams {
+    ssh: Child,
+    ends: Ends,
+    given: Given,
+    /// Closed once everything that the job has written was passed on.
+    done: Option<PipeReader>,
+}
+
+/// Our ends of the pipes of ssh.
+struct Ends {
+    input: Option<PipeWriter>,
+    output: Option<PipeReader>,
+    errors: Option<PipeReader>,
+}
+
+impl Streams {
+    /// Starts the ssh that carries them.
+    ///
+    /// # Errors
+    /// As for [`Dial::connect`].
+    pub fn open(dial: &Dial<'_>, token: &str, given: Given) -> Result<Self, Failure> {
+        let (ssh, ends) = dial.lend(|| lender(token, given), greet)?;
+        Ok(Self { ssh, ends, given, done: None })
+    }
+
+    /// Begins to carry. Signals that this process handles must be blocked by now, as the threads inherit that.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn begin(&mut self) -> Result<(), Failure> {
+        let (done, writer) = io::pipe().map_err(failed)?;
+        if let Some(to) = self.ends.input.take() {
+            carry("input", own(io::stdin().as_fd())?, OwnedFd::from(to), None)?;
+        }
+        // A pipe that is not carried stays open: ssh may write a message to it.
+        if self.given.output
+            && let Some(from) = self.ends.output.take()
+        {
+            carry("output", from, own(io::stdout().as_fd())?, Some(writer.try_clone().map_err(failed)?))?;
+        }
+        if self.given.errors
+            && let Some(from) = self.ends.errors.take()
+        {
+            carry("errors", from, own(io::stderr().as_fd())?, Some(writer))?;
+        }
+        self.done = Some(done);
+        Ok(())
+    }
+
+    /// Becomes readable once everything that the job has written was passed on, and nobody can write any more.
+    pub fn done(&self) -> Option<BorrowedFd<'_>> {
+        self.done.as_ref().map(PipeReader::as_fd)
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        ssh::end(&mut self.ssh);
+    }
+}
+
+fn failed(error: impl Into<io::Error>) -> Failure {
+    Failure::io("can't carry the standard streams", &error.into())
+}
+
+fn own(stream: BorrowedFd<'_>) -> Result<File, Failure> {
+    Ok(stream.try_clone_to_owned().map_err(failed)?.into())
+}
+
+/// Makes the pipes of ssh.
+fn lender(token: &str, given: Given) -> Result<(Lender<'_>, Ends), Failure> {
+    let (input, ours_in) = io::pipe().map_err(failed)?;
+    let (ours_out, output) = io::pipe().map_err(failed)?;
+    let (ours_err, errors) = io::pipe().map_err(failed)?;
+    let input = if given.input { input.into() } else { Stdio::null() };
+    let lender = Lender { token, input, output: output.into(), errors: errors.into() };
+    let ends = Ends { input: given.input.then_some(ours_in), output: Some(ours_out), errors: Some(ours_err) };
+    Ok((lender, ends))
+}
+
+/// Waits for the line with which the job's own output begins. What a shell prints before is skipped.
+fn greet(ends: &mut Ends, deadline: Instant) -> Result<(), (Trouble, String)> {
+    let (Some(output), Some(errors)) = (&mut ends.output, &mut ends.errors) else { return Ok(()) };
+    let line = format!("{LENT}\n").into_bytes();
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(&line) {
+        if bytes.len() > BANNER_BYTES {
+            return Err((Trouble::Banner, String::new()));
+        }
+        if let Err(trouble) = read_more(&mut *output, deadline, &mut bytes) {
+            let most = usize::try_from(ERRORS_BYTES).unwrap_or(usize::MAX);
+            let said = match trouble {
+                Trouble::Closed => bounded::read_to_end(errors, most, SHORT).ok().flatten(),
+                Trouble::Late | Trouble::Banner | Trouble::Refused(_) | Trouble::Protocol(_) => None,
+            };
+            return Err((trouble, ssh::text(&said.unwrap_or_default())));
+        }
+    }
+    Ok(())
+}
+
+/// Passes bytes on until either side is closed. `_done` is closed then, too.
+fn carry(
+    name: &str,
+    from: impl Into<OwnedFd>,
+    to: impl Into<OwnedFd>,
+    done: Option<PipeWriter>,
+) -> Result<(), Failure> {
+    let (mut from, mut to) = (File::from(from.into()), File::from(to.into()));
+    let carries = move || {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) if to.write_all(&buffer[..count]).is_err() => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        // Whoever waits for the end must find everything written and closed.
+        drop((from, to));
+        drop(done);
+    };
+    thread::Builder::new().name(name.to_owned()).spawn(carries).map(drop).map_err(failed)
+}

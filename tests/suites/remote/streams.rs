@@ -1,0 +1,189 @@
+//! Jobs over there that get standard streams from here.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Outcome, Process, bgctl_path, wait};
+use rustix::process::Signal;
+
+use super::{begin, tasks};
+
+/// Runs a line of the shell here, where `bgctl` is for the daemon over there.
+fn shell(far: &Far, line: &str) -> Outcome {
+    let template = far.bgctl(&[]);
+    let mut command = Command::new("bash");
+    command.args(["-o", "pipefail", "-c", line]).stdin(Stdio::null()).current_dir("/tmp").env_clear();
+    command.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env("PATH", format!("{}:/usr/bin:/bin", bgctl_path().parent().unwrap().display()));
+    Outcome::of(&mut command)
+}
+
+#[test]
+fn r141_a_job_in_a_pipe_has_the_streams_of_this_machine() {
+    let far = Far::start();
+    // A shell that greets whoever comes is not part of the output.
+    far.wrap("case \"$*\" in *--lend*) printf 'Welcome\\nto far: ';; esac");
+    let outcome = shell(
+        &far,
+        "printf 'one\\ntwo' | bgctl run --shell 'cat; echo \" on $HOME\"; echo wrong >&2; exit 3'; echo $?",
+    );
+    let home = far.daemon.home().display().to_string();
+    assert_eq!(outcome.stdout_text(), format!("one\ntwo on {home}\n3\n"));
+    assert_eq!(outcome.stderr, "wrong\n");
+    // Without an input it reads nothing.
+    assert_eq!(far.run(&["run", "--", "wc", "-c"]).success().stdout_text(), "0\n");
+    let bytes: Vec<u8> = (0..=255).collect();
+    fs::write(far.path("bytes"), &bytes).unwrap();
+    let copy = format!("bgctl run -- cat <{0} >{0}.copy", far.path("bytes").display());
+    shell(&far, &copy).success();
+    assert_eq!(fs::read(far.path("bytes.copy")).unwrap(), bytes);
+    // All of that by one connection, and nothing is left.
+    assert_eq!(far.connections(), 1);
+    wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
+}
+
+#[test]
+fn r141_a_long_pipe_goes_through_and_is_held_back() {
+    let far = Far::start();
+    let line = "head -c 100000000 /dev/zero | bgctl run -- cat | wc -c";
+    assert_eq!(shell(&far, line).success().stdout_text(), "100000000\n");
+    // Who writes without end is stopped by a reader that has enough, and by one that ends.
+    assert_eq!(shell(&far, "yes | bgctl run -- head -c 1000000 | wc -c").stdout_text(), "1000000\n");
+    let ended = shell(&far, "bgctl run -- yes | head -n 1");
+    assert_eq!((ended.stdout_text().as_str(), ended.code), ("y\n", 141), "{}", ended.stderr);
+    // The job is not ahead of its reader by more than what the pipes and ssh hold.
+    let mut run = begin(&far, &["run", "--shell", "yes & echo $! >pid; wait"]);
+    let mut output = run.stdout.take().unwrap();
+    output.read_exact(&mut [0; 2]).unwrap();
+    let task =
+        wait::poll_until("the job", || tasks(&far).into_iter().find(|task| task.status == Status::Running));
+    assert_eq!(task.output.bytes, 0, "nothing of it is kept");
+    Process::open(i32::try_from(run.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
+    drop(output);
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn r141_signals_reach_a_job_in_a_pipe() {
+    let far = Far::start();
+    let line = "trap 'echo got it; exit 7' INT; echo ready; while :; do sleep 0.05; done";
+    let mut run = begin(&far, &["run", "--shell", line]);
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    Process::open(i32::try_from(run.id()).unwrap()).unwrap().signal(Signal::INT).unwrap();
+    assert_eq!(lines.next().as_deref(), Some("got it"));
+    assert_eq!(run.wait().unwrap().code(), Some(7));
+}
+
+#[test]
+fn r141_a_job_in_a_pipe_ends_with_its_connection() {
+    let far = Far::start();
+    for kills in [false, true] {
+        let mut run = begin(&far, &["run", "--shell", "echo ready; exec sleep 1000"]);
+        let mut output = BufReader::new(run.stdout.take().unwrap());
+        output.read_line(&mut String::new()).unwrap();
+        if kills {
+            run.kill().unwrap();
+            assert_eq!(run.wait().unwrap().signal(), Some(9));
+        } else {
+            far.cut();
+            assert_eq!(run.wait().unwrap().code(), Some(69));
+            let mut said = String::new();
+            run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert!(said.contains("far: the connection is lost"), "{said}");
+        }
+        let is_over = || tasks(&far).iter().all(|task| !task.status.is_active());
+        wait::poll_until("the end of the job", || is_over().then_some(()));
+    }
+}
+
+#[test]
+fn r141_a_job_in_this_terminal_gets_the_input_that_is_none() {
+    let far = Far::start();
+    let input = far.path("input");
+    fs::write(&input, "from a file\n").unwrap();
+    let line =
+        "read line; echo \"got $line\"; [ -t 1 ] && echo on a terminal; echo wrong >&2; read more; exit 5";
+    let run = format!(
+        "exec {} run --shell '{line}' <{} 2>{}",
+        bgctl_path().display(),
+        input.display(),
+        far.path("errors").display()
+    );
+    let template = far.bgctl(&[]);
+    let mut command = Command::new("sh");
+    command.args(["-c", &run]).current_dir("/tmp").env_clear();
+    command.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut terminal = bgd_tests::Terminal::open(&command);
+    terminal.wait_text("got from a file");
+    terminal.wait_text("on a terminal");
+    assert_eq!(terminal.ended().code(), Some(5));
+    assert_eq!(fs::read_to_string(far.path("errors")).unwrap(), "wrong\n");
+}
+
+#[test]
+fn r141_what_is_wrong_with_a_job_in_a_pipe_is_said() {
+    let far = Far::start();
+    far.run(&["run", "--", "/nowhere/program"]).expect_code(127);
+    far.wrap("case \"$*\" in *--lend*) echo gone >&2; exit 255;; esac");
+    let lost = far.run(&["run", "--", "true"]).expect_code(69);
+    assert!(lost.stderr.contains("far: ssh can't connect: gone"), "{}", lost.stderr);
+    far.wrap("case \"$*\" in *--lend*) exec sleep 1000;; esac");
+    let late = far.run(&["--connect-timeout", "1s", "run", "--", "true"]).expect_code(69);
+    assert!(late.stderr.contains("no answer within"), "{}", late.stderr);
+    far.wrap("case \"$*\" in *--borrow*) exit 255;; esac");
+    far.run(&["run", "--", "true"]).expect_code(69);
+    assert!(tasks(&far).iter().all(|task| task.status == Status::Failed));
+}
+
+#[test]
+fn r141_a_background_task_gets_its_input_from_here() {
+    let far = Far::start();
+    let line = "id=$(head -c 3000000 /dev/zero | bgctl submit --stdin -- wc -c) && bgctl block $id >&2 && bgctl output $id";
+    assert_eq!(shell(&far, line).success().stdout_text(), "3000000\n");
+    // It waits until the task has started, and a task need not read all of it.
+    let mut later = far.bgctl(&["submit", "--hold", "--stdin", "--", "cat"]);
+    let mut later = later.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    later.stdin.as_mut().unwrap().write_all(b"held\n").unwrap();
+    let mut id = String::new();
+    BufReader::new(later.stdout.as_mut().unwrap()).read_line(&mut id).unwrap();
+    far.run(&["release", id.trim()]).success();
+    drop(later.stdin.take());
+    assert!(later.wait().unwrap().success());
+    far.run(&["block", id.trim()]).success();
+    assert_eq!(far.run(&["output", id.trim()]).stdout_text(), "held\n");
+    shell(&far, "(yes; true) | bgctl submit --stdin -- head -n 1").success();
+    let refused = far.run(&["submit", "--key", "k", "--stdin", "--", "cat"]).expect_code(2);
+    assert!(refused.stderr.contains("--stdin with --key is not possible"), "{}", refused.stderr);
+}
+
+#[test]
+fn r141_a_task_without_all_of_its_input_is_cancelled() {
+    let far = Far::start();
+    for cuts in [true, false] {
+        let mut command = far.bgctl(&["submit", "--stdin", "--", "cat"]);
+        let mut submit =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        submit.stdin.as_mut().unwrap().write_all(b"a part\n").unwrap();
+        let mut id = String::new();
+        BufReader::new(submit.stdout.as_mut().unwrap()).read_line(&mut id).unwrap();
+        let id = id.trim().parse().unwrap();
+        wait::poll_until("the part", || (far.daemon.task(id).output.bytes == 7).then_some(()));
+        if cuts {
+            far.cut();
+            submit.stdin.as_mut().unwrap().write_all(b"the rest\n").unwrap();
+            let outcome = submit.wait_with_output().unwrap();
+            let said = String::from_utf8(outcome.stderr).unwrap();
+            assert_eq!(outcome.status.code(), Some(69), "{said}");
+            assert!(said.contains("was cancelled, as only a part of its input was sent"), "{said}");
+        } else {
+            Process::open(i32::try_from(submit.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
+            assert_eq!(submit.wait().unwrap().code(), Some(143));
+        }
+        far.daemon.wait_status(id, Status::Cancelled);
+    }
+}

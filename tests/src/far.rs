@@ -170,7 +170,7 @@ impl Far {
     fn bridges(&self) -> Vec<Process> {
         let is_bridge = |process: &Process| {
             let line = process.cmdline();
-            line.starts_with("ssh ") && line.ends_with(" dial")
+            line.starts_with("ssh ") && line.contains(" dial")
         };
         self.here.processes().into_iter().filter(is_bridge).collect()
     }

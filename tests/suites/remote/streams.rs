@@ -63,6 +63,9 @@ fn r141_a_long_pipe_goes_through_and_is_held_back() {
         wait::poll_until("the job", || tasks(&far).into_iter().find(|task| task.status == Status::Running));
     assert_eq!(task.output.bytes, 0, "nothing of it is kept");
     Process::open(i32::try_from(run.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
+    // Not before its end: `wait` would see the end of `yes` first.
+    let has_ended = || tasks(&far).iter().all(|task| task.status != Status::Running);
+    wait::poll_until("its end", || has_ended().then_some(()));
     drop(output);
     assert_eq!(run.wait().unwrap().code(), Some(143));
 }

@@ -129,6 +129,7 @@ fn each_method_answers() {
     assert_eq!(wire.call("inbox.ack", done), json!({"acknowledged": 1, "left": 0}));
     assert_eq!(wire.call("task.clear", json!({}))["cleared"], 1);
     assert_eq!(wire.call("session.end", json!({"session": "s"})), json!({"cancelled": 0, "cleared": 0}));
+    assert_eq!(wire.call("executor.list", json!({}))["executors"][0]["name"], "local");
     let status = wire.call("daemon.status", json!({}));
     assert_eq!((&status["active"], &status["instance"]), (&json!(0), &hello["instance"]));
     assert_eq!(wire.call("daemon.reload", json!({})), json!({"changed": [], "needs_restart": []}));
@@ -136,7 +137,7 @@ fn each_method_answers() {
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
     // The methods of terminals, handoffs and ordered work have tests of their own.
-    assert_eq!(METHODS.len(), 39, "a new method is to be called here or elsewhere");
+    assert_eq!(METHODS.len(), 40, "a new method is to be called here or elsewhere");
 }
 
 #[test]

@@ -133,7 +133,8 @@ fn r67_a_burst_of_presses_is_one_and_none_reaches_the_shell() {
         if round % 2 == 0 {
             assert!(screen.ends_with("\nnext\nend"), "{screen}");
         }
-        daemon.cancel(&[backgrounded(&screen)]);
+        // The terminal echoes those presses, which may come before the sentence is written.
+        daemon.cancel(&[backgrounded(&screen.replace("^B", ""))]);
     }
 }
 

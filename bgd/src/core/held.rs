@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::agent::AgentPart;
 use super::elsewhere::{Elsewhere, On};
 use super::plan::{Again, Attempt, AttemptError, Dependency, Plan, Rule};
-use super::task::{Failure, Outcome, Place, SpawnFailure, Spec, State, Task, Work};
+use super::task::{Failure, Outcome, Place, Resuming, SpawnFailure, Spec, State, Task, Work};
 
 /// Cost of a task besides its texts: the task, its spec and its index entries.
 pub const TASK_BYTES: usize = 900;
@@ -123,8 +123,10 @@ impl Task {
             | State::Running { .. }
             | State::Stopping { .. } => 0,
             State::Finished(finished) => outcome_bytes(&finished.outcome),
-            State::Resuming { finished, prompt, settings, .. } => {
-                outcome_bytes(&finished.outcome) + text_bytes(prompt) + settings_bytes(settings)
+            State::Resuming(resuming) => {
+                let Resuming { finished, prompt, settings, .. } = &**resuming;
+                let texts = text_bytes(prompt) + settings_bytes(settings);
+                size_of::<Resuming>() + outcome_bytes(&finished.outcome) + texts
             }
         };
         let plan = self.plan.as_deref().map_or(0, Plan::own_bytes);
@@ -148,7 +150,7 @@ impl Task {
             | State::Running { .. }
             | State::Stopping { .. }
             | State::Finished(_)
-            | State::Resuming { .. } => None,
+            | State::Resuming(_) => None,
         };
         let again = self.plan().again.as_ref().map(|again| shared(&again.env));
         [queued, again, self.agent.as_ref().map(|agent| shared(&agent.env))]

@@ -46,10 +46,9 @@ impl From<&Task> for Standing {
         };
         match &task.state {
             State::Queued { .. } if plan.is_open() => Self::Waits(demand()),
-            State::Starting { .. }
-            | State::Running { .. }
-            | State::Stopping { .. }
-            | State::Resuming { .. } => Self::HasSlots(demand()),
+            State::Starting { .. } | State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => {
+                Self::HasSlots(demand())
+            }
             State::Queued { .. } | State::Finished(_) => Self::Out,
         }
     }

@@ -257,18 +257,36 @@ pub enum State {
     Finished(Finished),
     /// It has ended, and a follow-up prompt is on its way to the agent. Until the agent has it, clients see the
     /// task as it was.
-    Resuming {
-        /// How it had ended.
-        finished: Finished,
-        /// The follow-up prompt.
-        prompt: Arc<str>,
-        /// The settings to apply to the session.
-        settings: Arc<AgentSettings>,
-        /// Who gets the answer to the resume.
-        to: ReplyTo,
-        /// Set if the task was told to end meanwhile.
-        stop: Option<StopOrder>,
-    },
+    // Boxed: it would make the state of each task half as large again.
+    Resuming(Box<Resuming>),
+}
+
+impl State {
+    /// Returns how the task ended, if it has. Also while it is being resumed.
+    pub fn finished(&self) -> Option<&Finished> {
+        match self {
+            Self::Queued { .. } | Self::Starting { .. } | Self::Running { .. } | Self::Stopping { .. } => {
+                None
+            }
+            Self::Finished(finished) => Some(finished),
+            Self::Resuming(resuming) => Some(&resuming.finished),
+        }
+    }
+}
+
+/// A follow-up prompt on its way to the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resuming {
+    /// How the task had ended.
+    pub finished: Finished,
+    /// The follow-up prompt.
+    pub prompt: Arc<str>,
+    /// The settings to apply to the session.
+    pub settings: Arc<AgentSettings>,
+    /// Who gets the answer to the resume.
+    pub to: ReplyTo,
+    /// Set if the task was told to end meanwhile.
+    pub stop: Option<StopOrder>,
 }
 
 /// How a task ended.
@@ -297,6 +315,17 @@ pub enum Outcome {
     Failed(Failure),
     /// It was ended on purpose, and why.
     Cancelled(StopReason),
+}
+
+impl Outcome {
+    /// Returns the status of a task that ended so.
+    const fn status(&self) -> Status {
+        match self {
+            Self::Completed => Status::Completed,
+            Self::Failed(_) => Status::Failed,
+            Self::Cancelled(_) => Status::Cancelled,
+        }
+    }
 }
 
 /// Why a task failed.
@@ -472,11 +501,8 @@ impl Task {
             State::Starting { .. } if self.waits_elsewhere() => Status::Pending,
             State::Running { .. } | State::Stopping { .. } if self.resume_count > 0 => Status::Resumed,
             State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => Status::Running,
-            State::Finished(finished) | State::Resuming { finished, .. } => match finished.outcome {
-                Outcome::Completed => Status::Completed,
-                Outcome::Failed(_) => Status::Failed,
-                Outcome::Cancelled(_) => Status::Cancelled,
-            },
+            State::Finished(finished) => finished.outcome.status(),
+            State::Resuming(resuming) => resuming.finished.outcome.status(),
         }
     }
 
@@ -524,7 +550,8 @@ impl Task {
                     || self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.requeued > 0)
             }
             State::Running { .. } | State::Stopping { .. } => true,
-            State::Finished(finished) | State::Resuming { finished, .. } => finished.started_at.is_some(),
+            State::Finished(finished) => finished.started_at.is_some(),
+            State::Resuming(resuming) => resuming.finished.started_at.is_some(),
         }
     }
 
@@ -532,7 +559,7 @@ impl Task {
     pub fn deadline(&self) -> Option<Mono> {
         match &self.state {
             State::Queued { .. } => self.plan().not_before.and_then(NotBefore::mono),
-            State::Starting { .. } | State::Resuming { .. } => None,
+            State::Starting { .. } | State::Resuming(_) => None,
             State::Running { time_limit, .. } => {
                 let agent = self.agent.as_deref().and_then(AgentPart::deadline);
                 (*time_limit).into_iter().chain(agent).min()
@@ -572,12 +599,6 @@ impl Task {
 
     /// Returns how it ended, if it has. Also while it is being resumed.
     pub fn finished(&self) -> Option<&Finished> {
-        match &self.state {
-            State::Queued { .. }
-            | State::Starting { .. }
-            | State::Running { .. }
-            | State::Stopping { .. } => None,
-            State::Finished(finished) | State::Resuming { finished, .. } => Some(finished),
-        }
+        self.state.finished()
     }
 }

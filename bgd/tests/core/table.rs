@@ -177,8 +177,10 @@ pub fn word(core: &Core) -> &'static str {
         State::Stopping { kill_at: Some(_), exit: Some(_), .. } => "st-x",
         State::Stopping { kill_at: None, exit: None, .. } => "kill",
         State::Stopping { kill_at: None, exit: Some(_), .. } => "ki-x",
-        State::Resuming { stop: None, .. } => "way",
-        State::Resuming { stop: Some(_), .. } => "wy-x",
+        State::Resuming(resuming) => match resuming.stop {
+            None => "way",
+            Some(_) => "wy-x",
+        },
         State::Finished(Finished { lingering: Lingering::Yes, .. }) => "ling",
         State::Finished(Finished { lingering: Lingering::Ending(Some(_)), .. }) => "li-x",
         State::Finished(Finished { lingering: Lingering::Ending(None), .. }) => "li-k",

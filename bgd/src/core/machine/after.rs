@@ -126,17 +126,21 @@ impl Core {
 
 /// Returns what has happened to a task; `None` if it has not started.
 pub(super) fn became(task: &Task) -> Option<Became> {
-    match &task.state {
-        State::Queued { .. } | State::Starting { .. } => task.has_begun().then_some(Became::Started),
-        State::Running { .. } | State::Stopping { .. } if task.ready_at.is_some() => Some(Became::Ready),
-        State::Running { .. } | State::Stopping { .. } => Some(Became::Started),
-        State::Finished(finished) | State::Resuming { finished, .. } => Some(Became::Ended(EndedTask {
+    let ended = |finished: &Finished| {
+        Became::Ended(EndedTask {
             task: task.id,
             status: task.status(),
             has_begun: finished.started_at.is_some(),
             was_ready: task.ready_at.is_some(),
             how: how(finished),
-        })),
+        })
+    };
+    match &task.state {
+        State::Queued { .. } | State::Starting { .. } => task.has_begun().then_some(Became::Started),
+        State::Running { .. } | State::Stopping { .. } if task.ready_at.is_some() => Some(Became::Ready),
+        State::Running { .. } | State::Stopping { .. } => Some(Became::Started),
+        State::Finished(finished) => Some(ended(finished)),
+        State::Resuming(resuming) => Some(ended(&resuming.finished)),
     }
 }
 

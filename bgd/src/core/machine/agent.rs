@@ -15,7 +15,9 @@ use crate::core::caller::ReplyTo;
 use crate::core::effect::{Begin, Control, CoreError, Reply};
 use crate::core::held::{settings_bytes, text_bytes};
 use crate::core::input::Refusal;
-use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopReason, Task, Work};
+use crate::core::task::{
+    Failure, Finished, Lingering, Ordinal, Outcome, Resuming, State, StopReason, Task, Work,
+};
 use crate::core::time::Now;
 use crate::core::waiters::Until;
 
@@ -69,7 +71,8 @@ impl Core {
             orders::start(task, begin)
         });
         self.effects.extend(started);
-        self.set_state(ordinal, State::Resuming { finished, prompt, settings, to, stop: None });
+        let resuming = Resuming { finished, prompt, settings, to, stop: None };
+        self.set_state(ordinal, State::Resuming(Box::new(resuming)));
         Ok(())
     }
 
@@ -111,8 +114,8 @@ impl Core {
     /// Notes that the agent has the prompt of a resume: the task is now in a new run.
     pub(super) fn resumed(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let State::Resuming { prompt, settings, to, stop, .. } = &task.state else { return };
-        let (prompt, settings, to, stop) = (prompt.clone(), settings.clone(), *to, *stop);
+        let State::Resuming(resuming) = &task.state else { return };
+        let Resuming { finished: _, prompt, settings, to, stop } = (**resuming).clone();
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
         self.set_state(ordinal, State::Running { pid, started_at: now.wall, time_limit });
         self.registry.change(ordinal, |task| {
@@ -146,7 +149,8 @@ impl Core {
                 let outcome = verdict_of_stop(order.reason);
                 self.finish_unstarted(now, ordinal, outcome);
             }
-            State::Resuming { finished, to, stop, .. } => {
+            State::Resuming(resuming) => {
+                let Resuming { finished, to, stop, .. } = (**resuming).clone();
                 let error = match stop.map(|order| order.reason) {
                     None => CoreError::Refused(id, refusal),
                     Some(StopReason::Shutdown) => CoreError::ShuttingDown,
@@ -162,7 +166,6 @@ impl Core {
                         | StopReason::NextAttempt,
                     ) => CoreError::Withdrawn(id),
                 };
-                let (finished, to) = (finished.clone(), *to);
                 self.reply(Some(to), Reply::Error(error));
                 self.set_state(ordinal, State::Finished(finished));
                 self.wake(now, ordinal, Until::Finished);
@@ -238,7 +241,7 @@ impl Core {
             State::Running { .. } => true,
             // Deny at once, so that the agent does not wait forever: a turn that is being ended gets no more
             // permissions, and one that has not started gets none yet.
-            State::Stopping { .. } | State::Starting { .. } | State::Resuming { .. } => false,
+            State::Stopping { .. } | State::Starting { .. } | State::Resuming(_) => false,
             State::Queued { .. } | State::Finished(_) => return,
         };
         let waits = is_running
@@ -276,7 +279,7 @@ impl Core {
             State::Stopping { pid, started_at, reason, .. } => {
                 (*pid, *started_at, verdict_with_words(task, *reason))
             }
-            State::Queued { .. } | State::Starting { .. } | State::Finished(_) | State::Resuming { .. } => {
+            State::Queued { .. } | State::Starting { .. } | State::Finished(_) | State::Resuming(_) => {
                 return;
             }
         };
@@ -363,7 +366,7 @@ fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
         Kind::Process => return Err(CoreError::NoAgent(task.id)),
     }
     match &task.state {
-        State::Resuming { .. } => Err(CoreError::BeingResumed(task.id)),
+        State::Resuming(_) => Err(CoreError::BeingResumed(task.id)),
         State::Finished(finished) if finished.outcome == Outcome::Completed => {
             Ok((task.id, finished.clone()))
         }

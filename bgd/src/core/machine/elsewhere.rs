@@ -73,7 +73,7 @@ impl Core {
             | State::Starting { .. }
             | State::Stopping { .. }
             | State::Finished(_)
-            | State::Resuming { .. } => return,
+            | State::Resuming(_) => return,
         }
         self.end_pause(ordinal);
         self.change_task(ordinal, |task| {
@@ -94,7 +94,7 @@ impl Core {
             State::Starting { stop } => (None, None, stop.map(|order| order.reason)),
             State::Running { pid, started_at, .. } => (*pid, Some(*started_at), None),
             State::Stopping { pid, started_at, reason, .. } => (*pid, Some(*started_at), Some(*reason)),
-            State::Queued { .. } | State::Finished(_) | State::Resuming { .. } => return,
+            State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return,
         };
         self.registry.change(ordinal, |task| {
             if let Some(known) = &mut task.elsewhere {

@@ -54,7 +54,7 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let stop = match &task.state {
             State::Starting { stop } => *stop,
-            State::Resuming { .. } => return self.resumed(now, ordinal, pid),
+            State::Resuming(_) => return self.resumed(now, ordinal, pid),
             State::Queued { .. } | State::Running { .. } | State::Stopping { .. } | State::Finished(_) => {
                 return;
             }
@@ -90,7 +90,7 @@ impl Core {
             | State::Running { .. }
             | State::Stopping { .. }
             | State::Finished(_)
-            | State::Resuming { .. } => {}
+            | State::Resuming(_) => {}
         }
     }
 
@@ -137,7 +137,7 @@ impl Core {
             | State::Queued { .. }
             | State::Starting { .. }
             | State::Finished(_)
-            | State::Resuming { .. } => {}
+            | State::Resuming(_) => {}
         }
     }
 
@@ -167,7 +167,7 @@ impl Core {
             | State::Queued { .. }
             | State::Starting { .. }
             | State::Running { .. }
-            | State::Resuming { .. } => {}
+            | State::Resuming(_) => {}
         }
     }
 
@@ -203,7 +203,7 @@ impl Core {
             | State::Queued { .. }
             | State::Starting { .. }
             | State::Running { .. }
-            | State::Resuming { .. } => {}
+            | State::Resuming(_) => {}
         }
     }
 

@@ -433,7 +433,7 @@ fn wall_time(task: &Task) -> Option<Timestamp> {
             | State::Running { .. }
             | State::Stopping { .. }
             | State::Finished(_)
-            | State::Resuming { .. },
+            | State::Resuming(_),
             _,
         ) => None,
     }

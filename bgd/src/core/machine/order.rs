@@ -305,7 +305,7 @@ impl Core {
                 State::Starting { .. }
                 | State::Running { .. }
                 | State::Stopping { .. }
-                | State::Resuming { .. } => group.running += 1,
+                | State::Resuming(_) => group.running += 1,
                 State::Finished(_) => group.finished += 1,
             }
         }

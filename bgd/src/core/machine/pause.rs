@@ -68,7 +68,7 @@ impl Core {
 /// Whether the processes of a task can be paused and continued.
 fn pausable(task: &Task) -> Result<(), CoreError> {
     let why = match &task.state {
-        State::Finished(_) | State::Resuming { .. } => {
+        State::Finished(_) | State::Resuming(_) => {
             return Err(CoreError::NotRunning(task.id, task.status()));
         }
         State::Queued { .. } => Unpausable::Pending,

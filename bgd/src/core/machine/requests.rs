@@ -285,7 +285,7 @@ impl Core {
             return Err(CoreError::NoSignals(id));
         }
         let takes_signals = match &task.state {
-            State::Queued { .. } | State::Starting { .. } | State::Resuming { .. } => false,
+            State::Queued { .. } | State::Starting { .. } | State::Resuming(_) => false,
             State::Running { .. } => true,
             State::Stopping { exit, .. } => exit.is_none() || tree,
             State::Finished(Finished { lingering, .. }) => tree && *lingering != Lingering::No,

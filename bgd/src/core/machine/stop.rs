@@ -6,7 +6,7 @@ use bgd_shared::task::Exit;
 
 use super::{Core, orders};
 use crate::core::task::{
-    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, State, StopOrder, StopReason,
+    Failure, Finished, Lingering, Ordinal, Outcome, Resuming, SIGKILL, SIGTERM, State, StopOrder, StopReason,
 };
 use crate::core::time::Now;
 use crate::core::waiters::Until;
@@ -43,15 +43,9 @@ impl Core {
                 self.end_pause(ordinal);
                 return self.set_state(ordinal, State::Starting { stop });
             }
-            State::Resuming { finished, prompt, settings, to, stop } => {
-                let stop = Some(stop.map_or(order, |first| first.then(order)));
-                State::Resuming {
-                    finished: finished.clone(),
-                    prompt: prompt.clone(),
-                    settings: settings.clone(),
-                    to: *to,
-                    stop,
-                }
+            State::Resuming(resuming) => {
+                let stop = Some(resuming.stop.map_or(order, |first| first.then(order)));
+                State::Resuming(Box::new(Resuming { stop, ..(**resuming).clone() }))
             }
             State::Running { pid, started_at, .. } => State::Stopping {
                 pid: *pid,
@@ -99,7 +93,7 @@ impl Core {
         let kill = orders::end(task, SIGKILL);
         let next = match &task.state {
             State::Queued { .. } => return self.may_start(ordinal),
-            State::Starting { .. } | State::Resuming { .. } | State::Stopping { kill_at: None, .. } => return,
+            State::Starting { .. } | State::Resuming(_) | State::Stopping { kill_at: None, .. } => return,
             State::Running { time_limit, .. } if time_limit.is_none_or(|limit| limit > now.mono) => {
                 return self.agent_deadline(now, ordinal);
             }

@@ -180,7 +180,8 @@ impl Life {
                 lingering: exit.is_some(),
                 ..Self::default()
             },
-            State::Finished(finished) | State::Resuming { finished, .. } => Self::after(finished),
+            State::Finished(finished) => Self::after(finished),
+            State::Resuming(resuming) => Self::after(&resuming.finished),
         }
     }
 

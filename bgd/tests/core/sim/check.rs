@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bgd::core::{
-    Begin, Control, CoreError, Effect, Outcome, Reply, ReplyTo, Snapshot, Spec, State, StopReason, Work,
+    Begin, Control, CoreError, Effect, Outcome, Reply, ReplyTo, Snapshot, Spec, StopReason, Work,
 };
 use bgd::wire::failures;
 use bgd_shared::event::EventKind;
@@ -382,9 +382,7 @@ impl Sim {
 
 /// Describes how a task has ended, with everything that belongs to that end.
 fn end_of(task: &Snapshot) -> String {
-    let (State::Finished(finished) | State::Resuming { finished, .. }) = &task.state else {
-        return "not at all".to_owned();
-    };
+    let Some(finished) = task.finished() else { return "not at all".to_owned() };
     let agent = task.agent.as_ref().map(|agent| {
         (&agent.prompt, &agent.session, agent.tool_calls, &agent.last_tools, agent.questions.len())
     });

@@ -165,9 +165,9 @@ impl Sim {
         self.input(&Input::Fact { task, run, fact })?;
         let after = self.core.get(&task.into()).ok();
         if let (true, Some(before), Some(mut after)) = (refused, before, after)
-            && let State::Resuming { finished, .. } = before.state.clone()
+            && let State::Resuming(resuming) = before.state.clone()
         {
-            prop_assert_eq!(&after.state, &State::Finished(finished));
+            prop_assert_eq!(&after.state, &State::Finished(resuming.finished));
             after.state = before.state.clone();
             // It no longer has its slot.
             after.place = before.place;

@@ -12,6 +12,7 @@ mod batch;
 mod caller;
 mod effect;
 mod elsewhere;
+mod ended;
 mod filter;
 mod group;
 mod held;

@@ -12,6 +12,9 @@ const TITLE_PART_CHARS: usize = 200;
 /// The maximum number of characters of a description in a title.
 const TITLE_NAME_CHARS: usize = 80;
 
+/// How long a run takes, in milliseconds, for its notice to say what it used of the machine.
+const LONG_MS: u64 = 60_000;
+
 /// How text is escaped so that a channel shows it literally.
 #[derive(Clone, Copy)]
 pub struct Style {
@@ -153,6 +156,9 @@ fn facts(notice: &Wire) -> String {
         Some(Exit::Unknown(_)) => facts.push("exit unknown".to_owned()),
         None => {}
     }
+    if notice.duration_ms.is_some_and(|ms| ms >= LONG_MS) {
+        facts.extend(notice.task.usage.as_ref().map(show::usage));
+    }
     match notice.active {
         None => {}
         Some(0) => facts.push("no other task of this session is active".to_owned()),
@@ -233,11 +239,32 @@ pub fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn nothing_in_a_line_is_a_sequence_or_turns_what_follows() {
         assert_eq!(one_line("\x1b[2Jb\u{2066}c\n"), "\u{fffd}[2Jb\u{fffd}c");
         assert_eq!(one_line(&"x".repeat(TITLE_PART_CHARS + 1)), "x".repeat(TITLE_PART_CHARS) + "…");
+    }
+
+    #[test]
+    fn r164_the_notice_of_a_long_run_says_what_it_used() {
+        let at = "1970-01-01T00:00:00.000Z";
+        let id = "00000000-0000-0000-0000-000000000001";
+        let usage = json!({"user_ms": 50_000, "system_ms": 20_000, "written_bytes": 0});
+        let progress = json!({"output_bytes": 0, "tool_calls": 0, "denied": 0, "stalled": false});
+        let output = json!({"path": "/o", "bytes": 0, "dropped_bytes": 0});
+        let task = json!({"id": id, "kind": "process", "origin": "submit", "status": "completed",
+            "description": "d", "cwd": "/", "run": 1, "resume_count": 0, "created_at": at, "exit": {"code": 0},
+            "usage": usage, "progress": progress, "output": output});
+        let notice = |ms: u64| -> Wire {
+            let notice = json!({"key": "k", "kind": "completed", "at": at, "resume": false, "title": "", "text": "",
+                "duration_ms": ms, "task": task});
+            serde_json::from_value(notice).unwrap()
+        };
+        assert_eq!(facts(&notice(60_000)), format!("ID {id}; exit code 0; 1m 10s of CPU"));
+        assert_eq!(facts(&notice(59_999)), format!("ID {id}; exit code 0"));
     }
 }

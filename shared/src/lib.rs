@@ -47,6 +47,7 @@ pub mod task;
 pub mod text;
 pub mod time;
 pub mod transport;
+pub mod usage;
 
 /// Version of the wire protocol. Only changes that are not additions increase it.
 pub const PROTOCOL: u32 = 1;

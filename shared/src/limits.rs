@@ -60,6 +60,9 @@ pub const OUTPUT_HEAD_BYTES: u64 = 64 * 1024;
 /// Maximum number of descriptors that travel with one line.
 pub const FDS_PER_FRAME: usize = 8;
 
+/// Maximum number of tasks that one call of `task.usage` measures.
+pub const USAGES: usize = 256;
+
 /// Maximum number of subscriptions per connection.
 pub const SUBSCRIPTIONS: usize = 64;
 

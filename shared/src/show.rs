@@ -14,6 +14,8 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 
+use crate::usage::Usage;
+
 /// Replaces characters that are not shown.
 const REPLACED: char = char::REPLACEMENT_CHARACTER;
 
@@ -107,6 +109,28 @@ pub fn elapsed(ms: u64) -> String {
         3_600..=86_399 => format!("{}h {:02}m", seconds / 3_600, seconds % 3_600 / 60),
         _ => format!("{}d {:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
+}
+
+/// Formats a number of bytes for people.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let (mut rest, mut unit) = (count, 0);
+    while rest >= 1024 * 1024 && unit + 1 < UNITS.len() {
+        rest /= 1024;
+        unit += 1;
+    }
+    format!("{}.{} {}", rest / 1024, rest % 1024 * 10 / 1024, UNITS[unit])
+}
+
+/// Formats what a run has used of the machine: `2m 05s of CPU, at most 1.2 GiB of memory, 3.4 MiB written`.
+pub fn usage(usage: &Usage) -> String {
+    let mut words = vec![format!("{} of CPU", elapsed(usage.cpu_ms()))];
+    words.extend(usage.peak_memory_bytes.map(|peak| format!("at most {} of memory", bytes(peak))));
+    words.extend((usage.written_bytes > 0).then(|| format!("{} written", bytes(usage.written_bytes))));
+    words.join(", ")
 }
 
 /// Returns a signal's name, such as `SIGTERM`. `None` for signals without one, such as real-time signals.
@@ -213,6 +237,14 @@ mod tests {
         \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2060}\u{2066}\u{2067}\u{2068}\u{2069}\u{feff}\
         \u{fe00}\u{e000}\u{f8ff}\u{378}\u{115f}\u{1160}\u{3164}\u{ffa0}\u{2800}\u{34f}\u{180e}\u{e0001}\u{e0041}\
         \u{e007f}\u{e0100}\u{f0000}\u{10ffff}";
+
+    #[test]
+    fn what_was_used_is_said_in_few_words() {
+        let used = Usage { user_ms: 120_000, system_ms: 5_000, peak_memory_bytes: None, written_bytes: 0 };
+        assert_eq!(usage(&used), "2m 05s of CPU");
+        let all = Usage { peak_memory_bytes: Some(1_288_490_189), written_bytes: 1000, ..used };
+        assert_eq!(usage(&all), "2m 05s of CPU, at most 1.2 GiB of memory, 1000 B written");
+    }
 
     #[test]
     fn nothing_that_deceives_is_shown() {

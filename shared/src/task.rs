@@ -12,6 +12,7 @@ use crate::settings::AgentSettings;
 use crate::show;
 use crate::text::OsText;
 use crate::time::Timestamp;
+use crate::usage::Usage;
 
 /// Where a task is in its life.
 ///
@@ -151,6 +152,9 @@ pub struct Attempt {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What it used of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     /// Start of its output within the task's output, in bytes.
     pub offset: u64,
     /// With `split`: start of its standard error within the task's, in bytes.
@@ -385,6 +389,10 @@ pub struct Task {
     /// Why it was cancelled. Only for cancelled tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<CancelReason>,
+    /// What the latest run has used of the machine, once its main process has ended. Missing where that is not known:
+    /// for agents, for processes that were handed over, and for tasks elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     /// Progress of its work.
     pub progress: Progress,
     /// Where its output is.

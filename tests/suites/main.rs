@@ -98,3 +98,4 @@ mod tasks;
 mod terminal_daemon;
 mod terminal_jobs;
 mod tidy;
+mod usage;

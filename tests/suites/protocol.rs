@@ -103,6 +103,7 @@ fn each_method_answers() {
     assert_eq!(wire.call("task.list", json!({"session": "s"}))["tasks"][0]["id"], *id);
     assert_eq!(wire.call("task.write", json!({"id": id, "data": "text"}))["written"], 4);
     assert_eq!(wire.call("task.signal", json!({"id": id, "signal": "CONT"}))["task"]["id"], *id);
+    assert_eq!(wire.call("task.usage", json!({"ids": [id]}))["usages"][0]["processes"], 1);
     assert_eq!(wire.call("task.block", json!({"ids": [id], "timeout_ms": 0}))["timed_out"], true);
     assert_eq!(wire.call("task.write", json!({"id": id, "eof": true}))["written"], 0);
     let blocked = wire.call("task.block", json!({"ids": [id], "timeout_ms": null}));
@@ -137,7 +138,7 @@ fn each_method_answers() {
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
     // The methods of terminals, handoffs and ordered work have tests of their own.
-    assert_eq!(METHODS.len(), 40, "a new method is to be called here or elsewhere");
+    assert_eq!(METHODS.len(), 41, "a new method is to be called here or elsewhere");
 }
 
 #[test]

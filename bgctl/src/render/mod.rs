@@ -16,9 +16,8 @@ pub mod tree;
 pub mod wall;
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
-pub use bgd_shared::show::{line as clean, lines as clean_lines};
+pub use bgd_shared::show::{bytes, line as clean, lines as clean_lines};
 
 /// Truncates text after `most` characters, and then appends its full length.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
@@ -26,24 +25,6 @@ pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned(format!("{} … ({} characters)", &text[..end], text.chars().count())),
     }
-}
-
-/// Formats a number of bytes for people.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut text = String::new();
-    let mut unit = 0;
-    let mut rest = count;
-    if count < 1024 {
-        let _ = write!(text, "{count} B");
-        return text;
-    }
-    while rest >= 1024 * 1024 && unit + 1 < UNITS.len() {
-        rest /= 1024;
-        unit += 1;
-    }
-    let _ = write!(text, "{}.{} {}", rest / 1024, rest % 1024 * 10 / 1024, UNITS[unit]);
-    text
 }
 
 #[cfg(test)]
@@ -113,6 +94,7 @@ pub mod samples {
             attempt: None,
             attempts: Vec::new(),
             cancel_reason: None,
+            usage: None,
             progress: Progress::default(),
             output: Output::default(),
         }

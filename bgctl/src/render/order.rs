@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use bgd_shared::order::{CancelReason, Dependency, Waiting, WaitingFor};
-use bgd_shared::task::Attempt;
-use bgd_shared::task::{Exit, Task};
+use bgd_shared::show;
+use bgd_shared::task::{Attempt, Exit, Task};
 
 use super::clean;
 use super::wall::Clock;
@@ -84,7 +84,9 @@ pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
         Some(Exit::Unknown(_)) | None => attempt.error.as_deref().map_or_else(|| "ended".to_owned(), clean),
     };
     let from = clock.show(attempt.started_at);
-    format!("{} from {from}, {how}; its output starts at {}", attempt.attempt, attempt.offset)
+    let used =
+        attempt.usage.as_ref().map(|usage| format!("; used {}", show::usage(usage))).unwrap_or_default();
+    format!("{} from {from}, {how}{used}; its output starts at {}", attempt.attempt, attempt.offset)
 }
 
 /// Describes why a task was cancelled; `None` if unknown.
@@ -166,6 +168,7 @@ mod tests {
             completed_at: Timestamp::from_unix_ms(1_001_000),
             exit: Some(Exit::Code(3)),
             error: Some("exited with code 3".into()),
+            usage: None,
             offset: 42,
             stderr_offset: None,
         };

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use bgd_shared::order::DEFAULT_GROUP;
+use bgd_shared::show;
 use bgd_shared::task::{Exit, Kind, Progress, Task};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
@@ -85,6 +86,7 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     if task.started_at.is_some() {
         page.line("run time", &run_time(task, clock.now));
     }
+    page.maybe("used", task.usage.as_ref().map(show::usage).as_deref());
     page.maybe("cancelled", task.cancel_reason.and_then(cancel_reason));
     page.maybe("exit", task.exit.as_ref().map(exit).as_deref());
     page.maybe("error", task.error.as_deref());
@@ -315,6 +317,7 @@ mod tests {
             completed_at: Timestamp::from_unix_ms(901_000),
             exit: Some(Exit::Code(7)),
             error: None,
+            usage: None,
             offset: 0,
             stderr_offset: None,
         };

@@ -258,6 +258,7 @@ mod tests {
             foreground: None,
             agent: None,
             elsewhere: None,
+            usage: None,
             plan: None,
             place: crate::core::task::QueuePlace::default(),
             state: State::Starting { stop: None },

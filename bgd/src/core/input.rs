@@ -11,6 +11,7 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 use super::CoreLimits;
@@ -435,6 +436,9 @@ pub enum Fact {
         /// Whether other processes of its tree are still alive; [`Fact::TreeEmpty`] follows then.
         others: bool,
     },
+    /// What the run has used of the machine. Comes before [`Fact::Exited`], and once more before [`Fact::TreeEmpty`] if
+    /// the rest of the tree counts too.
+    Used(Usage),
     /// No process of the tree is left.
     TreeEmpty,
     /// Processes of the tree have not ended long after SIGKILL. [`Fact::Exited`] and [`Fact::TreeEmpty`] may still

@@ -7,6 +7,7 @@ use bgd_shared::order::{Condition, DEFAULT_GROUP, Restart};
 use bgd_shared::task::{Exit, Status};
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 use super::elsewhere::Cause;
@@ -280,6 +281,8 @@ pub struct Attempt {
     pub exit: Option<Exit>,
     /// Why it failed, if its exit does not say.
     pub error: Option<AttemptError>,
+    /// What it used of the machine, if that is known.
+    pub usage: Option<Usage>,
     /// Where it begins in the output and, if kept apart, in standard error, in bytes.
     pub offset: [u64; 2],
 }

@@ -410,6 +410,7 @@ mod tests {
             foreground: None,
             agent: None,
             elsewhere: None,
+            usage: None,
             plan: None,
             state: State::Queued { env: Arc::new(Env::default()) },
             place: QueuePlace::default(),

@@ -11,6 +11,7 @@ use bgd_shared::rlimit::Rlimits;
 use bgd_shared::task::{Exit, Kind, Origin, Status};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 use super::agent::{AgentPart, AgentWork};
@@ -309,6 +310,8 @@ pub struct Task {
     pub agent: Option<Box<AgentPart>>,
     /// What is known of its run from the place that runs it; `None` for one on this machine.
     pub elsewhere: Option<Box<Elsewhere>>,
+    /// What its latest run has used of the machine, once that is known.
+    pub usage: Option<Usage>,
     /// How it is ordered among others; `None` means [`PLAIN`].
     pub plan: Option<Box<Plan>>,
     /// Its state.

@@ -12,6 +12,7 @@ mod memory;
 mod observers;
 mod shutdown;
 mod upkeep;
+mod usage;
 
 use std::collections::{BTreeMap, HashMap};
 use std::slice;
@@ -262,6 +263,7 @@ impl Dispatcher {
             Fact::Refused(_) => self.notifier.end_typing(task),
             Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
             Fact::TreeEmpty
+            | Fact::Used(_)
             | Fact::Output { .. }
             | Fact::Lost { .. }
             | Fact::Session { .. }
@@ -390,6 +392,7 @@ impl Dispatcher {
                 answer.give(&GroupListResult { groups });
             }
             Body::Executors(params) => self.list_executors(answer, &params),
+            Body::Usage(ids) => self.measure(answer, &ids),
             Body::Status => answer.give(&self.status()),
             Body::Reload => self.read_config(Some(answer)),
             Body::Refused(error) => answer.refuse(&error),

@@ -11,6 +11,7 @@ use bgd_shared::request::{ExecutorCheck, TerminalSize};
 use bgd_shared::task::{Exit, Kind, Task as WireTask};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::LiveUsage;
 use futures_util::future::{LocalBoxFuture, select_all};
 use tokio::sync::oneshot;
 
@@ -57,6 +58,12 @@ pub trait Executor {
     /// Takes the exit of a handed-over process, as reported by the program that handed it over.
     fn exited(&mut self, task: TaskId, exit: Exit) {
         let _ = (task, exit);
+    }
+
+    /// Measures what a run uses now. The receiver resolves to nothing if no process of it runs on this machine.
+    fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
+        let _ = (task, run);
+        None
     }
 
     /// Called when a client has disconnected.

@@ -55,6 +55,15 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
+/// Sends a signal to a process, unless it has ended.
+pub(super) fn send(process: &PidFd, signal: i32) {
+    if let Err(error) = process.signal(signal)
+        && errno(&error) != Errno::ESRCH
+    {
+        tracing::warn!(signal, %error, "cannot signal a process");
+    }
+}
+
 /// Opens a pidfd of this process; `None` if there is no such process.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ pub mod agent;
 pub mod awaited;
 pub mod cgroup;
 pub mod context;
+mod ending;
 pub mod executor;
 mod exits;
 pub mod handed;
@@ -34,6 +35,7 @@ pub mod spawner;
 pub mod strays;
 pub mod terminal;
 pub mod tree;
+pub mod usage;
 pub mod workers;
 
 use self::agent::AgentThread;

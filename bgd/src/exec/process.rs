@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
-use nix::errno::Errno;
+use bgd_shared::usage::{LiveUsage, Usage};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
@@ -19,13 +19,13 @@ use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::InputPipe;
 use super::job::Job;
-use super::members::{Member, Stat};
+use super::members::{Member, send};
 use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
 use super::ready;
 use super::terminal::Terminal;
+use super::tree::Tree;
 use super::tree::pause::Paused;
-use super::tree::{Signalled, Tree};
 use crate::core::Fact;
 use crate::os::pidfd::{PidFd, SIGKILL};
 use crate::os::watch;
@@ -37,10 +37,7 @@ const WATCHED: usize = 8;
 /// The delay before a supervisor retries something if no event tells when to.
 const REST: Duration = Duration::from_millis(100);
 
-/// How long processes have to disappear after SIGKILL. After that nobody waits for them any longer.
-const GIVE_UP: Duration = Duration::from_secs(10);
-
-const SIGCONT: i32 = 18;
+pub(super) const SIGCONT: i32 = 18;
 
 /// A command to a supervisor.
 #[derive(Debug)]
@@ -49,6 +46,8 @@ pub(super) enum Control {
     Signal { signal: i32, tree: bool, done: oneshot::Sender<()> },
     /// Pause the tree, or continue it.
     SetPaused { paused: bool, done: oneshot::Sender<()> },
+    /// Measure what the tree uses now.
+    Usage { done: oneshot::Sender<LiveUsage> },
     /// End the tree.
     End { signal: i32 },
     /// The leader's exit, as reported by the program that handed it over.
@@ -227,6 +226,13 @@ impl Processes {
         is_done
     }
 
+    /// Measures what a task's tree uses now.
+    pub fn usage(&self, task: TaskId, run: u32) -> oneshot::Receiver<LiveUsage> {
+        let (done, is_done) = oneshot::channel();
+        self.control(task, run, Control::Usage { done });
+        is_done
+    }
+
     /// Ends a task's tree with this signal.
     pub fn end(&self, task: TaskId, run: u32, signal: i32) {
         self.control(task, run, Control::End { signal });
@@ -280,34 +286,34 @@ pub(super) struct Supervisor {
     pub(super) context: Context,
     pub(super) orders: async_mpsc::UnboundedReceiver<Control>,
     /// The signal by which the tree was told to end.
-    ending: Option<i32>,
+    pub(super) ending: Option<i32>,
     /// When to report, after SIGKILL, that the tree does not end.
-    give_up_at: Option<Instant>,
+    pub(super) give_up_at: Option<Instant>,
     /// Not every process could be reached by that signal, so it is sent again.
-    missed: bool,
+    pub(super) missed: bool,
     /// The processes that were sent the signal.
-    asked: HashSet<i32>,
+    pub(super) asked: HashSet<i32>,
     /// Those of them that may have swallowed the signal.
-    newborns: Newborns,
+    pub(super) newborns: Newborns,
     /// The state of a process that was handed over.
     pub(super) handed: Option<Handed>,
 }
 
 impl Supervisor {
     async fn run(mut self, pidfd: io::Result<AsyncFd<PidFd>>) {
-        let exit = match pidfd {
+        let (exit, usage) = match pidfd {
             Ok(pidfd) => {
                 self.until_ended(&pidfd).await;
                 match self.handed {
                     None => self.reap(pidfd.get_ref()).await,
-                    Some(_) => self.exit_of_handed(&pidfd).await,
+                    Some(_) => (self.exit_of_handed(&pidfd).await, None),
                 }
             }
             // Without a watch nobody would notice the end, and nothing that the daemon started may run unsupervised.
             Err(error) => {
                 let why = format!("the process could not be watched: {error}");
                 self.end_all(SIGKILL).await;
-                Exit::Unknown(why.into())
+                (Exit::Unknown(why.into()), None)
             }
         };
         self.tree.leader_is_ours = false;
@@ -320,6 +326,7 @@ impl Supervisor {
         let unknown = self.tell_output(others || !drains.have_ended()).await;
         // A terminal's leader exits as its job did, unless it does not know how the job ended.
         let exit = unknown.map_or(exit, Exit::Unknown);
+        let usage = self.report_usage(usage).await;
         self.report(Fact::Exited { exit, others });
         if others {
             while !members.is_empty() {
@@ -335,6 +342,9 @@ impl Supervisor {
             }
             drains.settle().await;
             let _ = self.tell_output(!drains.have_ended()).await;
+            if self.tree.cgroup.is_some() {
+                self.report_usage(usage).await;
+            }
             self.report(Fact::TreeEmpty);
         }
         if !drains.have_ended() {
@@ -346,7 +356,7 @@ impl Supervisor {
         }
     }
 
-    fn report(&self, fact: Fact) {
+    pub(super) fn report(&self, fact: Fact) {
         self.context.reports.send(Report::Fact { task: self.tree.task, run: self.run, fact });
     }
 
@@ -403,10 +413,10 @@ impl Supervisor {
     }
 
     /// Reaps the ended leader. A debugger may hold on to it for a while, and no event tells when it lets go.
-    async fn reap(&mut self, pidfd: &PidFd) -> Exit {
+    async fn reap(&mut self, pidfd: &PidFd) -> (Exit, Option<Usage>) {
         loop {
-            if let Some(exit) = pidfd.reap() {
-                return exit;
+            if let Some((exit, usage)) = pidfd.reap() {
+                return (exit, Some(usage));
             }
             tokio::select! {
                 biased;
@@ -450,39 +460,6 @@ impl Supervisor {
         }
     }
 
-    /// Repeats the signal to newborns that run another program by now.
-    fn ask_newborns(&mut self) {
-        match self.ending {
-            Some(signal) if signal != SIGKILL => self.newborns.tell(signal),
-            Some(_) | None => self.newborns = Newborns::default(),
-        }
-    }
-
-    /// Ends processes that are waited for but no longer found in the tree: a process can shed all that it is found
-    /// by, but not the pidfd that is held to it.
-    fn end_held(&mut self, watched: &[(i32, AsyncFd<PidFd>)]) {
-        // A handed-over tree keeps handles of its own.
-        let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
-        for (pid, handle) in watched {
-            if self.asked.insert(*pid) {
-                send(handle.get_ref(), signal);
-                send(handle.get_ref(), SIGCONT);
-            }
-        }
-    }
-
-    /// Reports that processes survive SIGKILL, and which. They are still waited for, as they may end later.
-    async fn give_up(&mut self) {
-        self.give_up_at = None;
-        let tree = self.tree.clone();
-        let left = self.context.workers.run(move || tree.survivors()).await;
-        let left = left.unwrap_or_else(|| "it is not known which".into());
-        let seconds = GIVE_UP.as_secs();
-        tracing::error!(task = %self.tree.task, %left, "processes do not end after SIGKILL");
-        let why = format!("not ended {seconds} s after SIGKILL: {left}");
-        self.report(Fact::GaveUp { why: why.into() });
-    }
-
     pub(super) async fn handle_control(&mut self, order: Control) {
         match order {
             Control::Reported(exit) => self.know(|handed| handed.reported = Some(exit)),
@@ -496,6 +473,7 @@ impl Supervisor {
                 self.set_paused(paused).await;
                 let _ = done.send(());
             }
+            Control::Usage { done } => self.tell_live_usage(done),
             Control::End { signal } => self.end_all(signal).await,
         }
     }
@@ -503,28 +481,6 @@ impl Supervisor {
     fn know(&mut self, change: impl FnOnce(&mut Handed)) {
         if let Some(handed) = &mut self.handed {
             change(handed);
-        }
-    }
-
-    async fn end_all(&mut self, signal: i32) {
-        if signal == SIGKILL && self.ending != Some(SIGKILL) {
-            self.give_up_at = Instant::now().checked_add(GIVE_UP);
-        }
-        self.ending = Some(signal);
-        if signal == SIGKILL
-            && let Some(cgroup) = &self.tree.cgroup
-            && let Err(error) = cgroup::kill(cgroup)
-        {
-            tracing::warn!(cgroup = %cgroup.display(), %error, "cgroup.kill failed");
-        }
-        let signalled = self.signal(signal).await;
-        self.unpause().await;
-        self.missed = !signalled.all;
-        self.asked = signalled.pids.into_iter().collect();
-        self.newborns = signalled.newborns;
-        if signal != SIGKILL && signal != SIGCONT {
-            // A stopped process can't act on the signal.
-            self.signal(SIGCONT).await;
         }
     }
 
@@ -549,35 +505,6 @@ impl Supervisor {
                 () = tokio::time::sleep(REST) => {}
             }
         }
-    }
-
-    /// Signals every process of the tree.
-    async fn signal(&self, signal: i32) -> Signalled {
-        let tree = self.tree.clone();
-        self.context.workers.run(move || tree.signal(signal)).await.unwrap_or_default()
-    }
-
-    /// Ends processes that were born while the others were signalled and whose parents have ended: nobody else would
-    /// before SIGKILL. A child of a signalled process that still lives is left to its parent: it may help with
-    /// cleaning up.
-    fn signal_newcomers(&mut self, members: &[Member]) {
-        let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
-        let living: HashSet<i32> = members.iter().map(|member| member.pid).collect();
-        for member in members {
-            let has_parent = Stat::of(member.pid).is_some_and(|stat| living.contains(&stat.parent));
-            if !has_parent && self.asked.insert(member.pid) {
-                self.newborns.add(Newborns::among(std::slice::from_ref(member), None));
-                member.send(signal);
-            }
-        }
-    }
-}
-
-fn send(process: &PidFd, signal: i32) {
-    if let Err(error) = process.signal(signal)
-        && error.raw_os_error() != Some(Errno::ESRCH as i32)
-    {
-        tracing::warn!(signal, %error, "cannot signal a process");
     }
 }
 

@@ -154,6 +154,14 @@ impl Tree {
         }
     }
 
+    /// Returns the pids of its processes as they are now, at most this many of a tree that was handed over.
+    pub(super) fn pids_now(&self, at_most: usize) -> Vec<i32> {
+        match &self.handed {
+            Some(handed) => handed.members(at_most).into_iter().flatten().map(|member| member.pid).collect(),
+            None => self.pids(),
+        }
+    }
+
     fn pids(&self) -> Vec<i32> {
         let Some(cgroup) = &self.cgroup else { return self.descendants() };
         let mut pids = cgroup_pids(cgroup);

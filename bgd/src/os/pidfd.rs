@@ -2,9 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
+use bgd_shared::proc;
 use bgd_shared::task::Exit;
+use bgd_shared::usage::Usage;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -55,47 +58,55 @@ impl PidFd {
         Ok(())
     }
 
-    /// Reaps an ended child and returns how it ended. `None`: it can't be reaped yet because a debugger holds it.
-    pub fn reap(&self) -> Option<Exit> {
+    /// Reaps an ended child and returns how it ended, and what it and the descendants that were waited for have used.
+    /// `None`: it can't be reaped yet because a debugger holds it.
+    pub fn reap(&self) -> Option<(Exit, Usage)> {
         match self.wait(libc::WEXITED) {
-            Some(Change::Ended(exit)) => Some(exit),
-            Some(Change::Stopped(_) | Change::Continued) | None => None,
+            Some((Change::Ended(exit), used)) => Some((exit, usage(&used))),
+            Some((Change::Stopped(_) | Change::Continued, _)) | None => None,
         }
     }
 
     /// Returns the child's state change since the last call, if any. Reaps the child if it has ended.
     pub fn change(&self) -> Option<Change> {
-        self.wait(libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED)
+        self.wait(libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED).map(|(change, _)| change)
     }
 
-    #[allow(unsafe_code, reason = "the safe wrapper does not know the real-time signals")]
-    fn wait(&self, what: i32) -> Option<Change> {
-        // SAFETY: siginfo_t is plain data, for which all zeros is valid.
-        let mut info = unsafe { std::mem::zeroed::<libc::siginfo_t>() };
+    #[allow(
+        unsafe_code,
+        reason = "the wrappers know neither the real-time signals nor what the child has used"
+    )]
+    fn wait(&self, what: i32) -> Option<(Change, libc::rusage)> {
+        // SAFETY: both are plain data, for which all zeros is valid.
+        let (mut info, mut used) =
+            unsafe { (std::mem::zeroed::<libc::siginfo_t>(), std::mem::zeroed::<libc::rusage>()) };
         loop {
-            let id = self.0.as_raw_fd().cast_unsigned();
+            let (of, id) = (libc::P_PIDFD, self.0.as_raw_fd());
             let flags = what | libc::WNOHANG;
-            // SAFETY: `info` is a valid siginfo_t of ours; the descriptor is open.
-            let result = unsafe { libc::waitid(libc::P_PIDFD, id, &raw mut info, flags) };
+            // SAFETY: `info` and `used` are valid and ours, and the descriptor is open. The system call takes one more
+            // argument than the function of the C library.
+            let result =
+                unsafe { libc::syscall(libc::SYS_waitid, of, id, &raw mut info, flags, &raw mut used) };
             match Errno::result(result) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
                 Err(error) => {
                     let why = format!("waiting for it failed: {error}");
-                    return Some(Change::Ended(Exit::Unknown(why.into())));
+                    return Some((Change::Ended(Exit::Unknown(why.into())), used));
                 }
             }
         }
         // SAFETY: a successful waitid sets these fields.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
-        Some(match (pid, info.si_code) {
+        let change = match (pid, info.si_code) {
             (0, _) => return None,
             (_, libc::CLD_EXITED) => Change::Ended(Exit::Code(status)),
             (_, libc::CLD_KILLED | libc::CLD_DUMPED) => Change::Ended(Exit::Signal(status)),
             (_, libc::CLD_STOPPED) => Change::Stopped(status),
             (_, libc::CLD_CONTINUED) => Change::Continued,
             (_, code) => Change::Ended(Exit::Unknown(format!("the system reported the code {code}").into())),
-        })
+        };
+        Some((change, used))
     }
 
     /// Returns how a process ended, even if it is not a child of ours. The kernel keeps that information for a
@@ -135,6 +146,36 @@ impl PidFd {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         while poll(&mut fds, PollTimeout::NONE) == Err(Errno::EINTR) {}
     }
+}
+
+/// Converts what the kernel says of an ended child. Its peak memory begins with that of the daemon, from which it was
+/// cloned, and so tells nothing unless it is more than that.
+fn usage(used: &libc::rusage) -> Usage {
+    let ms = |time: libc::timeval| {
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1000 + u64::try_from(time.tv_usec).unwrap_or(0) / 1000
+    };
+    let bytes = |count: i64, unit: u64| u64::try_from(count).unwrap_or(0).saturating_mul(unit);
+    Usage {
+        user_ms: ms(used.ru_utime),
+        system_ms: ms(used.ru_stime),
+        peak_memory_bytes: exceeds_own_peak(used.ru_maxrss).then(|| bytes(used.ru_maxrss, 1024)),
+        written_bytes: bytes(used.ru_oublock, 512),
+    }
+}
+
+/// The peak memory of this process in KiB as it was when last read. It only grows.
+static OWN_PEAK: AtomicI64 = AtomicI64::new(0);
+
+/// Whether this is more memory, in KiB, than this process has ever had at a time. Reads that anew only if it is more
+/// than was known, as a task that needs little memory shall cost little.
+fn exceeds_own_peak(kib: i64) -> bool {
+    if kib <= OWN_PEAK.load(Ordering::Relaxed) {
+        return false;
+    }
+    // `getrusage` would count the program that this one was started by.
+    let peak = proc::status("self", "VmHWM").and_then(|text| text.split_whitespace().next()?.parse().ok());
+    OWN_PEAK.store(peak.unwrap_or(i64::MAX), Ordering::Relaxed);
+    peak.is_some_and(|peak| kib > peak)
 }
 
 /// Decodes a status as returned by `wait`.

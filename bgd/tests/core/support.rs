@@ -15,6 +15,7 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::{Exit, Origin, Status};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
 
 /// A value that occurs in every environment, and nowhere else.
 pub const ENV_MARK: &str = "only-in-environments";
@@ -115,6 +116,12 @@ pub fn gave_up() -> Fact {
 
 pub fn exited(code: i32, others: bool) -> Fact {
     Fact::Exited { exit: Exit::Code(code), others }
+}
+
+/// What a process has used so far.
+pub fn used(roll: u8) -> Fact {
+    let (ms, peak) = (u64::from(roll), (roll & 1 == 1).then_some(1 << 20));
+    Fact::Used(Usage { user_ms: ms, system_ms: ms / 2, peak_memory_bytes: peak, written_bytes: 0 })
 }
 
 /// The agent has ended its turn successfully.

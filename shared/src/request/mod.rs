@@ -21,6 +21,7 @@ mod order;
 mod session;
 mod status;
 mod task;
+mod usage;
 
 pub use batch::*;
 pub use executor::*;
@@ -30,6 +31,7 @@ pub use order::*;
 pub use session::*;
 pub use status::*;
 pub use task::*;
+pub use usage::*;
 
 /// A method of the protocol: its name, and the types of its params and result.
 pub trait Method {
@@ -122,6 +124,8 @@ methods! {
     TaskHandoff = "task.handoff", HandoffParams => DetachResult;
     /// Reports how a handed-over process ended.
     TaskExit = "task.exit", ExitParams => TaskResult;
+    /// Measures what running tasks use at this moment (R164).
+    TaskUsage = "task.usage", UsageParams => UsageResult;
     /// Holds pending tasks until they are released (R106).
     TaskHold = "task.hold", SelectParams => TasksResult;
     /// Releases held tasks (R106).

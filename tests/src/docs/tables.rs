@@ -89,11 +89,13 @@ const WORDS: [&str; 11] = [
 ];
 
 /// Objects sent by the daemon whose fields the page lists.
-const OBJECTS: [&str; 35] = [
+const OBJECTS: [&str; 37] = [
     "Task",
     "Dependency",
     "Waiting",
     "Attempt",
+    "Usage",
+    "LiveUsage",
     "Group",
     "Rerun",
     "Failure",

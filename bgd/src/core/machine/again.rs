@@ -8,6 +8,7 @@ use bgd_shared::limits::ATTEMPTS;
 use bgd_shared::order::Restart;
 use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
+use bgd_shared::usage::Usage;
 
 use super::{Core, Phase, orders};
 use crate::core::elsewhere::Cause;
@@ -113,7 +114,7 @@ impl Again {
     }
 
     /// Records an ended attempt and prepares the next one.
-    fn add(&mut self, now: Mono, finished: &Finished, offset: [u64; 2]) {
+    fn add(&mut self, now: Mono, finished: &Finished, usage: Option<Usage>, offset: [u64; 2]) {
         self.early_ends = self.early_ends_by(now);
         self.began = None;
         if self.attempts.len() >= ATTEMPTS {
@@ -126,6 +127,7 @@ impl Again {
             completed_at: finished.completed_at,
             exit: finished.exit.clone(),
             error: error(&finished.outcome),
+            usage,
             offset: self.offset,
         });
         self.attempt += 1;
@@ -228,10 +230,10 @@ impl Core {
     fn wait_for_attempt(&mut self, now: Now, ordinal: Ordinal, finished: &Finished, delay_ms: u64) {
         self.change_agent(ordinal, crate::core::agent::AgentPart::end);
         self.change_task(ordinal, |task| {
-            let offset = task.output_bytes;
+            let (usage, offset) = (task.usage.take(), task.output_bytes);
             let Some(plan) = task.plan.as_deref_mut() else { return };
             let Some(again) = plan.again.as_deref_mut() else { return };
-            again.add(now.mono, finished, offset);
+            again.add(now.mono, finished, usage, offset);
             let (at, wall) = (now.mono.plus_ms(delay_ms), now.wall.plus_ms(delay_ms));
             plan.not_before = (delay_ms > 0).then_some(NotBefore::Attempt { at, wall });
             task.state = State::Queued { env: again.env.clone() };

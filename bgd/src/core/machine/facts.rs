@@ -5,6 +5,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
 
 use super::Core;
 use super::elsewhere::within;
@@ -34,6 +35,7 @@ impl Core {
             Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
             Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
             Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
+            Fact::Used(usage) => self.used(ordinal, usage),
             Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
@@ -92,6 +94,13 @@ impl Core {
             | State::Finished(_)
             | State::Resuming(_) => {}
         }
+    }
+
+    fn used(&mut self, ordinal: Ordinal, usage: Usage) {
+        self.registry.change(ordinal, |task| match task.state {
+            State::Running { .. } | State::Stopping { .. } | State::Finished(_) => task.usage = Some(usage),
+            State::Queued { .. } | State::Starting { .. } | State::Resuming(_) => {}
+        });
     }
 
     fn exited(&mut self, now: Now, ordinal: Ordinal, exit: Exit, others: bool) {

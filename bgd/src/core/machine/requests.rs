@@ -189,6 +189,7 @@ impl Core {
             updated_at: None,
             agent,
             elsewhere: None,
+            usage: None,
             foreground: client,
             plan,
             state: State::Queued { env },

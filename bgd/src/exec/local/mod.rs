@@ -14,8 +14,9 @@ use std::sync::{Arc, mpsc};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::WriteResult;
 use bgd_shared::task::Exit;
+use bgd_shared::usage::LiveUsage;
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::mpsc as async_mpsc;
+use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
@@ -193,6 +194,10 @@ impl Executor for Local {
 
     fn exited(&mut self, task: TaskId, exit: Exit) {
         self.processes.told(task, exit);
+    }
+
+    fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
+        Some(self.processes.usage(task, run))
     }
 
     fn disconnected(&mut self, client: u64) {

@@ -7,7 +7,7 @@ use bgd_shared::limits;
 use bgd_shared::message::{Request as Envelope, RequestId, parse_params};
 use bgd_shared::request::{
     self, CancelParams, ClearParams, Encoding, ExecutorListParams, METHODS, Method, OutputParams,
-    SubscribeParams, TerminalSize, WriteParams,
+    SubscribeParams, TerminalSize, UsageParams, WriteParams,
 };
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
@@ -66,6 +66,8 @@ pub enum Body {
     List(Box<ListQuery>),
     /// `executor.list`
     Executors(ExecutorListParams),
+    /// `task.usage`
+    Usage(Vec<TaskRef>),
     /// `group.list`
     Groups,
     /// `task.get`
@@ -113,16 +115,14 @@ impl Body {
                 let ResumeParams { id, prompt, settings } = parse_params(method, params)?;
                 Self::Core(resume(id, prompt, settings)?)
             }
-            request::AgentAnswer::NAME => {
-                let AnswerParams { id, request, option } = parse_params(method, params)?;
-                Self::Core(Request::Answer { id, request, option: option.into() })
-            }
+            request::AgentAnswer::NAME => Self::Core(answered(parse_params(method, params)?)),
             request::AgentList::NAME => {
                 let params: AgentListParams = parse_params(method, params)?;
                 let env = submit::environment(params.env, params.env_fd, &mut fds.into_iter())?;
                 Self::Agents(AgentListParams { env, ..params })
             }
             request::ExecutorList::NAME => Self::Executors(parse_params(method, params)?),
+            request::TaskUsage::NAME => Self::Usage(measured(parse_params(method, params)?)?),
             request::TaskBlock::NAME => {
                 let request::BlockParams { ids, matching, timeout_ms, mode, until } =
                     parse_params(method, params)?;
@@ -199,6 +199,7 @@ impl Body {
             | Self::Inbox(..)
             | Self::Groups
             | Self::Executors(_)
+            | Self::Usage(_)
             | Self::Get(_)
             | Self::Write(..)
             | Self::Attach(..)
@@ -235,6 +236,18 @@ fn unknown_method(method: &str) -> RpcError {
         Some(near) => error.hint(format!("did you mean {near}?")),
         None => error.hint("bgd-protocol(7) lists the methods"),
     }
+}
+
+fn answered(AnswerParams { id, request, option }: AnswerParams) -> Request {
+    Request::Answer { id, request, option: option.into() }
+}
+
+fn measured(UsageParams { ids }: UsageParams) -> Result<Vec<TaskRef>, RpcError> {
+    if ids.len() > limits::USAGES {
+        let (given, most) = (ids.len(), limits::USAGES);
+        return Err(invalid(format!("`ids` has {given} tasks; at most {most} are measured at a time")));
+    }
+    Ok(ids)
 }
 
 fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {

@@ -83,6 +83,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         attempt: plan.again.as_ref().map(|again| again.attempt),
         attempts: order::attempts(snapshot),
         cancel_reason: snapshot.finished().and_then(failures::cancel_reason),
+        usage: snapshot.usage,
         progress: progress(snapshot),
         output: output(snapshot, folder),
     }

@@ -57,6 +57,7 @@ pub fn attempts(snapshot: &Snapshot) -> Vec<Attempt> {
         completed_at: attempt.completed_at,
         exit: attempt.exit.clone(),
         error: failures::of_attempt(attempt),
+        usage: attempt.usage,
         offset: attempt.offset[0],
         stderr_offset: is_split.then_some(attempt.offset[1]),
     };

@@ -68,32 +68,7 @@ impl Model {
         let number = number(id);
         let Some(task) = self.live.get_mut(&number).filter(|task| task.run == run) else { return };
         match (fact, task.phase) {
-            (Fact::Started { .. }, Phase::Starting | Phase::Resuming) => {
-                let is_new = task.phase == Phase::Starting;
-                task.phase = Phase::Running;
-                task.left = true;
-                task.order.begins(now);
-                task.limit_at = task.limit_ms.map(|limit| now.mono.plus_ms(limit).0);
-                if let Some(chat) = &mut task.chat {
-                    chat.begin_run(now);
-                }
-                if is_new {
-                    self.tell_dependents(id);
-                    self.expected.events.push((id, EventKind::Started));
-                    if self.get(id).is_some_and(|task| task.order.ended == 0) {
-                        self.tell(now, number, NoticeKind::Started);
-                    }
-                } else {
-                    self.accepted(number);
-                }
-                let Some(task) = self.live.get_mut(&number) else { return };
-                if task.paused {
-                    self.expected.pauses.push((id, true));
-                }
-                if let (Some((signal, grace)), Some(why)) = (task.stop_order, task.why) {
-                    self.stop(now, number, why, signal, grace);
-                }
-            }
+            (Fact::Started { .. }, Phase::Starting | Phase::Resuming) => self.started(now, id),
             (Fact::StartFailed { failure }, Phase::Starting) => {
                 self.done(now, number, &Err(failure.message.to_string()));
             }
@@ -130,8 +105,39 @@ impl Model {
             }
             (Fact::Exited { others: false, .. }, Phase::Done) => task.stuck = false,
             (Fact::Ready | Fact::NotReady, _) => self.fact_of_readiness(now, id, fact),
-            (Fact::Output { .. } | Fact::Lost { .. }, _) => self.fact_of_output(now, id, fact),
+            (Fact::Output { .. } | Fact::Lost { .. } | Fact::Used(_), _) => {
+                self.fact_of_output(now, id, fact);
+            }
             _ => self.fact_of_agent(now, number, fact),
+        }
+    }
+
+    fn started(&mut self, now: Now, id: TaskId) {
+        let number = number(id);
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let is_new = task.phase == Phase::Starting;
+        task.phase = Phase::Running;
+        task.left = true;
+        task.order.begins(now);
+        task.limit_at = task.limit_ms.map(|limit| now.mono.plus_ms(limit).0);
+        if let Some(chat) = &mut task.chat {
+            chat.begin_run(now);
+        }
+        if is_new {
+            self.tell_dependents(id);
+            self.expected.events.push((id, EventKind::Started));
+            if self.get(id).is_some_and(|task| task.order.ended == 0) {
+                self.tell(now, number, NoticeKind::Started);
+            }
+        } else {
+            self.accepted(number);
+        }
+        let Some(task) = self.live.get_mut(&number) else { return };
+        if task.paused {
+            self.expected.pauses.push((id, true));
+        }
+        if let (Some((signal, grace)), Some(why)) = (task.stop_order, task.why) {
+            self.stop(now, number, why, signal, grace);
         }
     }
 
@@ -171,6 +177,12 @@ impl Model {
             Fact::Lost { bytes, .. } => {
                 task.lost += *bytes;
                 task.status().is_active()
+            }
+            Fact::Used(usage) => {
+                if matches!(task.phase, Phase::Running | Phase::Done) {
+                    task.usage = Some(*usage);
+                }
+                false
             }
             _ => false,
         };

@@ -21,6 +21,7 @@ use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::task::{Status, Summary};
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
 
 use super::expected::{Answer, Expected};
 use agent::Chat;
@@ -92,6 +93,8 @@ pub struct Known {
     becomes_ready: bool,
     ready_ms: Option<u64>,
     ready_at: Option<Timestamp>,
+    /// What its latest run has used, if its executor said so.
+    usage: Option<Usage>,
     pub paused: bool,
     bytes: u64,
     lost: u64,
@@ -135,6 +138,7 @@ impl Known {
             becomes_ready: command.spec.ready.is_some(),
             ready_ms: command.spec.ready_timeout_ms,
             ready_at: None,
+            usage: None,
             paused: false,
             bytes: 0,
             lost: 0,
@@ -185,7 +189,7 @@ impl Known {
             && task.is_finished() == (self.phase == Phase::Done)
             && task.is_settled() == self.settled()
             && task.deadline().map(|at| at.0) == self.deadline()
-            && (task.ready_at, task.paused) == (self.ready_at, self.paused)
+            && (task.ready_at, task.paused, task.usage) == (self.ready_at, self.paused, self.usage)
             && (task.created_at, task.retrieved_at) == (self.created_at, self.retrieved_at)
             && (task.run, task.resume_count) == (self.run, self.resumes)
             && self.order.agrees(task)

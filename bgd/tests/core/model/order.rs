@@ -555,7 +555,7 @@ impl Model {
         (task.phase, task.end, task.limit_at) = (Phase::Pending, End::NotTold, None);
         (task.left, task.stuck, task.leader_gone) = (false, false, false);
         task.run += 1;
-        (task.ready_at, task.paused) = (None, false);
+        (task.ready_at, task.paused, task.usage) = (None, false, None);
         if let Some(chat) = &mut task.chat {
             chat.end();
         }

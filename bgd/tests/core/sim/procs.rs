@@ -9,7 +9,9 @@ use proptest::prop_assert_eq;
 
 use super::super::model::Phase;
 use super::super::ops::{STALE_FACTS, Stale};
-use super::super::support::{KILL, asked, exited, gave_up, refused, session_of, turn_ended, turn_failed};
+use super::super::support::{
+    KILL, asked, exited, gave_up, refused, session_of, turn_ended, turn_failed, used,
+};
 use super::{Checked, Sim};
 
 /// A process tree, or an agent's turn, as its executor knows it. Removed when it is gone.
@@ -109,6 +111,7 @@ impl Proc {
             3 => return Fact::Lost { bytes: u64::from(roll), why: "no space".into() },
             5 | 9 if !self.is_agent => return Fact::Ready,
             7 if !self.is_agent => return Fact::NotReady,
+            11 if !self.is_agent => return used(roll),
             _ => {}
         }
         self.bytes += u64::from(roll / 2 % 8);
@@ -154,6 +157,7 @@ impl Sim {
             | Fact::Denied { .. }
             | Fact::Noted { .. }
             | Fact::Activity
+            | Fact::Used(_)
             | Fact::Elsewhere(_)
             | Fact::Ready
             | Fact::NotReady

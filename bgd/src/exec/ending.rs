@@ -1,0 +1,95 @@
+//! Ending a tree in the supervisor: which of its processes are signalled, how often, and until when.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use tokio::io::unix::AsyncFd;
+
+use super::cgroup;
+use super::members::{Member, Stat, send};
+use super::newborn::Newborns;
+use super::process::{SIGCONT, Supervisor};
+use super::tree::Signalled;
+use crate::core::Fact;
+use crate::os::pidfd::{PidFd, SIGKILL};
+
+/// How long processes have to disappear after SIGKILL. After that nobody waits for them any longer.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+impl Supervisor {
+    pub(super) async fn end_all(&mut self, signal: i32) {
+        if signal == SIGKILL && self.ending != Some(SIGKILL) {
+            self.give_up_at = Instant::now().checked_add(GIVE_UP);
+        }
+        self.ending = Some(signal);
+        if signal == SIGKILL
+            && let Some(cgroup) = &self.tree.cgroup
+            && let Err(error) = cgroup::kill(cgroup)
+        {
+            tracing::warn!(cgroup = %cgroup.display(), %error, "cgroup.kill failed");
+        }
+        let signalled = self.signal(signal).await;
+        self.unpause().await;
+        self.missed = !signalled.all;
+        self.asked = signalled.pids.into_iter().collect();
+        self.newborns = signalled.newborns;
+        if signal != SIGKILL && signal != SIGCONT {
+            // A stopped process can't act on the signal.
+            self.signal(SIGCONT).await;
+        }
+    }
+
+    /// Repeats the signal to newborns that run another program by now.
+    pub(super) fn ask_newborns(&mut self) {
+        match self.ending {
+            Some(signal) if signal != SIGKILL => self.newborns.tell(signal),
+            Some(_) | None => self.newborns = Newborns::default(),
+        }
+    }
+
+    /// Ends processes that are waited for but no longer found in the tree: a process can shed all that it is found
+    /// by, but not the pidfd that is held to it.
+    pub(super) fn end_held(&mut self, watched: &[(i32, AsyncFd<PidFd>)]) {
+        // A handed-over tree keeps handles of its own.
+        let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
+        for (pid, handle) in watched {
+            if self.asked.insert(*pid) {
+                send(handle.get_ref(), signal);
+                send(handle.get_ref(), SIGCONT);
+            }
+        }
+    }
+
+    /// Reports that processes survive SIGKILL, and which. They are still waited for, as they may end later.
+    pub(super) async fn give_up(&mut self) {
+        self.give_up_at = None;
+        let tree = self.tree.clone();
+        let left = self.context.workers.run(move || tree.survivors()).await;
+        let left = left.unwrap_or_else(|| "it is not known which".into());
+        let seconds = GIVE_UP.as_secs();
+        tracing::error!(task = %self.tree.task, %left, "processes do not end after SIGKILL");
+        let why = format!("not ended {seconds} s after SIGKILL: {left}");
+        self.report(Fact::GaveUp { why: why.into() });
+    }
+
+    /// Signals every process of the tree.
+    pub(super) async fn signal(&self, signal: i32) -> Signalled {
+        let tree = self.tree.clone();
+        self.context.workers.run(move || tree.signal(signal)).await.unwrap_or_default()
+    }
+
+    /// Ends processes that were born while the others were signalled and whose parents have ended: nobody else would
+    /// before SIGKILL. A child of a signalled process that still lives is left to its parent: it may help with
+    /// cleaning up.
+    pub(super) fn signal_newcomers(&mut self, members: &[Member]) {
+        let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
+        let living: HashSet<i32> = members.iter().map(|member| member.pid).collect();
+        for member in members {
+            let has_parent = Stat::of(member.pid).is_some_and(|stat| living.contains(&stat.parent));
+            if !has_parent && self.asked.insert(member.pid) {
+                self.newborns.add(Newborns::among(std::slice::from_ref(member), None));
+                member.send(signal);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the processes of a task use: measured while they live, and summed up when they have ended.
+
+use std::path::Path;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::proc::ProcessStat;
+use bgd_shared::usage::{LiveUsage, Usage};
+use rustix::param::{clock_ticks_per_second, page_size};
+use tokio::sync::oneshot;
+
+use super::process::Supervisor;
+use crate::core::Fact;
+
+/// The most processes of a tree that was handed over that are measured: each takes a descriptor for a moment.
+const MOST: usize = 256;
+
+impl Supervisor {
+    /// Reports what the tree has used: what the system says of the leader, and what the cgroup says of all, if there
+    /// is one. Returns the former.
+    pub(super) async fn report_usage(&self, leader: Option<Usage>) -> Option<Usage> {
+        let all = match self.tree.cgroup.clone() {
+            Some(cgroup) => {
+                let known = leader.unwrap_or_default();
+                self.context.workers.run(move || of_cgroup(&cgroup, known)).await.flatten()
+            }
+            None => None,
+        };
+        if let Some(usage) = all.or(leader) {
+            self.report(Fact::Used(usage));
+        }
+        leader
+    }
+
+    /// Measures the tree on a worker, and tells.
+    pub(super) fn tell_live_usage(&self, done: oneshot::Sender<LiveUsage>) {
+        let tree = self.tree.clone();
+        self.context.workers.later(move || {
+            // The client may have disconnected.
+            let _ = done.send(live(tree.task, &tree.pids_now(MOST)));
+        });
+    }
+}
+
+/// Measures what these processes use now. Blocks for a short time: call it on a worker.
+pub fn live(id: TaskId, pids: &[i32]) -> LiveUsage {
+    let per_second = clock_ticks_per_second().max(1);
+    let ms = |ticks: u64| ticks.saturating_mul(1000) / per_second;
+    let mut sum = LiveUsage { id, processes: 0, user_ms: 0, system_ms: 0, memory_bytes: 0 };
+    for stat in pids.iter().filter_map(|pid| ProcessStat::of(*pid)) {
+        let field = |number| stat.field::<u64>(number).unwrap_or(0);
+        sum.processes += 1;
+        // Its own time, and that of its children that have ended.
+        sum.user_ms += ms(field(14) + field(16));
+        sum.system_ms += ms(field(15) + field(17));
+        sum.memory_bytes += field(24).saturating_mul(page_size() as u64);
+    }
+    sum
+}
+
+/// Returns what a cgroup says of all its processes. What it does not account for, as its controller is not enabled, is
+/// as it is known from the leader. `None` if it accounts for nothing.
+fn of_cgroup(cgroup: &Path, leader: Usage) -> Option<Usage> {
+    let read = |name: &str| std::fs::read_to_string(cgroup.join(name)).ok();
+    let cpu = read("cpu.stat")?;
+    let ms = |name: &str| Some(number_after(&cpu, name)? / 1000);
+    let io = read("io.stat");
+    let written = io.map(|io| {
+        io.split_ascii_whitespace()
+            .filter_map(|word| word.strip_prefix("wbytes="))
+            .filter_map(|n| n.parse::<u64>().ok())
+            .sum()
+    });
+    Some(Usage {
+        user_ms: ms("user_usec")?,
+        system_ms: ms("system_usec")?,
+        peak_memory_bytes: read("memory.peak")
+            .and_then(|text| text.trim().parse().ok())
+            .or(leader.peak_memory_bytes),
+        written_bytes: written.unwrap_or(leader.written_bytes),
+    })
+}
+
+/// Returns the number behind a name, in lines of a name and a number each.
+fn number_after(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_counts_what_its_controllers_know_and_the_leader_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let leader = Usage { user_ms: 1, system_ms: 2, peak_memory_bytes: Some(3), written_bytes: 4 };
+        assert_eq!(of_cgroup(folder.path(), leader), None);
+        let put = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        put("cpu.stat", "usage_usec 5000000\nuser_usec 3000999\nsystem_usec 2000000\nnr_periods 0\n");
+        let usage = Usage { user_ms: 3000, system_ms: 2000, ..leader };
+        assert_eq!(of_cgroup(folder.path(), leader), Some(usage));
+        put("memory.peak", "1048576\n");
+        put("io.stat", "8:0 rbytes=1 wbytes=512 rios=1 wios=1\n8:16 rbytes=0 wbytes=1024 rios=0 wios=2\n");
+        let usage = Usage { peak_memory_bytes: Some(1 << 20), written_bytes: 1536, ..usage };
+        assert_eq!(of_cgroup(folder.path(), leader), Some(usage));
+    }
+
+    #[test]
+    fn this_process_is_measured() {
+        let id = TaskId::from_u128(7);
+        let own = i32::try_from(std::process::id()).unwrap();
+        let usage = live(id, &[own, 0]);
+        assert_eq!((usage.id, usage.processes), (id, 1));
+        assert!(usage.memory_bytes > 1 << 16, "{usage:?}");
+    }
+}

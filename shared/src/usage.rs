@@ -1,0 +1,47 @@
+//! What tasks use of the machine that runs them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::TaskId;
+
+/// What a run of a task has used, from its start to its end.
+///
+/// Counted are the process itself and all descendants that were waited for by their parents; where the daemon has a
+/// cgroup of its own for the task, every process of the tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Usage {
+    /// CPU time in user mode, in milliseconds.
+    pub user_ms: u64,
+    /// CPU time in the kernel, in milliseconds.
+    pub system_ms: u64,
+    /// The most memory that one of the processes has had at a time, in bytes; with a cgroup of its own, the most of
+    /// all together. Missing if it is no more than what the daemon itself takes: the system does not tell less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
+    /// Bytes written to disks.
+    pub written_bytes: u64,
+}
+
+impl Usage {
+    /// Returns the CPU time in milliseconds.
+    pub const fn cpu_ms(&self) -> u64 {
+        self.user_ms.saturating_add(self.system_ms)
+    }
+}
+
+/// What the living processes of a task use at this moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct LiveUsage {
+    /// Id of the task.
+    pub id: TaskId,
+    /// Number of processes.
+    pub processes: u32,
+    /// CPU time in user mode so far, in milliseconds, with that of ended children.
+    pub user_ms: u64,
+    /// CPU time in the kernel so far, in milliseconds, with that of ended children.
+    pub system_ms: u64,
+    /// Resident memory now, in bytes. What several processes share counts for each.
+    pub memory_bytes: u64,
+}

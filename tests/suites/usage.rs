@@ -1,0 +1,122 @@
+//! R164: what a run has used of the machine, and what running tasks use.
+
+use std::path::PathBuf;
+
+use bgd_tests::cgroups::Delegated;
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::Retry;
+use bgd_tests::shared::request::{
+    SubmitParams, TaskSubmit, TaskUsage, TerminalSize, UsageParams, UsageResult,
+};
+use bgd_tests::shared::task::Task;
+use bgd_tests::{TestDaemon, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+const MIB: u64 = 1 << 20;
+
+/// Computes for a quarter of a second of CPU time, then holds 64 MiB at once.
+const WORK: &str =
+    r#"exec perl -e 'while ((times)[0] < 0.25) { $n++ } $x = "x" x (64 << 20); print length $x'"#;
+
+fn usage(daemon: &TestDaemon, ids: &[TaskId]) -> Result<UsageResult, ClientError> {
+    let ids = ids.iter().copied().map(Into::into).collect();
+    daemon.client().call::<TaskUsage>(&UsageParams { ids })
+}
+
+fn end(daemon: &TestDaemon, id: TaskId) -> Task {
+    daemon.block(&[id]).remove(0)
+}
+
+fn assert_counts(task: &Task) {
+    let usage = task.usage.expect("what it used is known");
+    assert!(usage.user_ms >= 240, "{usage:?}");
+    assert!(usage.peak_memory_bytes.is_some_and(|bytes| bytes >= 64 * MIB), "{usage:?}");
+}
+
+#[test]
+fn r164_the_end_of_a_run_says_what_it_used() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let id = daemon.submit_shell(WORK);
+    let task = end(&daemon, id);
+    assert_counts(&task);
+    let event = watch.until(|event| event.kind.is_terminal());
+    assert_eq!(event.task.usage, task.usage);
+    let page = daemon.run(&["status", &id.to_string()]).success();
+    let line = page.stdout_text().lines().find(|line| line.contains("of CPU")).unwrap().to_owned();
+    assert!(line.trim_start().starts_with("used"), "{line}");
+    // What it did wait for counts, what it did not wait for does not, and neither does what others do.
+    let parent = daemon.submit_shell(&format!("({WORK}); sh -c 'exit 0'"));
+    assert_counts(&end(&daemon, parent));
+    let idle = end(&daemon, daemon.submit_shell("exit 3")).usage.unwrap();
+    assert!(idle.user_ms < 200 && idle.written_bytes < MIB, "{idle:?}");
+}
+
+#[test]
+fn r164_a_job_in_a_terminal_counts_too() {
+    let daemon = TestDaemon::start();
+    let terminal = SubmitParams {
+        shell: Some(WORK.into()),
+        pty: Some(TerminalSize { rows: 10, cols: 40 }),
+        ..daemon.params()
+    };
+    let id = daemon.client().call::<TaskSubmit>(&terminal).unwrap().task.id;
+    assert_counts(&end(&daemon, id));
+}
+
+#[test]
+fn r164_with_a_cgroup_every_process_counts_as_root() {
+    let cgroup = Delegated::new();
+    let daemon = cgroup.daemon("");
+    // The one that computes is not waited for, so only the cgroup knows of it.
+    let gate = daemon.home().join("gate");
+    mkfifo(&gate, Mode::S_IRWXU).unwrap();
+    let line = "(perl -e 'while ((times)[0] < 0.25) { $n++ }'; echo >gate) & exec cat gate";
+    let task = end(&daemon, daemon.submit_shell(line));
+    assert!(task.usage.is_some_and(|usage| usage.user_ms >= 240), "{:?}", task.usage);
+}
+
+#[test]
+fn r164_each_attempt_says_what_it_used() {
+    let daemon = TestDaemon::start();
+    let line = format!("[ -e again ] || {{ touch again; ({WORK}); exit 1; }}");
+    let retry =
+        Some(Retry { times: 1, delay_ms: Some(0), max_delay_ms: None, codes: Vec::new(), signal: false });
+    let params = SubmitParams { shell: Some(line.into()), retry, ..daemon.params() };
+    let id = daemon.client().call::<TaskSubmit>(&params).unwrap().task.id;
+    let task = end(&daemon, id);
+    assert!(task.attempts[0].usage.unwrap().user_ms >= 240, "{:?}", task.attempts);
+    assert!(task.usage.unwrap().user_ms < 200, "{:?}", task.usage);
+}
+
+#[test]
+fn r164_written_bytes_count() {
+    let daemon = TestDaemon::start();
+    // Not in a folder that lies in memory.
+    let folder = tempfile::tempdir_in(PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+    let line = format!("head -c 8388608 /dev/zero > {}/file", folder.path().display());
+    let usage = end(&daemon, daemon.submit_shell(&line)).usage.unwrap();
+    assert!(usage.written_bytes >= 8 * MIB, "{usage:?}");
+}
+
+#[test]
+fn r164_running_tasks_are_measured_on_request() {
+    let daemon = TestDaemon::start();
+    let line = r#"perl -e '$x = "x" x (64 << 20); open F, ">there"; close F; sleep 1000' & wait"#;
+    let id = daemon.submit_shell(line);
+    wait::for_file(&daemon.home().join("there"));
+    let ended = daemon.submit_shell("exit 0");
+    end(&daemon, ended);
+    let usages = usage(&daemon, &[ended, id]).unwrap().usages;
+    assert_eq!(usages.len(), 1, "what has ended uses nothing: {usages:?}");
+    assert_eq!((usages[0].id, usages[0].processes), (id, 2));
+    assert!(usages[0].memory_bytes >= 64 * MIB, "{usages:?}");
+    let unknown = usage(&daemon, &[TaskId::from_u128(7)]).unwrap_err();
+    assert_eq!(unknown.kind(), Some(ErrorKind::TaskNotFound));
+    let many = usage(&daemon, &vec![id; 257]).unwrap_err();
+    assert_eq!(many.kind(), Some(ErrorKind::InvalidParams));
+    assert!(many.to_string().contains("at most 256"), "{many}");
+}

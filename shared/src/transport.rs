@@ -154,7 +154,7 @@ fn check_peer(stream: &impl std::os::fd::AsFd, socket: &SocketPath) -> Result<()
 }
 
 #[cfg(feature = "tokio")]
-pub use self::asynchronous::{AsyncListener, AsyncStream, connect_async, listen};
+pub use self::asynchronous::{AsyncListener, AsyncStream, connect_async, into_async, listen};
 
 #[cfg(feature = "tokio")]
 mod asynchronous {
@@ -165,7 +165,7 @@ mod asynchronous {
     use interprocess::os::unix::local_socket::ListenerOptionsExt as _;
     use interprocess::os::unix::uds_local_socket::tokio as uds;
 
-    use super::{ConnectError, connect_within, io};
+    use super::{ConnectError, Stream, connect_within, io};
     use crate::socket::SocketPath;
 
     /// A connection on tokio.
@@ -183,9 +183,16 @@ mod asynchronous {
         let named = socket.clone();
         let stream = tokio::task::spawn_blocking(move || connect_within(&named, at_most));
         let stream = stream.await.map_err(|error| failed(io::Error::other(error)))??;
-        stream.set_nonblocking(true).map_err(failed)?;
-        AsyncStream::try_from(OwnedFd::from(stream))
-            .map_err(|error| failed(io::Error::other(error.to_string())))
+        into_async(stream).map_err(failed)
+    }
+
+    /// Continues a connection on tokio.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn into_async(stream: Stream) -> io::Result<AsyncStream> {
+        stream.set_nonblocking(true)?;
+        AsyncStream::try_from(OwnedFd::from(stream)).map_err(|error| io::Error::other(error.to_string()))
     }
 
     /// Listens on a socket that only this user may connect to. The caller has checked the folder, holds the lock and

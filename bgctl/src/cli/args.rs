@@ -476,6 +476,9 @@ pub struct DialArgs {
     /// gone, and its foreground job ends with it
     #[arg(long, hide = true)]
     pub hang_up: bool,
+    /// Check the configuration that a daemon would start with, and do nothing else
+    #[arg(long, hide = true)]
+    pub check_config: bool,
     /// Lend the standard streams to the `dial` that names the same token, instead of connecting to the daemon
     #[arg(long, value_name = "TOKEN", hide = true, conflicts_with = "borrow")]
     pub lend: Option<String>,

@@ -2,12 +2,14 @@
 
 use std::io::{self, IsTerminal as _};
 
-use super::run::{ask_for_key, await_key};
+use bgd_shared::request::{Hello, HelloParams};
+
 use crate::cli::ConsoleArgs;
 use crate::console::{Console, Setup};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::Way;
 
 /// Runs commands until the user leaves.
 pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -18,14 +20,17 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         return Err(Failure::usage("--json can't be combined with `console`, which is interactive"));
     }
-    context.link.only_here("the console")?;
-    let key = context.link.exchange(|client| {
-        let asked = ask_for_key(client, args.key)?;
-        await_key(client, asked)
-    })?;
+    let hello = context.call::<Hello>(&HelloParams::default())?;
+    let key = args.key.unwrap_or(hello.background_key);
     let named = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
     let session = named.unwrap_or_else(|| format!("console:{}", std::process::id()));
     let socket = context.link.named_socket()?;
     let news = context.link.existing()?;
-    Console::begin(Setup { link: context.link.polled()?, news, key, session, socket })?.run()
+    let way = match context.link.host() {
+        Some(host) => Way::there(host.clone(), context.connect_timeout()),
+        None => Way::Here(context.link.socket()?),
+    };
+    let (link, instance) = (context.link.polled()?, hello.instance);
+    let connect_timeout = context.connect_timeout();
+    Console::begin(Setup { link, news, key, session, socket, way, instance, connect_timeout })?.run()
 }

@@ -59,9 +59,8 @@ fn hello(client: &mut Client) -> Result<HelloResult, Failure> {
 
 /// Stops the daemon and starts another one. First prints which tasks that ends.
 fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
-    context.link.only_here("daemon restart")?;
     // Must come first: later the tasks would be gone and no daemon could start.
-    link::check_config().map_err(|failure| Failure {
+    context.link.check_config().map_err(|failure| Failure {
         message: format!("nothing was stopped: {}", failure.message),
         ..failure
     })?;
@@ -74,7 +73,13 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         stop::say(&text);
     }
     stop::stop(grace, context)?;
-    let (mut client, started) = link::start_daemon(&context.link.socket()?)?;
+    let (mut client, started) = if context.link.is_remote() {
+        context.link.expect_another();
+        // Dialling starts it.
+        (context.link.connect_starting()?, Started::ByUs { lost: 0 })
+    } else {
+        link::start_daemon(&context.link.socket()?)?
+    };
     context.link.report_loss(started);
     let hello = hello(&mut client)?;
     if context.json() {

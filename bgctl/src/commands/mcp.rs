@@ -6,6 +6,7 @@ use crate::cli::McpArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::Way;
 use crate::mcp::{self, Options, ancestors};
 
 /// Explains the verb to a person who runs it by hand.
@@ -14,24 +15,11 @@ const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from
 
 /// Serves until standard input ends.
 pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
-    context.link.only_here("the MCP server")?;
     if io::stdin().is_terminal() {
         // Standard error may be closed.
         let _ = writeln!(io::stderr(), "{FOR_AGENTS}");
     }
-    let ancestors = if context.link.names_socket() { None } else { ancestors::socket() };
-    let (socket, variables) = match ancestors {
-        Some(found) => found,
-        None => (
-            context.link.socket()?,
-            context
-                .link
-                .named_socket()?
-                .map(|socket| ("BGD_SOCKET".to_owned(), socket))
-                .into_iter()
-                .collect(),
-        ),
-    };
+    let (way, variables) = way(context)?;
     mcp::serve(Options {
         session: args.session,
         keeps: args.keep,
@@ -39,8 +27,21 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         depth: args.depth,
         all_sessions: args.all_sessions,
         structured: args.structured,
-        socket,
+        way,
         variables,
         starts: context.link.starts(),
     })
+}
+
+/// Returns the way to the daemon, and the variables that lead to it, if they are not in this process's environment.
+fn way(context: &Context) -> Result<(Way, Vec<(String, String)>), Failure> {
+    if let Some(host) = context.link.host() {
+        return Ok((Way::there(host.clone(), context.connect_timeout()), Vec::new()));
+    }
+    let ancestors = if context.link.names_socket() { None } else { ancestors::socket() };
+    if let Some((socket, variables)) = ancestors {
+        return Ok((Way::Here(socket), variables));
+    }
+    let named = context.link.named_socket()?.map(|socket| ("BGD_SOCKET".to_owned(), socket));
+    Ok((Way::Here(context.link.socket()?), named.into_iter().collect()))
 }

@@ -1,9 +1,7 @@
 //! Prompts for agents. Their tasks run in the console's foreground like jobs, but only show text.
 
 use bgd_shared::agent::AgentSettings;
-use bgd_shared::client::Client;
 use bgd_shared::request::{SubmitParams, TaskSubmit};
-use bgd_shared::socket::SocketPath;
 use bgd_shared::task::Status;
 use nix::sys::signal::Signal;
 
@@ -16,11 +14,7 @@ use crate::terminal::{Left, Role, Subject, TextView};
 impl Console {
     /// Sends a prompt to an agent and shows its text until it ends or the key is pressed.
     pub(super) fn prompt(&mut self, agent: Option<String>, text: String) -> Result<Option<Code>, Failure> {
-        let socket = match &self.socket {
-            Some(path) => SocketPath::new(path)?,
-            None => SocketPath::from_env()?,
-        };
-        let news = Client::connect(&socket)?;
+        let news = self.way.client()?;
         let params = self.params(
             &job::beginning(&text),
             Work::Prompt { agent, prompt: text.clone(), settings: AgentSettings::default() },

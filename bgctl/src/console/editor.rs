@@ -144,6 +144,11 @@ impl Editor {
         self.speaker.clone()
     }
 
+    /// Whether a line is being typed.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// Lets the user type a line.
     pub fn open(&mut self, prompt: String) {
         self.is_open = self.prompts.send(prompt).is_ok();

@@ -1,6 +1,8 @@
 //! The folder that the console's jobs run in, by the name the user gave it: symbolic links are kept, as in shells.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,8 +12,11 @@ use crate::render::clean;
 /// The current folder and the previous one.
 #[derive(Debug)]
 pub struct Folder {
-    path: PathBuf,
+    /// `None`: the home folder of another machine.
+    path: Option<PathBuf>,
     before: Option<PathBuf>,
+    /// The other machine.
+    host: Option<String>,
 }
 
 impl Folder {
@@ -25,62 +30,88 @@ impl Folder {
         let named = std::env::var_os("PWD")
             .map(PathBuf::from)
             .filter(|named| named.is_absolute() && named.canonicalize().is_ok_and(|target| target == real));
-        Ok(Self { path: named.unwrap_or(real), before: std::env::var_os("OLDPWD").map(PathBuf::from) })
+        let before = std::env::var_os("OLDPWD").map(PathBuf::from);
+        Ok(Self { path: Some(named.unwrap_or(real)), before, host: None })
     }
 
-    /// The path of the current folder.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Starts with the home folder of another machine.
+    pub fn there(host: String) -> Self {
+        Self { path: None, before: None, host: Some(host) }
+    }
+
+    /// The path of the current folder; `None` for the home folder of another machine.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// Returns the variables that describe it to programs.
     pub fn variables(&self) -> Vec<(String, String)> {
-        let named = [("PWD", Some(&self.path)), ("OLDPWD", self.before.as_ref())];
+        let named = [("PWD", self.path.as_ref()), ("OLDPWD", self.before.as_ref())];
         let text = |path: &PathBuf| path.to_str().map(str::to_owned);
         named.into_iter().filter_map(|(name, path)| Some((name.to_owned(), text(path?)?))).collect()
     }
 
     /// Returns the console's prompt.
     pub fn prompt(&self) -> String {
+        if let Some(host) = &self.host {
+            let path = self.path.as_ref().map_or_else(|| "~".into(), |path| path.to_string_lossy());
+            return format!("{}:{}> ", clean(host), clean(&path));
+        }
         let home = std::env::var_os("HOME").map(PathBuf::from);
-        let below = home.as_ref().and_then(|home| self.path.strip_prefix(home).ok());
+        let path = self.path.clone().unwrap_or_default();
+        let below = home.as_ref().and_then(|home| path.strip_prefix(home).ok());
         match below {
             Some(below) if below.as_os_str().is_empty() => "~> ".to_owned(),
             Some(below) => format!("~/{}> ", clean(&below.to_string_lossy())),
-            None => format!("{}> ", clean(&self.path.to_string_lossy())),
+            None => format!("{}> ", clean(&path.to_string_lossy())),
         }
     }
 
-    /// Changes the folder. `words` is what follows `cd`; a shell expands it, so `~`, `-` and variables work.
+    /// The line that lets a shell find the folder that `words`, which follow `cd`, lead to: `~`, `-` and variables work.
+    pub fn finding(words: &str) -> String {
+        format!("cd {words} >/dev/null && pwd")
+    }
+
+    /// Changes the folder to one of another machine, as a shell there has found it.
+    pub fn changed(&mut self, found: Vec<u8>) {
+        self.before = self.path.replace(path_of(found));
+    }
+
+    /// The error for a folder that a shell has not found, with what the shell said.
+    pub fn refused(said: &str) -> Failure {
+        // Drop the shell's name and line number.
+        let why = said.trim_end_matches('\n');
+        let why = why.rsplit_once("cd: ").map_or(why, |(_, why)| why);
+        Failure::usage(format!("cd: {why}"))
+    }
+
+    /// Changes the folder. `words` is what follows `cd`.
     ///
     /// # Errors
     /// The shell's error message.
     pub fn change(&mut self, words: &str) -> Result<(), Failure> {
         let output = Command::new("/bin/sh")
             .arg("-c")
-            .arg(format!("cd {words} >/dev/null && pwd"))
+            .arg(Self::finding(words))
             .envs(self.variables())
             .stdin(Stdio::null())
             .output()
             .map_err(|error| Failure::io("/bin/sh", &error))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\n').to_owned();
         if !output.status.success() {
-            let why = text(&output.stderr);
-            // Drop the shell's name and line number.
-            let why = why.rsplit_once("cd: ").map_or(why.as_str(), |(_, why)| why);
-            return Err(Failure::usage(format!("cd: {why}")));
+            return Err(Self::refused(&String::from_utf8_lossy(&output.stderr)));
         }
-        let path = {
-            use std::os::unix::ffi::OsStringExt as _;
-            let mut bytes = output.stdout;
-            bytes.pop_if(|last| *last == b'\n');
-            PathBuf::from(std::ffi::OsString::from_vec(bytes))
-        };
+        let path = path_of(output.stdout);
         std::env::set_current_dir(&path)
             .map_err(|error| Failure::usage(format!("cd: {}: {error}", path.display())))?;
-        self.before = Some(std::mem::replace(&mut self.path, path));
+        self.before = self.path.replace(path);
         Ok(())
     }
+}
+
+/// Reads the path that `pwd` has printed.
+fn path_of(mut printed: Vec<u8>) -> PathBuf {
+    printed.pop_if(|last| *last == b'\n');
+    OsString::from_vec(printed).into()
 }
 
 fn unreachable_folder(error: &io::Error) -> Failure {

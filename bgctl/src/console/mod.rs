@@ -6,6 +6,7 @@
 
 mod agent;
 mod editor;
+mod far;
 mod folder;
 mod jobs;
 mod line;
@@ -16,6 +17,7 @@ mod prompt;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 use bgd_shared::client::{Client, PolledClient, Protocol};
 use bgd_shared::foreground::Key;
@@ -37,6 +39,7 @@ use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
+use crate::link::Way;
 use crate::render::table;
 use crate::render::wall::Clock;
 use crate::terminal::{self, Left, Role, Screen, ScreenView, Signals, Subject};
@@ -81,6 +84,12 @@ pub struct Setup {
     pub session: String,
     /// The daemon's socket, if the command line named it.
     pub socket: Option<String>,
+    /// The way to further connections.
+    pub way: Way,
+    /// The daemon's instance.
+    pub instance: String,
+    /// How long to try to connect to another machine again.
+    pub connect_timeout: Duration,
 }
 
 /// A console.
@@ -92,7 +101,10 @@ pub struct Console {
     key: Key,
     session: String,
     socket: Option<String>,
-    shell: OsString,
+    way: Way,
+    instance: String,
+    connect_timeout: Duration,
+    shell: Vec<OsString>,
     folder: Folder,
     /// The terminal size that the daemon knows.
     size: TerminalSize,
@@ -106,6 +118,15 @@ fn say(text: &str) -> Result<(), Failure> {
     Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }
 
+/// The user's shell.
+fn shell() -> OsString {
+    let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+    shell.unwrap_or_else(|| "/bin/sh".into())
+}
+
+/// The user's shell on another machine, which knows it.
+const SHELL_THERE: [&str; 3] = ["/bin/sh", "-c", "exec \"${SHELL:-/bin/sh}\" -c \"$0\""];
+
 fn count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
@@ -116,7 +137,7 @@ impl Console {
     /// # Errors
     /// The terminal is unsuitable, or the daemon is gone.
     pub fn begin(setup: Setup) -> Result<Self, Failure> {
-        let Setup { link, news, key, session, socket } = setup;
+        let Setup { link, news, key, session, socket, way, instance, connect_timeout } = setup;
         let signals = Signals::take(SIGNALS)?;
         let size = Screen::open()?.size();
         let (editor, trouble) = Editor::start(key, editor::history_path())?;
@@ -125,10 +146,26 @@ impl Console {
             say(&format!("bgctl: {trouble}\n"))?;
         }
         let jobs = Jobs::new(key);
-        let folder = Folder::here()?;
-        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
-        let shell = shell.unwrap_or_else(|| "/bin/sh".into());
-        Ok(Self { link, jobs, editor, signals, key, session, socket, shell, folder, size, ends_with: None })
+        let (folder, shell) = match way.host() {
+            Some(host) => (Folder::there(host.to_string()), SHELL_THERE.map(OsString::from).into()),
+            None => (Folder::here()?, vec![shell(), "-c".into()]),
+        };
+        Ok(Self {
+            link,
+            jobs,
+            editor,
+            signals,
+            key,
+            session,
+            socket,
+            way,
+            instance,
+            connect_timeout,
+            shell,
+            folder,
+            size,
+            ends_with: None,
+        })
     }
 
     /// Runs lines until the user leaves.
@@ -137,7 +174,14 @@ impl Console {
     /// The daemon is gone, or reading lines has failed.
     pub fn run(mut self) -> Result<Code, Failure> {
         let code = loop {
-            match self.type_line()? {
+            let typed = match self.type_line() {
+                Ok(typed) => typed,
+                Err(failure) => {
+                    self.recover(failure)?;
+                    continue;
+                }
+            };
+            match typed {
                 Typed::Line(text) => {
                     if let Some(code) = self.settle(|console| console.line(&text))?.flatten() {
                         break code;
@@ -160,17 +204,26 @@ impl Console {
                 failure.tell(false);
                 Ok(None)
             }
-            Err(failure) => Err(failure),
+            Err(failure) => self.recover(failure).map(|()| None),
         }
+    }
+
+    /// Whether a signal has asked to leave while nothing else could see it.
+    fn is_asked_to_leave(&mut self) -> bool {
+        let asks = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+        std::iter::from_fn(|| self.signals.next_caught()).any(|caught| asks.contains(&caught.signal))
     }
 
     // At the prompt.
 
     fn type_line(&mut self) -> Result<Typed, Failure> {
-        // Messages that arrived while a job had the terminal come before the prompt.
-        let said = self.editor.take_pending() + &self.jobs.take_output();
-        say(&said)?;
-        self.editor.open(self.folder.prompt());
+        // After a lost connection the user may still be typing.
+        if !self.editor.is_open() {
+            // Messages that arrived while a job had the terminal come before the prompt.
+            let said = self.editor.take_pending() + &self.jobs.take_output();
+            say(&said)?;
+            self.editor.open(self.folder.prompt());
+        }
         let Self { link, jobs, editor, signals, ends_with, .. } = self;
         terminal::run(&mut Prompt { link, jobs, editor, signals, ends_with })
     }
@@ -185,7 +238,7 @@ impl Console {
             Line::Nothing => {}
             Line::Builtin(Builtin::Exit(code)) => return Ok(Some(Code(code))),
             Line::Builtin(Builtin::Help) => say(HELP)?,
-            Line::Builtin(Builtin::Cd(words)) => self.folder.change(&words)?,
+            Line::Builtin(Builtin::Cd(words)) => self.change_folder(&words)?,
             Line::Builtin(Builtin::Jobs) => self.list()?,
             Line::Builtin(Builtin::Fg(which)) => return self.fg(&which),
             Line::Job { text, direct, beside } => return self.job(text, direct, beside),
@@ -195,7 +248,8 @@ impl Console {
     }
 
     fn job(&mut self, text: String, direct: bool, beside: bool) -> Result<Option<Code>, Failure> {
-        let argv = vec![self.shell.clone(), "-c".into(), text.clone().into()];
+        let mut argv = self.shell.clone();
+        argv.push(text.clone().into());
         let params = self.params(&text, Work::Argv(argv))?;
         let params = SubmitParams { foreground: true, direct, pty: Some(self.size), ..params };
         let task = self.call::<TaskSubmit>(&params)?.task;
@@ -213,11 +267,12 @@ impl Console {
         let args = JobArgs {
             description: Some(description.to_owned()),
             session: Some(self.session.clone()),
-            cwd: Some(self.folder.path().to_owned()),
+            cwd: self.folder.path().map(Into::into),
             env,
             ..JobArgs::default()
         };
-        job::params(args, work, Machine::This(self.socket.clone()))
+        let is_there = self.way.host().is_some();
+        job::params(args, work, if is_there { Machine::Another } else { Machine::This(self.socket.clone()) })
     }
 
     /// Gives a job of this console the terminal until it ends or is left.

@@ -8,9 +8,11 @@ mod daemon_process;
 mod daemon_watch;
 mod greeting;
 mod listener;
+mod lost;
 mod ssh;
 mod streams;
 mod wait;
+mod way;
 
 use std::cell::RefCell;
 use std::io::{self, Write as _};
@@ -30,14 +32,17 @@ use bgd_shared::request::{
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 
-pub use self::connect::{Started, check_config, pauses, start_daemon, start_daemon_with};
+pub use self::connect::{Started, pauses, start_daemon, start_daemon_with};
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
 pub use self::listener::{Heard, Listener};
-use self::ssh::{Bridge, Dial, Dialling};
+pub use self::lost::is_lost;
+use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, maybe_done, named, not_over_remote};
+use self::ssh::{Bridge, Dial, Dialling, shared_place};
 pub use self::ssh::{Host, LENT};
 pub use self::streams::{Given, Streams};
 pub use self::wait::{sleep, time_left};
+pub use self::way::Way;
 use crate::exit::Code;
 use crate::failure::Failure;
 
@@ -322,6 +327,30 @@ impl Link {
         Dial { host, folder: None, how, borrows: None }.connect()
     }
 
+    /// Connects to the daemon of another machine, and starts one there if none is running, whatever the options say.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`].
+    pub fn connect_starting(&self) -> Result<Client, Failure> {
+        self.host().map_or_else(|| self.connect(), |host| self.dial(host, true))
+    }
+
+    /// Expects another daemon on the other machine than before.
+    pub fn expect_another(&self) {
+        self.instance.replace(None);
+    }
+
+    /// Makes the other machine check the configuration that a daemon would start with there.
+    ///
+    /// # Errors
+    /// It is invalid, or the machine can't be reached.
+    pub fn check_config(&self) -> Result<(), Failure> {
+        let Some(host) = self.host() else { return connect::check_config() };
+        let socket = shared_place();
+        let folder = socket.as_ref().map(SocketPath::folder);
+        Dial { host, folder, how: self.dialling(false), borrows: None }.check_config()
+    }
+
     fn dialling(&self, starts: bool) -> Dialling {
         Dialling { starts, asks: self.options.asks, within: self.options.connect_timeout }
     }
@@ -351,7 +380,7 @@ impl Link {
     fn dial_by(&self, host: &Host, how: Dialling, borrows: Option<&str>) -> Result<Client, Failure> {
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
-        let Bridge { client, ssh, instance, said } = Dial { host, folder, how, borrows }.connect()?;
+        let Bridge { stream, ssh, instance, said } = Dial { host, folder, how, borrows }.connect()?;
         let mut carriers = self.carriers.borrow_mut();
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);
@@ -363,7 +392,7 @@ impl Link {
             let message = "the daemon was restarted meanwhile: its tasks are lost";
             return Err(Failure::new(Code::NO_DAEMON, "other_instance", message));
         }
-        Ok(client)
+        Ok(Client::over(stream))
     }
 
     /// Waits until a host whose connection was lost can be reached again, and reports both on standard error. The
@@ -411,18 +440,10 @@ impl Link {
     /// Says in a failure which machine it is about.
     #[must_use]
     pub fn name_host(&self, failure: Failure) -> Failure {
-        let Some(host) = self.host() else { return failure };
-        // The usual message and hint are about a daemon on this machine.
-        let (message, hint) = match failure.kind {
-            "connection_lost" => ("the connection is lost".to_owned(), None),
-            "no_answer" => (failure.message, None),
-            _ => (failure.message, failure.hint),
-        };
-        let message = format!("{host}: {message}");
-        let check = || format!("check it with: ssh {host} bgctl daemon status");
-        let hint = hint.or_else(|| LOST.contains(&failure.kind).then(check));
-        let Failure { code, kind, rpc_code, candidates, .. } = failure;
-        Failure { code, kind, rpc_code, message, hint, candidates }
+        match self.host() {
+            Some(host) => named(host, failure),
+            None => failure,
+        }
     }
 
     /// Reports on standard error which tasks were lost with a killed daemon.
@@ -477,38 +498,6 @@ impl Link {
         }
         Ok(())
     }
-}
-
-/// The place of shared connections, where our own sockets are.
-fn shared_place() -> Option<SocketPath> {
-    SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok())
-}
-
-/// The kind of failure where no daemon runs.
-const NO_REMOTE_DAEMON: &str = "no_daemon";
-
-/// The kind of failure where a call was sent, and its answer did not come.
-const MAYBE_DONE: &str = "maybe_done";
-
-/// The kinds of failure where the connection to another machine broke, or is silent because the network is.
-const LOST: [&str; 3] = ["connection_lost", "no_answer", MAYBE_DONE];
-
-fn is_lost(failure: &Failure) -> bool {
-    LOST.contains(&failure.kind)
-}
-
-fn maybe_done() -> Failure {
-    let message = "the connection was lost before the answer came: the request may have been carried out";
-    Failure::new(Code::NO_DAEMON, MAYBE_DONE, message)
-}
-
-fn not_over_remote(what: &str) -> Failure {
-    Failure::new(
-        Code::USAGE,
-        "not_over_remote",
-        format!("{what} is not possible with a daemon on another machine"),
-    )
-    .hint("run it there, by ssh, or without -H and BGD_HOST")
 }
 
 fn no_connection() -> Failure {

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use bgd_shared::PROTOCOL;
-use bgd_shared::client::{Client, ClientError};
+use bgd_shared::client::ClientError;
+use bgd_shared::socket::SocketPath;
+use bgd_shared::transport::Stream;
 use nix::errno::Errno;
+use nix::fcntl::Flock;
 use nix::poll::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -98,9 +102,9 @@ pub const UNREACHABLE: &str = "host_unreachable";
 
 /// A connection to the daemon of another machine, and the ssh that carries it.
 pub struct Bridge {
-    /// Its calls go through ssh. Descriptors can't travel with them.
-    pub client: Client,
-    /// Ends by itself once the client is dropped.
+    /// Calls go through ssh. Descriptors can't travel with them.
+    pub stream: Stream,
+    /// Ends by itself once the stream is dropped.
     pub ssh: Child,
     /// The instance of the daemon.
     pub instance: String,
@@ -169,7 +173,10 @@ impl<'a> Dial<'a> {
                 outcome => return outcome,
             }
         }
-        self.open_shared(control, deadline)?;
+        let _turn = turn(control, deadline);
+        if !is_open(control) {
+            self.open_shared(control, deadline)?;
+        }
         run(Some(control), deadline)
     }
 
@@ -180,6 +187,8 @@ impl<'a> Dial<'a> {
         if control.is_some() {
             // It asks nothing any more. Ctrl-C is for this process, which needs the connection to act on it.
             command.process_group(0);
+            // If the shared connection ends at this moment, ssh would quietly make one of its own, without its options.
+            command.args(["-o", "ProxyCommand=false"]);
         }
         command.args(["--", &self.host.0, line]);
         command
@@ -203,6 +212,25 @@ impl<'a> Dial<'a> {
             match greet(&mut ours, deadline) {
                 Ok(()) => Ok((ssh, ours)),
                 Err((trouble, said)) => Err(self.give_up(&mut ssh, trouble, || said)),
+            }
+        })
+    }
+
+    /// Makes `bgctl` over there check the configuration that a daemon would start with.
+    ///
+    /// # Errors
+    /// It is invalid; otherwise as for [`Self::connect`].
+    pub fn check_config(&self) -> Result<(), Failure> {
+        self.shared(|control, deadline| {
+            let mut command = self.session(control, "exec bgctl --json dial --check-config");
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            let (mut ssh, mut errors) = start(command)?;
+            let status = ended(&mut ssh, deadline);
+            end(&mut ssh);
+            match status {
+                Some(status) if status.success() => Ok(()),
+                Some(_) => Err(self.failure(Trouble::Closed, status, &said(&mut errors))),
+                None => Err(self.failure(Trouble::Late, None, &said(&mut errors))),
             }
         })
     }
@@ -231,9 +259,8 @@ impl<'a> Dial<'a> {
         let (mut ssh, mut errors) = start(command)?;
         let trouble = match greet(&ours, deadline) {
             Ok(hello) if hello.protocol == PROTOCOL => {
-                let client = Client::over(OwnedFd::from(ours).into());
                 let (instance, said) = (hello.instance, said(&mut errors));
-                return Ok(Bridge { client, ssh, instance, said });
+                return Ok(Bridge { stream: OwnedFd::from(ours).into(), ssh, instance, said });
             }
             Ok(hello) => Trouble::Protocol(Box::new(hello)),
             Err(trouble) => trouble,
@@ -337,6 +364,11 @@ impl<'a> Dial<'a> {
 /// What ssh says when it reached the host, and authentication or the host's key is the problem.
 const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 
+/// The place of shared connections, where our own sockets are.
+pub fn shared_place() -> Option<SocketPath> {
+    SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok())
+}
+
 /// The socket of the shared connection to a host; `None` if it has no place.
 fn control_path(host: &Host, folder: Option<&Path>) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
@@ -352,6 +384,14 @@ pub fn forget_shared(host: &Host, folder: Option<&Path>) {
     if let Some(control) = control_path(host, folder) {
         let _ = std::fs::remove_file(control);
     }
+}
+
+/// Waits for this caller's turn to open a shared connection: of two ssh that open it at the same time, one would stay for
+/// ever without being shared. `None`: there is no lock to be had, or not in time.
+fn turn(control: &Path, deadline: Instant) -> Option<Flock<File>> {
+    let lock = control.with_extension("lock");
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(lock).ok()?;
+    bounded::lock(file, deadline.saturating_duration_since(Instant::now())).ok()?
 }
 
 /// Whether an ssh waits there with a shared connection.

@@ -140,6 +140,19 @@ impl Arguments {
         })
     }
 
+    /// Returns a folder of another machine, where tasks begin in the home folder and the daemon checks what is given.
+    ///
+    /// # Errors
+    /// The value is not a string.
+    pub fn folder_there(&self, name: &str) -> Result<Option<PathBuf>, Refusal> {
+        let Some(named) = self.text(name)? else { return Ok(None) };
+        let below = if named == "~" { Some("") } else { named.strip_prefix("~/") };
+        Ok(Some(below.map_or_else(
+            || PathBuf::from(&named),
+            |below| PathBuf::from(".").join(below.trim_start_matches('/')),
+        )))
+    }
+
     /// Returns an existing folder as an absolute path. Models write `~`, so a leading `~` or `~/` stands for `home`;
     /// no other shell expansion happens.
     ///

@@ -9,14 +9,13 @@ use bgd_shared::PROTOCOL;
 use bgd_shared::client::{AsyncClient, ClientError};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{Hello, HelloParams, HelloResult, InboxRead, InboxReadParams, Method};
-use bgd_shared::socket::SocketPath;
-use bgd_shared::transport::ConnectError;
+use bgd_shared::transport::{ConnectError, Stream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{pauses, start_daemon_with};
+use crate::link::{Way, pauses, start_daemon_with};
 
 /// The most bytes of a request line besides its params.
 const AROUND_PARAMS: usize = 256;
@@ -82,7 +81,7 @@ enum Again {
 /// The link to the daemon.
 #[derive(Debug)]
 pub struct Link {
-    socket: SocketPath,
+    way: Arc<Way>,
     starts: bool,
     /// Environment variables for a daemon that this starts, besides those of this process.
     variables: Vec<(String, String)>,
@@ -112,14 +111,14 @@ impl Link {
     /// Creates a link without a connection. With `owns`, the parent session ends with the connection. `variables` are
     /// added to the environment of a daemon that this starts.
     pub fn new(
-        socket: SocketPath,
+        way: Way,
         starts: bool,
         variables: Vec<(String, String)>,
         session: String,
         owns: bool,
     ) -> Self {
         Self {
-            socket,
+            way: Arc::new(way),
             starts,
             variables,
             session,
@@ -204,9 +203,9 @@ impl Link {
         Some(connection.call::<M>(params).await)
     }
 
-    /// The daemon's socket, for code that runs on a thread of its own.
-    pub fn socket(&self) -> &SocketPath {
-        &self.socket
+    /// The way to the daemon, for code that runs on a thread of its own.
+    pub fn way(&self) -> &Arc<Way> {
+        &self.way
     }
 
     /// Waits for a permit until this moment; `None` if it does not come in time.
@@ -255,7 +254,7 @@ impl Link {
     /// # Errors
     /// There is no daemon, it must not be trusted, or it refuses.
     pub async fn another(&self) -> Result<Connection, ClientError> {
-        self.greet(&introduction(None, false)).await
+        self.greet(&introduction(None, false), false).await
     }
 
     async fn call_to_end<M: Method>(
@@ -338,7 +337,7 @@ impl Link {
         let params = introduction(Some(&self.session), self.owns);
         let mut pauses = pauses();
         loop {
-            let error = match self.greet(&params).await {
+            let error = match self.greet(&params, starts).await {
                 Err(error) if is_gone(&error) || (starts && is_absent(&error)) => error,
                 outcome => return Ok(outcome?),
             };
@@ -347,7 +346,9 @@ impl Link {
                 sleep(pause).await;
                 continue;
             }
-            let (socket, variables) = (self.socket.clone(), self.variables.clone());
+            // On another machine, connecting starts it.
+            let Way::Here(socket) = &*self.way else { return Err(error.into()) };
+            let (socket, variables) = (socket.clone(), self.variables.clone());
             // This blocks until the daemon's first message.
             let started =
                 tokio::task::spawn_blocking(move || start_daemon_with(&socket, &variables).map(drop));
@@ -355,9 +356,13 @@ impl Link {
         }
     }
 
-    /// Connects and says hello. If the daemon is shutting down, waits until it has gone.
-    async fn greet(&self, params: &HelloParams) -> Result<Connection, ClientError> {
-        let client = AsyncClient::connect(&self.socket).await?;
+    /// Connects and says hello. If the daemon is shutting down, waits until it has gone. `starts` is for one on another
+    /// machine.
+    async fn greet(&self, params: &HelloParams, starts: bool) -> Result<Connection, ClientError> {
+        let client = match &*self.way {
+            Way::Here(socket) => AsyncClient::connect(socket).await?,
+            Way::There(_) => AsyncClient::over(self.dialled(starts).await?)?,
+        };
         match client.call::<Hello>(params).await {
             Ok(hello) => {
                 let requests = hello.limits.requests.saturating_sub(SPARE_REQUESTS).max(1);
@@ -369,6 +374,16 @@ impl Link {
                 Err(error)
             }
         }
+    }
+
+    /// Connects to another machine. This takes as long as ssh does, so it runs on a thread that may block.
+    async fn dialled(&self, starts: bool) -> Result<Stream, ClientError> {
+        let way = Arc::clone(&self.way);
+        let dialling = tokio::task::spawn_blocking(move || match &*way {
+            Way::There(there) => there.stream(starts),
+            Way::Here(_) => Err(ClientError::Closed),
+        });
+        dialling.await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }
 
     /// Notes what a reconnect means for the session.

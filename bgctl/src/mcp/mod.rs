@@ -28,7 +28,6 @@ use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{InboxAck, InboxAckParams, SubmitParams};
-use bgd_shared::socket::SocketPath;
 use rmcp::ServiceExt as _;
 use rmcp::service::ServerInitializeError;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,6 +45,7 @@ use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
+use crate::link::Way;
 
 /// How long answers in flight have after the end of the input.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -66,8 +66,9 @@ pub struct Options {
     pub all_sessions: bool,
     /// Whether answers include structured content, with declared schemas.
     pub structured: bool,
-    /// The daemon's socket.
-    pub socket: SocketPath,
+    /// The way to the daemon. On another machine, the parent session outlives the server: a lost connection must not
+    /// end its tasks.
+    pub way: Way,
     /// The variables that locate the socket, if they are not in the environment of this process.
     pub variables: Vec<(String, String)>,
     /// Whether to start a daemon if none runs.
@@ -84,7 +85,8 @@ pub fn serve(options: Options) -> Result<Code, Failure> {
     let counted = *depth.as_ref().unwrap_or(&u32::MAX);
     let session = session(options.session.as_deref(), counted);
     // Before any thread starts: `template` reads process-wide state.
-    let template = template(&session, counted, options.variables.clone())?;
+    let machine = if options.way.host().is_some() { Machine::Another } else { Machine::This(None) };
+    let template = template(&session, counted, options.variables.clone(), machine)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -117,10 +119,11 @@ fn template(
     session: &str,
     depth: u32,
     mut variables: Vec<(String, String)>,
+    machine: Machine,
 ) -> Result<SubmitParams, Failure> {
     variables.push((DEPTH.to_owned(), depth.saturating_add(1).to_string()));
     let args = JobArgs { session: Some(session.to_owned()), env: variables, ..JobArgs::default() };
-    let params = job::params(args, Work::Shell(String::new().into()), Machine::This(None))?;
+    let params = job::params(args, Work::Shell(String::new().into()), machine)?;
     // The terminal belongs to the agent: nothing may be written to it.
     Ok(SubmitParams { shell: None, terminal: None, ..params })
 }
@@ -131,15 +134,10 @@ async fn run(
     depth: Result<u32, String>,
     template: SubmitParams,
 ) -> Result<(), Failure> {
+    let keeps = options.keeps || options.way.host().is_some();
     let ledger = Arc::new(Ledger::default());
     let push = Arc::new(Push::default());
-    let link = Arc::new(Link::new(
-        options.socket,
-        options.starts,
-        options.variables,
-        session.clone(),
-        !options.keeps,
-    ));
+    let link = Arc::new(Link::new(options.way, options.starts, options.variables, session.clone(), !keeps));
     let (ended, end) = watch::channel(false);
     let (done, finished) = mpsc::unbounded_channel();
     tokio::spawn(acknowledge(Arc::clone(&link), Arc::clone(&ledger), session.clone(), finished));
@@ -157,7 +155,7 @@ async fn run(
         most_depth: options.depth,
         all_sessions: options.all_sessions,
         structured: options.structured,
-        keeps: options.keeps,
+        keeps,
         ended: end.clone(),
         waits: Waits::default(),
     }));

@@ -57,7 +57,13 @@ impl Shared {
     fn instructions(&self) -> String {
         let ends = if self.keeps { KEPT } else { ENDS };
         let why_not = self.why_not().map(|why| format!("\n{why}")).unwrap_or_default();
-        format!("{INSTRUCTIONS} {ends}{why_not}")
+        let place = self.link.way().host().map(|host| {
+            format!(
+                "\nThe tasks run on another machine, {host}, and begin in the user's home folder there; paths of folders \
+                 and files are paths on it."
+            )
+        });
+        format!("{INSTRUCTIONS} {ends}{}{why_not}", place.unwrap_or_default())
     }
 
     /// Why this server may not start tasks; `None` if it may.

@@ -141,7 +141,11 @@ impl Shared {
             ..with_variable(self.template.clone(), "BGD_SESSION", &self.session)
         };
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-        if let Some(folder) = arguments.folder("cwd", home.map(Into::into))? {
+        let folder = match self.link.way().host() {
+            None => arguments.folder("cwd", home.map(Into::into))?,
+            Some(_) => arguments.folder_there("cwd")?,
+        };
+        if let Some(folder) = folder {
             params.cwd = Some(folder.into_os_string().into());
         }
         self.start(params).await

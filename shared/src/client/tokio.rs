@@ -19,7 +19,7 @@ use crate::fds;
 use crate::limits::FIRST_ANSWER;
 use crate::request::Method;
 use crate::socket::SocketPath;
-use crate::transport::{AsyncStream, connect_async};
+use crate::transport::{AsyncStream, Stream, connect_async, into_async};
 
 /// Time limit for writing a `hello`. There is room for it, unless the daemon does not read.
 const PROBE: Duration = Duration::from_secs(1);
@@ -50,19 +50,18 @@ impl AsyncClient {
     /// # Errors
     /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub async fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
-        Ok(Self::of(connect_async(socket, FIRST_ANSWER).await?, Some(socket.clone())))
+        Ok(Self::new(connect_async(socket, FIRST_ANSWER).await?, Some(socket.clone())))
     }
 
-    /// Speaks over a connected socket whose other end somebody else carries to a daemon. It must not block.
+    /// Speaks over a connection whose other end somebody else carries to a daemon. Runs within a tokio runtime.
     ///
     /// # Errors
     /// It can't be used on tokio.
-    pub fn over(socket: OwnedFd) -> io::Result<Self> {
-        let stream = AsyncStream::try_from(socket).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(Self::of(stream, None))
+    pub fn over(stream: Stream) -> io::Result<Self> {
+        Ok(Self::new(into_async(stream)?, None))
     }
 
-    fn of(stream: AsyncStream, socket: Option<SocketPath>) -> Self {
+    fn new(stream: AsyncStream, socket: Option<SocketPath>) -> Self {
         let stream = Arc::new(stream);
         let pending = Arc::new(Mutex::new(Pending {
             protocol: Protocol::default(),

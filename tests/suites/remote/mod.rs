@@ -2,6 +2,7 @@
 
 mod cuts;
 mod hosts;
+mod programs;
 mod streams;
 
 use std::io::{BufRead as _, BufReader};
@@ -120,12 +121,7 @@ fn r141_a_job_has_this_terminal_until_ctrl_b() {
 #[test]
 fn r141_what_needs_a_descriptor_is_refused_with_a_word() {
     let far = Far::start();
-    for args in [
-        &["submit", "--stdin", "--key", "k", "--", "cat"][..],
-        &["handoff", "--pid", "2"],
-        &["daemon", "restart"],
-        &["mcp"],
-    ] {
+    for args in [&["submit", "--stdin", "--key", "k", "--", "cat"][..], &["handoff", "--pid", "2"]] {
         let refused = far.run(&[&["--json"], args].concat()).expect_code(2);
         let error: Value = serde_json::from_str(&refused.stderr).unwrap();
         assert_eq!(error["error"]["data"]["kind"], "not_over_remote", "{args:?}: {error}");

@@ -56,7 +56,7 @@ fn r141_a_long_pipe_goes_through_and_is_held_back() {
     let ended = shell(&far, "bgctl run -- yes | head -n 1");
     assert_eq!((ended.stdout_text().as_str(), ended.code), ("y\n", 141), "{}", ended.stderr);
     // The job is not ahead of its reader by more than what the pipes and ssh hold.
-    let mut run = begin(&far, &["run", "--shell", "yes & echo $! >pid; wait"]);
+    let mut run = begin(&far, &["run", "--", "yes"]);
     let mut output = run.stdout.take().unwrap();
     output.read_exact(&mut [0; 2]).unwrap();
     let task =

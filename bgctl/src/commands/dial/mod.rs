@@ -24,6 +24,9 @@ const PIECE: usize = 64 * 1024;
 /// input alone is passed on, so that requests that were sent are still answered; `-H` can't tell it from the end of its
 /// own process, and never closes one side alone.
 pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
+    if args.check_config {
+        return context.link.check_config().map(|()| Code::OK);
+    }
     if let Some(token) = &args.lend {
         return streams::lend(token, context);
     }
@@ -34,7 +37,7 @@ pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
     let failed = |error: io::Error| Failure::io("can't join the daemon's socket", &error);
     let far = context.link.host().cloned().map(|host| context.link.dial_alone(&host)).transpose()?;
     let socket = match &far {
-        Some(bridge) => bridge.client.as_fd().try_clone_to_owned(),
+        Some(bridge) => bridge.stream.as_fd().try_clone_to_owned(),
         None => context.link.client()?.as_fd().try_clone_to_owned(),
     };
     let socket = UnixStream::from(socket.map_err(failed)?);

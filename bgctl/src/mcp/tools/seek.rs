@@ -5,15 +5,14 @@ use std::io::{self, PipeReader};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
-use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Kind, Task};
 use regex::bytes::Regex;
 use tokio::time::Instant;
 
 use super::progress::{self, Progress};
 use crate::failure::Failure;
+use crate::link::Way;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::words;
@@ -57,11 +56,12 @@ impl Shared {
         let pipe = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
         // The thread ends when the writing end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
-        let socket = self.link.socket().clone();
-        let sought = LineQuery { id, pattern, since: 0, until: Some(deadline.into_std()), reads_files: true };
+        let way = Arc::clone(self.link.way());
+        let reads_files = way.host().is_none();
+        let sought = LineQuery { id, pattern, since: 0, until: Some(deadline.into_std()), reads_files };
         let mut seeking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            look_for(&socket, sought, &reader)
+            look_for(&way, sought, &reader)
         });
         let mut ticks = progress::ticks();
         loop {
@@ -81,8 +81,8 @@ impl Shared {
     }
 }
 
-fn look_for(socket: &SocketPath, sought: LineQuery, stop: &PipeReader) -> Result<Found, Failure> {
-    let (mut calls, news) = (Client::connect(socket)?, Client::connect(socket)?);
+fn look_for(way: &Way, sought: LineQuery, stop: &PipeReader) -> Result<Found, Failure> {
+    let (mut calls, news) = (way.client()?, way.client()?);
     let stop = Stop { descriptor: Some(stop.as_fd()), gives_up: asks };
     seek::line(&mut calls, news, sought, &stop)
 }

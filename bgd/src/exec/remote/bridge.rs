@@ -80,8 +80,7 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
         streams: [theirs.into(), output.into(), stderr],
     };
     let process = Leased(host.start(launch).await.map_err(Trouble::passing)?);
-    ours.set_nonblocking(true).map_err(cant)?;
-    let client = AsyncClient::over(ours.into()).map_err(cant)?;
+    let client = AsyncClient::over(OwnedFd::from(ours).into()).map_err(cant)?;
     let within = shell.connect_timeout;
     let greeted =
         tokio::time::timeout(within + MARGIN, client.listen::<Hello>(&HelloParams::default())).await;

@@ -1,0 +1,50 @@
+//! The failures that only another machine has: which they are, and how they are told.
+
+use super::ssh::Host;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// Says in a failure which machine it is about.
+pub fn named(host: &Host, failure: Failure) -> Failure {
+    // The usual message and hint are about a daemon on this machine.
+    let (message, hint) = match failure.kind {
+        "connection_lost" => ("the connection is lost".to_owned(), None),
+        "no_answer" => (failure.message, None),
+        _ => (failure.message, failure.hint),
+    };
+    let message = format!("{host}: {message}");
+    let check = || format!("check it with: ssh {host} bgctl daemon status");
+    let hint = hint.or_else(|| LOST.contains(&failure.kind).then(check));
+    let Failure { code, kind, rpc_code, candidates, .. } = failure;
+    Failure { code, kind, rpc_code, message, hint, candidates }
+}
+
+/// The kind of failure where no daemon runs.
+pub const NO_REMOTE_DAEMON: &str = "no_daemon";
+
+/// The kind of failure where a call was sent, and its answer did not come.
+pub const MAYBE_DONE: &str = "maybe_done";
+
+/// The kinds of failure where the connection to another machine broke, or is silent because the network is.
+const LOST: [&str; 3] = ["connection_lost", "no_answer", MAYBE_DONE];
+
+/// Whether the connection broke, or is silent.
+pub fn is_lost(failure: &Failure) -> bool {
+    LOST.contains(&failure.kind)
+}
+
+/// A call was sent, and its answer is lost.
+pub fn maybe_done() -> Failure {
+    let message = "the connection was lost before the answer came: the request may have been carried out";
+    Failure::new(Code::NO_DAEMON, MAYBE_DONE, message)
+}
+
+/// `what` does not work with a daemon on another machine.
+pub fn not_over_remote(what: &str) -> Failure {
+    Failure::new(
+        Code::USAGE,
+        "not_over_remote",
+        format!("{what} is not possible with a daemon on another machine"),
+    )
+    .hint("run it there, by ssh, or without -H and BGD_HOST")
+}

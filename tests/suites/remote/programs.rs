@@ -1,0 +1,138 @@
+//! The long-lived programs, `mcp` and `console`, for a daemon over there; and that daemon itself.
+
+use std::fs;
+
+use bgd_tests::far::Far;
+use bgd_tests::mcp::{Mcp, REVISION};
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Terminal, TestDaemon, wait};
+use serde_json::json;
+
+use super::tasks;
+
+/// A server here for the daemon over there, with the name that its client gives.
+fn mcp(far: &Far, client: &str) -> Mcp {
+    let mut mcp = Mcp::spawn(far.bgctl(&["mcp", "--structured"]));
+    let about = mcp.initialize(REVISION, client, &json!({}));
+    assert!(about["instructions"].as_str().unwrap().contains("on another machine, far,"), "{about}");
+    mcp
+}
+
+/// Waits for this prompt, for the number of times that it has been shown by then.
+fn wait_prompt(console: &mut Terminal, prompt: &str, times: usize) {
+    console.wait("a prompt", |screen| screen.contents().matches(prompt).count() >= times);
+}
+
+#[test]
+fn r141_an_agents_tasks_run_over_there() {
+    let far = Far::start();
+    let mut mcp = mcp(&far, "test");
+    let started =
+        mcp.call("background_command", &json!({"command": "echo \"on $HOME\"; pwd", "cwd": "/tmp"}));
+    let id = started.id().to_string();
+    mcp.call("background_block", &json!({"task_ids": [id]}));
+    let output = mcp.call("background_output", &json!({"task_id": id}));
+    let home = far.daemon.home().display().to_string();
+    assert!(output.text.contains(&format!("on {home}\n/tmp")), "{}", output.text);
+    let line = mcp.call("background_command", &json!({"command": "echo one; echo two; exec sleep 1000"}));
+    let found = mcp.call("background_block", &json!({"task_ids": [line.id().to_string()], "line": "tw"}));
+    assert!(found.text.contains("two"), "{}", found.text);
+    assert_eq!(tasks(&far).len(), 2);
+    // They outlive the server, whose connection may be lost at any time.
+    assert!(mcp.close().success());
+    wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
+    assert_eq!(far.daemon.task(line.id()).status, Status::Running);
+}
+
+#[test]
+fn r142_an_agent_goes_on_after_a_cut() {
+    let far = Far::start();
+    let mut mcp = mcp(&far, "claude-code");
+    let gate = far.daemon.home().join("gate");
+    let line = format!("until [ -e {} ]; do sleep 0.05; done", gate.display());
+    let id = mcp.call("background_command", &json!({"command": line})).id();
+    far.cut();
+    fs::write(&gate, "").unwrap();
+    far.daemon.wait_status(id, Status::Completed);
+    // What happened meanwhile wakes the agent, without a call of its own.
+    let woken = mcp.notification("notifications/claude/channel");
+    assert_eq!(woken["meta"]["task_id"], id.to_string(), "{woken}");
+    far.wrap("echo 'no route' >&2; exit 255");
+    far.cut();
+    let failed = mcp.result("tools/call", &json!({"name": "background_list", "arguments": {}}));
+    let text = failed["content"][0]["text"].as_str().unwrap();
+    assert!(failed["isError"] == true && text.contains("far: ssh can't connect: no route"), "{failed}");
+    far.wrap("");
+    let listed = mcp.call("background_list", &json!({}));
+    assert!(listed.text.contains("the tasks kept running"), "{}", listed.text);
+    assert!(listed.text.contains(&id.to_string()), "{}", listed.text);
+}
+
+#[test]
+fn r141_a_console_runs_its_lines_over_there() {
+    let far = Far::start();
+    let mut console = far.terminal(&["console"]);
+    console.wait_text("far:~>");
+    console.type_line("echo \"on $HOME\"");
+    console.wait_text(&format!("on {}", far.daemon.home().display()));
+    wait_prompt(&mut console, "far:~>", 2);
+    console.type_line("cd /usr/../tmp");
+    console.wait_text("far:/tmp>");
+    console.type_line("pwd");
+    console.wait_text("\n/tmp\n");
+    wait_prompt(&mut console, "far:/tmp>", 2);
+    console.type_line("cd /nowhere");
+    console.wait_text("bgctl: cd: can't cd to /nowhere");
+    wait_prompt(&mut console, "far:/tmp>", 3);
+    console.type_line("exec sleep 1000");
+    wait::poll_until("the job", || {
+        tasks(&far).iter().any(|task| task.status == Status::Running).then_some(())
+    });
+    console.type_keys("\x02");
+    console.wait_text("Command was manually backgrounded by user with ID");
+    // No `cd` is left in the list.
+    let shown: Vec<String> = tasks(&far).into_iter().map(|task| task.description).collect();
+    assert!(shown.iter().all(|description| description != "cd"), "{shown:?}");
+}
+
+#[test]
+fn r142_a_console_says_that_it_was_cut_off_and_goes_on() {
+    let far = Far::start();
+    let mut console = far.terminal(&["console"]);
+    console.wait_text("far:~>");
+    console.type_line("echo half; exec sleep 1000");
+    console.wait_text("half");
+    far.cut();
+    console.wait_text("the connection to far is lost");
+    console.wait_text("connected to far again");
+    wait_prompt(&mut console, "far:~>", 2);
+    console.type_line("echo a$((40+2))b");
+    console.wait_text("a42b");
+    wait_prompt(&mut console, "far:~>", 3);
+    far.cut();
+    console
+        .wait("the second time", |screen| screen.contents().matches("connected to far again").count() == 2);
+    console.type_line("false || exit 3");
+    console.wait_text("[failed (3)]");
+    wait_prompt(&mut console, "far:~>", 4);
+    console.type_line("exit 4");
+    assert_eq!(console.ended().code(), Some(4));
+}
+
+#[test]
+fn r141_a_daemon_over_there_is_restarted() {
+    let far = Far::of(TestDaemon::home_only());
+    far.set_session(&[("BGD_DAEMON", bgd_tests::bgd_path().to_str().unwrap())]);
+    let id: TaskId = far.run(&["submit", "--", "sleep", "1000"]).word();
+    far.daemon.write_config("nonsense");
+    let refused = far.run(&["daemon", "restart"]).expect_code(78);
+    assert!(refused.stderr.contains("far: nothing was stopped: "), "{}", refused.stderr);
+    assert_eq!(far.run(&["list", "--quiet"]).word::<TaskId>(), id);
+    far.daemon.write_config("");
+    let restarted = far.run(&["daemon", "restart"]).success();
+    assert!(restarted.stdout_text().starts_with("restarted, pid "), "{}", restarted.stdout_text());
+    assert!(restarted.stderr.contains("cancels 1 active task"), "{}", restarted.stderr);
+    assert_eq!(far.run(&["list", "--quiet"]).success().stdout_text(), "");
+    far.run(&["daemon", "stop"]).success();
+}

@@ -16,7 +16,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
 use crate::pick;
-use crate::terminal::{Left, Role, Screen, ScreenView, TextView};
+use crate::terminal::{Left, Role, SHOWN, Screen, ScreenView, TextView, release_signals};
 
 /// Shows the task's terminal or output until the task ends or the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -24,11 +24,29 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     if !io::stdout().is_terminal() || context.json() {
         return follow(id, context);
     }
+    let key = args.key;
+    // After a lost connection a prefix could mean another task.
+    let id =
+        if context.link.is_remote() { context.call::<TaskGet>(&IdParams { id })?.task.id.into() } else { id };
+    loop {
+        match attach(&id, key, context) {
+            Err(failure) => {
+                // Nothing reads them while there is no connection.
+                release_signals(SHOWN)?;
+                context.link.recover(failure)?;
+            }
+            left => return left,
+        }
+    }
+}
+
+/// Attaches on one connection.
+fn attach(id: &TaskRef, key: Option<Key>, context: &mut Context) -> Result<Code, Failure> {
     let screen = Screen::open()?;
     let size = screen.size();
     let params = AttachParams { id: id.clone(), rows: Some(size.rows), cols: Some(size.cols) };
     let attached = context.link.exchange(|client| {
-        let asked = ask_for_key(client, args.key)?;
+        let asked = ask_for_key(client, key)?;
         let call = client.send::<TaskAttach>(&params, &[])?;
         let key = await_key(client, asked)?;
         match client.answer::<TaskAttach>(call) {
@@ -40,7 +58,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let (key, task) = match attached {
         Ok((key, Some(task))) => (key, task),
         Ok((key, None)) => {
-            let task = context.call::<TaskGet>(&IdParams { id })?.task;
+            let task = context.call::<TaskGet>(&IdParams { id: id.clone() })?.task;
             return show_output(task.id, key, context);
         }
         Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {

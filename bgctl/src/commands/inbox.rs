@@ -57,20 +57,24 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
         None => session::this(context.link.is_remote())?,
     };
     let mut reading = Reading::new(session, args);
-    let (instance, page) = context.link.exchange(|client| {
-        let instance = client.call::<Hello>(&HelloParams::default())?.instance;
-        Ok((
-            instance.clone(),
-            client.call::<InboxRead>(&InboxReadParams { instance: Some(instance), ..reading.params(0) })?,
-        ))
-    })?;
+    let (instance, page) = loop {
+        let outcome = context.link.exchange(|client| {
+            let instance = client.call::<Hello>(&HelloParams::default())?.instance;
+            let params = InboxReadParams { instance: Some(instance.clone()), ..reading.params(0) };
+            Ok((instance, client.call::<InboxRead>(&params)?))
+        });
+        match outcome {
+            Err(failure) => context.link.recover(failure)?,
+            Ok(read) => break read,
+        }
+    };
     reading.instance = instance;
     if args.follow {
         return follow(reading, page, context);
     }
     reading.take_all(page, context)?;
     if let Some(wait) = args.wait.filter(|_| !reading.has_printed) {
-        let result = reading.wait(wait.0.unwrap_or(DURATION_MS), context)?;
+        let result = reading.wait_on(wait.0.unwrap_or(DURATION_MS), context)?;
         reading.take_all(result, context)?;
     }
     if reading.has_printed {
@@ -208,6 +212,23 @@ impl Reading {
             .then(|| Instant::now() + Duration::from_millis(wait_ms) + FIRST_ANSWER / 2);
         context.link.wait(due)?;
         Ok(context.link.client()?.answer::<InboxRead>(call)?)
+    }
+
+    /// Waits for an item, also over lost connections to another machine.
+    fn wait_on(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
+        let until = Instant::now().checked_add(Duration::from_millis(wait_ms));
+        let mut left = wait_ms;
+        loop {
+            match self.wait(left, context) {
+                Err(failure) => context.link.recover(failure)?,
+                page => return page,
+            }
+            // A wait without an end stays one.
+            if let Some(until) = until.filter(|_| wait_ms < DURATION_MS) {
+                let time = until.saturating_duration_since(Instant::now());
+                left = u64::try_from(time.as_millis()).unwrap_or(DURATION_MS);
+            }
+        }
     }
 
     /// Prints this page and all that follow.

@@ -3,8 +3,8 @@
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
-use bgd_shared::id::TaskRef;
-use bgd_shared::request::{Encoding, IdParams, TaskGet};
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::request::{Encoding, IdParams, OutputParams, TaskGet, TaskOutput};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use regex::bytes::Regex;
@@ -49,18 +49,36 @@ pub struct Wanted {
 pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let id = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task.id;
-    let sought = LineQuery {
-        id,
-        pattern: wanted.pattern,
-        since: wanted.since.unwrap_or(0),
-        until,
-        reads_files: !context.link.is_remote(),
+    let since = fixed(wanted.since.unwrap_or(0), id, context)?;
+    let outcome = loop {
+        let reads_files = !context.link.is_remote();
+        let sought = LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files };
+        match sight(sought, context) {
+            // Nothing was found so far, so the search begins where it began (R142).
+            Err(failure) => context.link.recover(failure)?,
+            Ok(outcome) => break outcome,
+        }
     };
-    let news = context.link.existing()?;
-    match seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })? {
+    match outcome {
         Found::Line(line) => found(line, context),
         Found::Nothing { task, next, why } => not_found(&task, next, why == WaitEnd::Late, context),
     }
+}
+
+fn sight(sought: LineQuery, context: &mut Context) -> Result<Found, Failure> {
+    let news = context.link.existing()?;
+    seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })
+}
+
+/// Replaces an offset that counts from the end by the place that it means now: after a lost connection it would mean
+/// another one.
+fn fixed(since: i64, id: TaskId, context: &mut Context) -> Result<i64, Failure> {
+    if since >= 0 || !context.link.is_remote() {
+        return Ok(since);
+    }
+    let params = OutputParams { id: id.into(), offset: Some(since), limit: Some(0), stream: None };
+    let begin = context.call::<TaskOutput>(&params)?.offset;
+    Ok(i64::try_from(begin).unwrap_or(i64::MAX))
 }
 
 fn found(line: Line, context: &mut Context) -> Result<Code, Failure> {

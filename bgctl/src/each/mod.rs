@@ -19,6 +19,7 @@ pub use items::Separator;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::{is_lost, maybe_done};
 use template::Template;
 
 /// The most bytes of the commands in one part. The rest of the message is for their common parameters.
@@ -100,6 +101,23 @@ pub fn submit(
     context: &mut Context,
 ) -> Result<Submitted, Failure> {
     let is_sent = Cell::new(false);
+    loop {
+        match submit_parts(task, each, parts, &is_sent, context) {
+            // The daemon forgets a batch whose last part it does not get (R142).
+            Err(failure) if !is_sent.get() => context.link.recover(failure)?,
+            Err(failure) if context.link.is_remote() && is_lost(&failure) => return Err(maybe_done()),
+            outcome => return outcome,
+        }
+    }
+}
+
+fn submit_parts(
+    task: &SubmitParams,
+    each: &Each,
+    parts: &[Vec<Vec<OsText>>],
+    is_sent: &Cell<bool>,
+    context: &mut Context,
+) -> Result<Submitted, Failure> {
     let submitted = context.link.exchange(|client| {
         if is_sent.get() {
             return Err(ClientError::Closed);

@@ -25,7 +25,7 @@ pub use self::keyboard::is_in_foreground;
 pub use self::pass::{SIGNALS as PASSED, outlast, pass_signals};
 pub use self::screen::{Screen, is_changed};
 pub use self::show::{SIGNALS as SHOWN, ScreenView};
-pub use self::signals::{Caught, Signals, hold as hold_signals, signal_group};
+pub use self::signals::{Caught, Signals, hold as hold_signals, release as release_signals, signal_group};
 pub use self::talk::{SIGNALS as TALKED, TextView};
 pub use self::turn::Wants;
 pub use self::view::{View, run};

@@ -78,6 +78,14 @@ pub fn hold(wanted: &[Signal]) -> Result<(), Failure> {
     without_ignored(wanted).thread_block().map_err(cannot_take)
 }
 
+/// Lets these signals act on this process again, also those that came meanwhile.
+///
+/// # Errors
+/// A system call fails.
+pub fn release(wanted: &[Signal]) -> Result<(), Failure> {
+    without_ignored(wanted).thread_unblock().map_err(cannot_take)
+}
+
 fn without_ignored(wanted: &[Signal]) -> SigSet {
     let ignored = ignored();
     wanted.iter().copied().filter(|signal| !is_in(ignored, *signal)).collect()

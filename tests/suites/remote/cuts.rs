@@ -4,9 +4,10 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 
 use bgd_tests::far::Far;
+
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::wait;
+use bgd_tests::{Relay, wait};
 
 use super::{begin, blocked, tasks};
 
@@ -114,4 +115,89 @@ fn r142_a_selection_is_waited_for_by_its_ids() {
     far.daemon.wait_status(id, Status::Failed);
     fs::remove_file(hold).unwrap();
     assert_eq!(block.ended().code(), Some(1));
+}
+
+/// A task that writes `words` once its gate is open, and the gate.
+fn gated(far: &Far, options: &[&str], words: &str) -> (String, std::path::PathBuf) {
+    let gate = far.daemon.home().join("gate");
+    let line = format!("echo first; until [ -e {} ]; do sleep 0.05; done; {words}", gate.display());
+    let id = far.run(&[&["submit"], options, &["--shell", &line]].concat()).word::<TaskId>();
+    far.daemon.wait_running(id);
+    // Those of what was done so far must not be taken for the next one.
+    wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
+    (id.to_string(), gate)
+}
+
+#[test]
+fn r142_a_line_is_waited_for_after_a_cut() {
+    let far = Far::start();
+    let (id, gate) = gated(&far, &[], "echo wanted");
+    let mut block = far.terminal(&["block", "--line", "want", "--since", "-3", "--timeout", "none", &id]);
+    wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
+    far.cut();
+    block.wait_text("connected to far again");
+    fs::write(&gate, "").unwrap();
+    block.wait_text("wanted");
+    assert_eq!(block.ended().code(), Some(0));
+}
+
+#[test]
+fn r142_an_attached_terminal_comes_back_after_a_cut() {
+    let far = Far::start();
+    let (id, gate) = gated(&far, &["--pty"], "echo last; read line; exit 6");
+    let mut attach = far.terminal(&["attach", &id]);
+    attach.wait_text("first");
+    far.cut();
+    // What is said about the connection is redrawn away.
+    wait::poll_until("the connection", || (far.connections() == 2).then_some(()));
+    fs::write(gate, "").unwrap();
+    attach.wait_text("last");
+    attach.type_line("typed");
+    assert_eq!(attach.ended().code(), Some(6));
+}
+
+#[test]
+fn r142_a_notice_is_waited_for_after_a_cut() {
+    let far = Far::start();
+    let relay = Relay::start(far.daemon.home(), far.daemon.socket());
+    far.set_session(&[("BGD_SOCKET", relay.socket().to_str().unwrap())]);
+    let (_, gate) = gated(&far, &["--session", "s", "-d", "gated"], "true");
+    relay.cut_behind("\"wait_ms\":600000");
+    let mut inbox = far.terminal(&["inbox", "--session", "s", "--wait", "10m", "--ack"]);
+    inbox.wait_text("connected to far again");
+    fs::write(gate, "").unwrap();
+    inbox.wait_text("gated");
+    assert_eq!(inbox.ended().code(), Some(0));
+    assert_eq!(far.run(&["inbox", "--session", "s"]).success().stdout_text(), "");
+}
+
+#[test]
+fn r142_a_batch_that_is_cut_is_submitted_once_or_maybe() {
+    let far = Far::start();
+    // The first connection carries so many answers, the greeting's among them, and is cut at the next request.
+    let (items, asked, answered) = (far.path("items"), far.path("asked"), far.path("answered"));
+    fs::write(&items, "x\n".repeat(10_001)).unwrap();
+    let submit = |answers: usize| {
+        let _ = fs::remove_file(&asked).and_then(|()| fs::remove_file(&answered));
+        far.wrap(&format!(
+            "case \"$*\" in *dial*) if [ ! -e {asked} ]; then mkfifo {asked} {answered}; \
+             $SSH \"$@\" <{asked} >{answered} & exec 3>{asked} 4<{answered}; \
+             for n in $(seq {answers}); do read -r line; printf '%s\\n' \"$line\" >&3; \
+             read -r line <&4; printf '%s\\n' \"$line\"; done; \
+             read -r line; printf '%s\\n' \"$line\" >&3; kill $!; exit 255; fi;; esac",
+            asked = asked.display(),
+            answered = answered.display()
+        ));
+        far.run(&["submit", "--each", items.to_str().unwrap(), "--hold", "--", "true"])
+    };
+    let batch = submit(1).success();
+    assert!(batch.stderr.contains("connected to far again"), "{}", batch.stderr);
+    assert_eq!(far.daemon.status().summary.total(), 10_001);
+    let unknown = submit(2).expect_code(69);
+    assert!(unknown.stderr.contains("may have been carried out"), "{}", unknown.stderr);
+    // All of it or nothing, once the daemon is through.
+    wait::poll_until("all or nothing", || {
+        let total = far.daemon.status().summary.total();
+        [10_001, 20_002].contains(&total).then_some(())
+    });
 }

@@ -111,8 +111,7 @@ mod tests {
             shell.join().unwrap();
             outcome
         };
-        let hello = serde_json::json!({"jsonrpc": "2.0", "id": 0, "error": {"code": -32000, "message": "full",
-            "data": {"kind": "too_many_connections"}}});
+        let hello = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"full","data":{"kind":"too_many_connections"}}}"#;
         let text = format!("Welcome!\n{{\"not\": 1}}\n{{\n$ {hello}\n");
         assert!(matches!(talk(text.as_bytes()), Err(Trouble::Refused(error)) if error.message == "full"));
         assert!(matches!(talk(b"Welcome!\n"), Err(Trouble::Closed)));

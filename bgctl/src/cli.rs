@@ -7,6 +7,7 @@
 mod agent;
 mod args;
 mod console;
+mod doctor;
 mod each;
 mod elsewhere;
 mod handoff;
@@ -30,6 +31,7 @@ use crate::render::look::Colours;
 pub use self::agent::*;
 pub use self::args::*;
 pub use self::console::ConsoleArgs;
+pub use self::doctor::DoctorArgs;
 pub use self::each::EachArgs;
 pub use self::elsewhere::{ElsewhereArgs, ExecutorsArgs};
 pub use self::handoff::HandoffArgs;
@@ -163,8 +165,10 @@ verbs! {
     Dial(DialArgs) = "dial", "Join standard input and output to the daemon's socket (what -H runs on the other machine)";
     /// The daemon itself.
     Daemon(DaemonArgs) = "daemon", "Start, stop or inspect the daemon";
+    /// Checks everything.
+    Doctor(DoctorArgs) = "doctor", "Check what background tasks rely on, and say what to do about what does not work";
     /// Shell completions.
-    Completions(CompletionsArgs) = "completions", "Print a completion script for a shell";
+    Completions(CompletionsArgs) = "completions", "Print or install a completion script for a shell";
     /// Shell integration.
     ShellInit(ShellInitArgs) = "shell-init", "Print a script that binds a shell key to run the current line through bgctl";
 }
@@ -276,6 +280,7 @@ fn parse_as(
         Verb::Block(args) => args.check(is_interactive),
         Verb::Edit(args) => args.check(),
         Verb::Signal(args) => args.words().map(drop),
+        Verb::Completions(args) => args.check(),
         _ => Ok(()),
     };
     match (checked, command.find_subcommand_mut(name)) {

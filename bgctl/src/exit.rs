@@ -59,7 +59,7 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::NO_TASK, "unknown task, or ambiguous id"),
     (
         Code::NO_DAEMON,
-        "no daemon is running, or it can't be started or does not answer; or the agent can't be started",
+        "no daemon is running, or it can't be started or does not answer; or the agent can't be started; or a check of `doctor` or `executors` failed",
     ),
     (Code::INTERNAL, "an error inside bgd or bgctl"),
     (

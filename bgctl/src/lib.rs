@@ -43,6 +43,7 @@ mod remote;
 pub mod render;
 mod seek;
 mod session;
+mod shells;
 mod state;
 mod tail;
 mod terminal;

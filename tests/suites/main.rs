@@ -34,6 +34,7 @@ mod cli_first_steps;
 mod cli_table;
 mod console;
 mod docs;
+mod doctor;
 mod elsewhere;
 mod escapes;
 mod events;

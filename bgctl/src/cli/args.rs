@@ -494,14 +494,46 @@ Completes verbs, options, task ids (with descriptions) and agent names. The scri
 calls bgctl for them, so it need not be regenerated after an upgrade.
 
 EXAMPLES:
-  mkdir -p ~/.local/share/bash-completion/completions ~/.config/fish/completions
-  bgctl completions bash > ~/.local/share/bash-completion/completions/bgctl
-  bgctl completions fish > ~/.config/fish/completions/bgctl.fish
-  bgctl completions zsh > ~/.zfunc/_bgctl     (a folder in your $fpath)")]
+  bgctl completions install           for the shell that $SHELL names
+  bgctl completions install fish
+  bgctl completions zsh > ~/.zfunc/_bgctl     (a folder in your $fpath)
+
+`install` writes the file that the shell looks for in your home; for zsh it prints the
+line that your .zshrc needs.")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// The shell whose script to print, or `install`
+    #[arg(value_name = "SHELL|install")]
+    pub what: CompletionsVerb,
+    /// With `install`: the shell [default: that of $SHELL]
     #[arg(value_name = "SHELL")]
-    pub shell: ShellName,
+    pub shell: Option<ShellName>,
+}
+
+impl CompletionsArgs {
+    /// Checks what clap can't.
+    ///
+    /// # Errors
+    /// A second shell is given.
+    pub fn check(&self) -> Result<(), (clap::error::ErrorKind, String)> {
+        if self.shell.is_some() && self.what != CompletionsVerb::Install {
+            let what = "only one shell can be given; `install` comes before it".to_owned();
+            return Err((clap::error::ErrorKind::ArgumentConflict, what));
+        }
+        Ok(())
+    }
+}
+
+/// What `completions` does.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionsVerb {
+    /// Print the script for GNU bash.
+    Bash,
+    /// Print the script for Z shell.
+    Zsh,
+    /// Print the script for fish.
+    Fish,
+    /// Install the script in your home.
+    Install,
 }
 
 /// A shell that completions can be made for.

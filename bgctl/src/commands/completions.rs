@@ -1,13 +1,80 @@
-//! `completions`: prints a script that completes verbs, options and existing tasks in a shell.
+//! `completions`: prints a script that completes verbs, options and existing tasks in a shell, or installs it where
+//! that shell looks for it.
 
-use crate::cli::CompletionsArgs;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use crate::cli::{CompletionsArgs, CompletionsVerb, ShellName};
 use crate::complete;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::shells::{Shell, own_shell};
 
-/// Prints the script.
+/// Prints or installs the script.
 pub fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Code, Failure> {
-    context.print_bytes(&complete::script(args.shell)?)?;
+    match args.what {
+        CompletionsVerb::Bash => print(ShellName::Bash, context),
+        CompletionsVerb::Zsh => print(ShellName::Zsh, context),
+        CompletionsVerb::Fish => print(ShellName::Fish, context),
+        CompletionsVerb::Install => {
+            let shell = args.shell.map(Shell).or_else(own_shell).ok_or_else(|| {
+                Failure::usage("$SHELL names neither bash, zsh nor fish")
+                    .hint("name the shell: bgctl completions install bash")
+            })?;
+            install(shell, context)
+        }
+    }
+}
+
+fn print(shell: ShellName, context: &mut Context) -> Result<Code, Failure> {
+    context.print_bytes(&complete::script(shell)?)?;
     Ok(Code::OK)
+}
+
+fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
+    let path = shell.own_completion_file().ok_or_else(|| {
+        Failure::usage("neither $HOME nor a folder for data is set")
+            .hint("set $HOME, or print the script instead")
+    })?;
+    let script = complete::script(shell.0)?;
+    write(&path, &script).map_err(|error| Failure::io(format!("can't write {}", path.display()), &error))?;
+    if context.json() {
+        context.print_json(&serde_json::json!({"shell": shell.name(), "path": path}))?;
+        return Ok(Code::OK);
+    }
+    context.print(&format!("installed {}\n", path.display()))?;
+    if let (ShellName::Zsh, Some(folder)) = (shell.0, path.parent()) {
+        let startup = shell.startup_file().unwrap_or_default();
+        context.print(&format!(
+            "add this to {} before `compinit`, unless it is there:\n  fpath=({} $fpath)  # bgctl completions\n",
+            startup.display(),
+            folder.display()
+        ))?;
+    }
+    context.print("it works in shells that are started from now on\n")?;
+    Ok(Code::OK)
+}
+
+/// Writes the script so that a shell which starts meanwhile reads the old one or the new one.
+fn write(path: &Path, script: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let part = path.with_extension(format!("part-{}", std::process::id()));
+    let written = fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .open(&part)
+        .and_then(|mut file| file.write_all(script))
+        .and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        // The error of the write is the one to tell.
+        let _ = fs::remove_file(&part);
+    }
+    written
 }

@@ -11,6 +11,7 @@ mod completions;
 mod console;
 mod daemon;
 mod dial;
+mod doctor;
 mod edit;
 mod events;
 mod executors;
@@ -81,6 +82,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Session(args) => session::run(args, context),
         Verb::Daemon(args) => daemon::run(&args, context),
         Verb::Dial(args) => dial::run(&args, context),
+        Verb::Doctor(args) => doctor::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),
         Verb::ShellInit(args) => shell_init::run(&args, context),
     }

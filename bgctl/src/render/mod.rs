@@ -3,6 +3,7 @@
 
 pub mod agents;
 pub mod daemon;
+pub mod doctor;
 pub mod executors;
 pub mod group;
 pub mod json;

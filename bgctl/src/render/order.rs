@@ -84,9 +84,10 @@ pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
         Some(Exit::Unknown(_)) | None => attempt.error.as_deref().map_or_else(|| "ended".to_owned(), clean),
     };
     let from = clock.show(attempt.started_at);
-    let used =
-        attempt.usage.as_ref().map(|usage| format!("; used {}", show::usage(usage))).unwrap_or_default();
-    format!("{} from {from}, {how}{used}; its output starts at {}", attempt.attempt, attempt.offset)
+    // What took no time is not worth its words.
+    let used = attempt.usage.filter(|usage| usage.cpu_ms() >= 1000);
+    let used = used.map(|usage| format!("; used {}", show::usage(&usage))).unwrap_or_default();
+    format!("{} from {from}, {how}; its output starts at {}{used}", attempt.attempt, attempt.offset)
 }
 
 /// Describes why a task was cancelled; `None` if unknown.

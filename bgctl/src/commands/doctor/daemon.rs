@@ -1,0 +1,88 @@
+//! The daemon: whether it answers, is the program on disk, has a valid configuration and room for output, and how it
+//! keeps process trees together.
+
+use std::path::Path;
+
+use bgd_shared::proc;
+use bgd_shared::request::{DaemonStatus, DaemonStatusOf, NoParams};
+
+use super::failed;
+use crate::context::Context;
+use crate::render::doctor::Check;
+
+const PART: &str = "daemon";
+
+/// Adds the checks. Returns the daemon's status if it answers.
+pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonStatus> {
+    let status = match context.call::<DaemonStatusOf>(&NoParams {}) {
+        Ok(status) => status,
+        Err(failure) => {
+            checks.push(failed(PART, "answers", &failure));
+            return None;
+        }
+    };
+    let found = format!("version {}, pid {}, socket {}", status.version, status.pid, status.socket);
+    checks.push(Check::ok(PART, "answers", found));
+    checks.push(version(&status, env!("CARGO_PKG_VERSION")));
+    if !context.link.is_remote() {
+        checks.extend(program(status.pid));
+    }
+    checks.push(match context.link.check_config() {
+        Ok(()) if status.config_loaded => Check::ok(PART, "configuration", &status.config),
+        Ok(()) => Check::ok(PART, "configuration", format!("none; {} does not exist", status.config)),
+        Err(failure) => failed(PART, "configuration", &failure),
+    });
+    checks.push(tree(&status));
+    let warnings = status.warnings.iter();
+    checks.extend(warnings.map(|warning| Check::fails(PART, "output", warning)));
+    if status.warnings.is_empty() {
+        checks.push(Check::ok(PART, "output", format!("kept in {}", status.state_dir)));
+    }
+    Some(status)
+}
+
+fn version(status: &DaemonStatus, own: &str) -> Check {
+    if status.version == own {
+        return Check::ok(PART, "version", format!("the same as that of bgctl, {own}"));
+    }
+    let found = format!("bgctl is version {own}, the daemon {}", status.version);
+    Check::note(PART, "version", found).hint("bgctl daemon restart     ends all tasks")
+}
+
+/// Whether the running program is still the one on disk. Nothing if that can't be seen.
+fn program(pid: i32) -> Option<Check> {
+    let path = proc::program(pid).ok()?;
+    let text = path.to_string_lossy();
+    Some(match text.strip_suffix(" (deleted)") {
+        None => Check::ok(PART, "program", text.clone()),
+        Some(path) if Path::new(path).exists() => {
+            Check::note(PART, "program", format!("{path} was replaced after the daemon had started"))
+                .hint("bgctl daemon restart     starts the new one; ends all tasks")
+        }
+        Some(path) => Check::fails(PART, "program", format!("{path} was removed"))
+            .hint("install bgd again; the running daemon goes on, but can't run tasks in terminals"),
+    })
+}
+
+fn tree(status: &DaemonStatus) -> Check {
+    let why =
+        if status.tree_reason.is_empty() { String::new() } else { format!(" ({})", status.tree_reason) };
+    if status.tree == "cgroup" {
+        return Check::ok(PART, "process trees", format!("kept together by cgroups{why}"));
+    }
+    Check::note(PART, "process trees", format!("followed by sessions and marks, as there is no cgroup{why}"))
+        .hint("with a delegated cgroup v2 (Delegate=yes) nothing can escape from a cancel, see bgd(1)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::doctor::State;
+
+    #[test]
+    fn r168_a_running_program_is_compared_with_the_one_on_disk() {
+        let own = program(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert_eq!(own.state, State::Ok, "{own:?}");
+        assert_eq!(program(-1), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! `doctor`: checks everything that background tasks rely on, and says what to do about what does not work. It changes
+//! nothing; `--notify` sends a notification through each channel.
+
+mod daemon;
+mod machine;
+mod places;
+mod shell;
+
+use std::io::{IsTerminal as _, Write as _};
+
+use serde::Serialize;
+
+use crate::cli::DoctorArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::render::doctor::{Check, State, page, summary};
+use crate::render::look::Look;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// Whether nothing failed.
+    ok: bool,
+    checks: &'a [Check],
+}
+
+/// Makes all checks, and prints them when all are made.
+pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
+    if std::io::stderr().is_terminal() && !context.json() {
+        // Standard error may be closed; the page is what matters.
+        let _ = writeln!(
+            std::io::stderr(),
+            "checking; starting agents and reaching other machines takes a moment …"
+        );
+    }
+    let is_remote = context.link.is_remote();
+    let mut checks = if is_remote { Vec::new() } else { machine::checks() };
+    let status = daemon::checks(&mut checks, context);
+    if let Some(status) = &status {
+        places::agents(&mut checks, context);
+        places::channels(&mut checks, status, args.notify, context);
+        places::executors(&mut checks, context);
+    }
+    if !is_remote {
+        checks.push(shell::completions());
+    }
+    let ok = checks.iter().all(|check| check.state != State::Fails);
+    if context.json() {
+        context.print_json(&Report { ok, checks: &checks })?;
+    } else {
+        context.print(&page(&checks, Look::of_output(context.colours()).colour))?;
+        context.print(&summary(&checks))?;
+    }
+    Ok(if ok { Code::OK } else { Code::NO_DAEMON })
+}
+
+/// The check of something that could not be asked for.
+fn failed(part: &'static str, name: &str, failure: &Failure) -> Check {
+    let check = Check::fails(part, name, &failure.message);
+    match &failure.hint {
+        Some(hint) => check.hint(hint),
+        None => check,
+    }
+}

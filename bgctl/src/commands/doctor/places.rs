@@ -1,0 +1,141 @@
+//! What the daemon works with: agents, channels for notifications, and executors elsewhere.
+
+use std::time::{Duration, Instant};
+
+use bgd_shared::agent::{AgentInfo, AgentListParams};
+use bgd_shared::request::{
+    AgentList, BlockParams, ChannelStatus, ClearParams, DaemonStatus, DaemonStatusOf, ExecutorList,
+    ExecutorListParams, NoParams, SubmitParams, TaskBlock, TaskClear, TaskSubmit,
+};
+use bgd_shared::text::Env;
+
+use super::failed;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::render::doctor::Check;
+
+/// How long a channel has to deliver the test notification.
+const DELIVERY: Duration = Duration::from_secs(20);
+
+/// The interval between looks whether it has: no event tells.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The kinds of channels that send nothing anywhere.
+const LOCAL_KINDS: [&str; 2] = ["inbox", "gone"];
+
+/// Starts each agent that is installed.
+pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
+    const PART: &str = "agents";
+    let env = (!context.link.is_remote()).then(Env::of_this_process);
+    let params = AgentListParams { env, check: true, ..AgentListParams::default() };
+    let agents = match context.call::<AgentList>(&params) {
+        Ok(result) => result.agents,
+        Err(failure) => return checks.push(failed(PART, "list", &failure)),
+    };
+    let (installed, absent): (Vec<_>, Vec<_>) = agents.iter().partition(|agent| agent.available);
+    checks.extend(installed.into_iter().map(|agent| started(PART, agent)));
+    for agent in absent.iter().filter(|agent| agent.configured) {
+        let check = Check::fails(PART, &agent.name, "is configured, but its program was not found");
+        checks.push(match &agent.install {
+            Some(install) => check.hint(install),
+            None => check.hint(format!("install it, or correct `command` of [agents.{}]", agent.name)),
+        });
+    }
+    let others: Vec<&str> =
+        absent.iter().filter(|agent| !agent.configured).map(|agent| agent.name.as_str()).collect();
+    if !others.is_empty() {
+        checks.push(Check::ok(PART, "not installed", others.join(", ")));
+    }
+}
+
+fn started(part: &'static str, agent: &AgentInfo) -> Check {
+    if let Some(error) = &agent.error {
+        return Check::fails(part, &agent.name, error);
+    }
+    let version = agent.check.as_ref().and_then(|check| check.version.as_deref());
+    let version = version.map(|version| format!(" (version {version})")).unwrap_or_default();
+    Check::ok(part, &agent.name, format!("starts{version}"))
+}
+
+/// Looks at each channel; with `notify` sends a notification through each.
+pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, context: &mut Context) {
+    const PART: &str = "channels";
+    let mut channels =
+        status.channels.iter().filter(|channel| !LOCAL_KINDS.contains(&&*channel.kind)).peekable();
+    if channels.peek().is_none() {
+        let none =
+            Check::note(PART, "notifications", "no channel is configured, so ends are only told on request");
+        return checks.push(none.hint("set default_deliver_to = [\"desktop\"], see bgd-config(5)"));
+    }
+    for channel in channels {
+        let found = format!("{}, {} sent, {} failed", channel.kind, channel.sent, channel.failed);
+        let mut check = match &channel.problem {
+            Some(problem) => Check::fails(PART, &channel.name, problem),
+            None => Check::ok(PART, &channel.name, found),
+        };
+        if notify {
+            check = match delivered(channel, context) {
+                Ok(Ok(())) => Check::ok(PART, &channel.name, "the test notification was delivered"),
+                Ok(Err(why)) => Check::fails(PART, &channel.name, why),
+                Err(failure) => failed(PART, &channel.name, &failure),
+            };
+        }
+        checks.push(check);
+    }
+}
+
+/// Sends a notification through a channel: that of a task which does nothing. Returns why it was not delivered.
+fn delivered(before: &ChannelStatus, context: &mut Context) -> Result<Result<(), String>, Failure> {
+    let params = SubmitParams {
+        argv: Some(vec!["true".into()]),
+        description: Some("test notification of bgctl doctor".to_owned()),
+        channel: Some(before.name.clone()),
+        inherit: true,
+        ..SubmitParams::default()
+    };
+    let id = context.call::<TaskSubmit>(&params)?.task.id;
+    context.call::<TaskBlock>(&BlockParams { ids: vec![id.into()], ..BlockParams::default() })?;
+    let end = Instant::now() + DELIVERY;
+    let outcome = loop {
+        let status = context.call::<DaemonStatusOf>(&NoParams {})?;
+        let now = status.channels.into_iter().find(|channel| channel.name == before.name);
+        let Some(now) = now else { break Err("the channel was removed meanwhile".to_owned()) };
+        if now.failed > before.failed {
+            break Err(now.last_error.unwrap_or_else(|| "it failed".to_owned()));
+        }
+        if now.sent > before.sent {
+            break Ok(());
+        }
+        if Instant::now() >= end {
+            let why = now.retry.map(|retry| format!(": {}", retry.error)).unwrap_or_default();
+            break Err(format!("not delivered within {} seconds{why}", DELIVERY.as_secs()));
+        }
+        std::thread::sleep(LOOK);
+    };
+    context.call::<TaskClear>(&ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() })?;
+    Ok(outcome)
+}
+
+/// Asks each executor elsewhere whether it works.
+pub fn executors(checks: &mut Vec<Check>, context: &mut Context) {
+    const PART: &str = "executors";
+    let params = ExecutorListParams { check: true, ..ExecutorListParams::default() };
+    let executors = match context.call::<ExecutorList>(&params) {
+        Ok(result) => result.executors,
+        Err(failure) => return checks.push(failed(PART, "list", &failure)),
+    };
+    for executor in executors {
+        let Some(result) = executor.check else { continue };
+        let version = result.version.map(|version| format!(" (version {version})")).unwrap_or_default();
+        checks.push(if result.ok {
+            Check::ok(PART, executor.name, format!("works{version}"))
+        } else {
+            let check =
+                Check::fails(PART, executor.name, result.problem.unwrap_or_else(|| "fails".to_owned()));
+            match result.hint {
+                Some(hint) => check.hint(hint),
+                None => check,
+            }
+        });
+    }
+}

@@ -1,0 +1,119 @@
+//! Renders what `doctor` has found: one line a check, with what to do below those that need something.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::{clean, clean_lines};
+
+/// What came of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It works.
+    Ok,
+    /// It works, but less well than it could, or is not used.
+    Note,
+    /// It does not work.
+    Fails,
+}
+
+/// A check and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What it belongs to: `machine`, `daemon`, `agents`, `channels`, `executors` or `shell`.
+    pub part: &'static str,
+    /// What was checked.
+    pub name: String,
+    /// What came of it.
+    pub state: State,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Check {
+    /// Something that works.
+    pub fn ok(part: &'static str, name: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { part, name: name.into(), state: State::Ok, found: found.into(), hint: None }
+    }
+
+    /// Something that could be better.
+    pub fn note(part: &'static str, name: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { state: State::Note, ..Self::ok(part, name, found) }
+    }
+
+    /// Something that does not work.
+    pub fn fails(part: &'static str, name: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { state: State::Fails, ..Self::ok(part, name, found) }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+/// Formats the checks in their order, with a heading for each part.
+pub fn page(checks: &[Check], colour: bool) -> String {
+    let width = checks.iter().map(|check| clean(&check.name).chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    let mut part = "";
+    for check in checks {
+        if check.part != part {
+            part = check.part;
+            let _ = writeln!(text, "{}{part}", if text.is_empty() { "" } else { "\n" });
+        }
+        let (word, sgr) = match check.state {
+            State::Ok => ("ok   ", "\x1b[32m"),
+            State::Note => ("note ", "\x1b[33m"),
+            State::Fails => ("FAILS", "\x1b[31m"),
+        };
+        let word = if colour { format!("{sgr}{word}\x1b[0m") } else { word.to_owned() };
+        let _ = writeln!(text, "  {word}  {:width$}  {}", clean(&check.name), clean(&check.found));
+        for line in check.hint.iter().flat_map(|hint| hint.lines()) {
+            let _ = writeln!(text, "         {:width$}  -> {}", "", clean_lines(line));
+        }
+    }
+    text
+}
+
+/// Formats the result of all checks.
+pub fn summary(checks: &[Check]) -> String {
+    let count = |state| checks.iter().filter(|check| check.state == state).count();
+    let notes = match count(State::Note) {
+        0 => String::new(),
+        1 => ", 1 note".to_owned(),
+        count => format!(", {count} notes"),
+    };
+    match count(State::Fails) {
+        0 => format!("\nEverything works{notes}.\n"),
+        1 => format!("\n1 check failed{notes}.\n"),
+        fails => format!("\n{fails} checks failed{notes}.\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r168_each_check_is_a_line_with_what_to_do() {
+        let checks = [
+            Check::ok("machine", "kernel", "Linux 6.15"),
+            Check::fails("machine", "folder", "gone\x1b").hint("make it"),
+            Check::note("shell", "completions", "none"),
+        ];
+        let page = page(&checks, false);
+        assert_eq!(
+            page,
+            "machine\n  ok     kernel       Linux 6.15\n  FAILS  folder       gone\u{fffd}\n                      -> make it\n\
+             \nshell\n  note   completions  none\n"
+        );
+        assert_eq!(summary(&checks), "\n1 check failed, 1 note.\n");
+        assert_eq!(summary(&checks[..1]), "\nEverything works.\n");
+    }
+}

@@ -1,0 +1,79 @@
+//! Shells: where each looks for completions and what it reads at its start. This module reads no files.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::ShellName;
+
+/// A shell of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shell(pub ShellName);
+
+/// Returns the shell that `$SHELL` names, if it is a known one.
+pub fn own_shell() -> Option<Shell> {
+    let path = std::env::var_os("SHELL")?;
+    match Path::new(&path).file_name()?.to_str()? {
+        "bash" => Some(Shell(ShellName::Bash)),
+        "zsh" => Some(Shell(ShellName::Zsh)),
+        "fish" => Some(Shell(ShellName::Fish)),
+        _ => None,
+    }
+}
+
+impl Shell {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            ShellName::Bash => "bash",
+            ShellName::Zsh => "zsh",
+            ShellName::Fish => "fish",
+        }
+    }
+
+    /// Returns the file in the user's home that it finds by itself; for zsh, the folder must be in its `fpath`. `None`
+    /// without a home.
+    pub fn own_completion_file(self) -> Option<PathBuf> {
+        Some(match self.0 {
+            ShellName::Bash => data()?.join("bash-completion/completions/bgctl"),
+            ShellName::Zsh => data()?.join("zsh/site-functions/_bgctl"),
+            ShellName::Fish => config()?.join("fish/completions/bgctl.fish"),
+        })
+    }
+
+    /// Returns every file that it may have completions in: the user's own, and those of packages.
+    pub fn completion_files(self) -> Vec<PathBuf> {
+        let of_packages = match self.0 {
+            ShellName::Bash => "bash-completion/completions/bgctl",
+            ShellName::Zsh => "zsh/vendor-completions/_bgctl",
+            ShellName::Fish => "fish/vendor_completions.d/bgctl.fish",
+        };
+        let packages = ["/usr/local/share", "/usr/share"].map(|folder| Path::new(folder).join(of_packages));
+        // For zsh the user's own file counts only if the start-up file names its folder.
+        let own = self.own_completion_file().filter(|_| self.0 != ShellName::Zsh);
+        own.into_iter().chain(packages).collect()
+    }
+
+    /// Returns the file that it reads when it starts for a user. `None` without a home.
+    pub fn startup_file(self) -> Option<PathBuf> {
+        Some(match self.0 {
+            ShellName::Bash => home()?.join(".bashrc"),
+            ShellName::Zsh => set("ZDOTDIR").or_else(home)?.join(".zshrc"),
+            ShellName::Fish => config()?.join("fish/config.fish"),
+        })
+    }
+}
+
+fn set(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn home() -> Option<PathBuf> {
+    set("HOME")
+}
+
+fn data() -> Option<PathBuf> {
+    set("XDG_DATA_HOME").or_else(|| Some(home()?.join(".local/share")))
+}
+
+fn config() -> Option<PathBuf> {
+    set("XDG_CONFIG_HOME").or_else(|| Some(home()?.join(".config")))
+}

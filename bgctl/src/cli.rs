@@ -189,6 +189,9 @@ pub struct Globals {
     /// With --host: give up if it can't be reached within this time
     #[arg(long, global = true, value_name = "TIME", value_parser = crate::duration::parse_ms, default_value = "30s")]
     pub connect_timeout: u64,
+    /// With --host: if bgctl is not installed there, copy this one and its daemon to its cache folder
+    #[arg(long, global = true)]
+    pub bootstrap: bool,
     /// Do not start a daemon if none is running
     #[arg(long, global = true)]
     pub no_start: bool,

@@ -90,6 +90,11 @@ impl Context {
         Duration::from_millis(self.globals.connect_timeout)
     }
 
+    /// Whether to copy this program to a host that has none.
+    pub fn bootstraps(&self) -> bool {
+        self.globals.bootstrap
+    }
+
     /// Whether to print wire objects as JSON.
     pub fn json(&self) -> bool {
         self.globals.json
@@ -158,6 +163,7 @@ fn options(target: Target, globals: &Globals) -> Options {
         // Programs find what was lost in `daemon status`.
         reports: !globals.json,
         asks: true,
+        bootstraps: globals.bootstrap,
         connect_timeout: Duration::from_millis(globals.connect_timeout),
     }
 }

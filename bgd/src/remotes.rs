@@ -43,6 +43,8 @@ pub struct Shell {
     pub host: String,
     /// How long it may take to answer.
     pub connect_timeout: Duration,
+    /// Whether our programs are copied there if it has none.
+    pub bootstrap: bool,
 }
 
 /// A machine whose daemon runs tasks.

@@ -49,14 +49,7 @@ impl Far {
         far.make_key("user");
         far.set_session(&[]);
         fs::write(far.path("known"), format!("{name} {}", far.read("host.pub"))).expect("a file");
-        // A connection leaves a line, so that they can be counted.
-        let proxy = format!(
-            "#!/bin/sh\necho >>{connections}\nexec {SSHD} -i -e -f {conf} 2>>{log}\n",
-            connections = far.path("connections").display(),
-            conf = far.path("sshd.conf").display(),
-            log = far.path("sshd.log").display(),
-        );
-        executable::write(&far.path("proxy"), &proxy);
+        far.surround("exec");
         fs::write(
             far.path("ssh.conf"),
             format!(
@@ -84,6 +77,25 @@ impl Far {
         let conf = self.path("ssh.conf");
         let text = format!("#!/bin/sh\nSSH='ssh -F {}'\n{lines}\nexec $SSH \"$@\"\n", conf.display());
         executable::write(&self.path("ssh"), &text);
+    }
+
+    /// Starts each sshd by these words of shell, `exec` by itself.
+    #[track_caller]
+    pub fn surround(&self, words: &str) {
+        // A connection leaves a line, so that they can be counted.
+        let proxy = format!(
+            "#!/bin/sh\necho >>{connections}\n{words} {SSHD} -i -e -f {conf} 2>>{log}\n",
+            connections = self.path("connections").display(),
+            conf = self.path("sshd.conf").display(),
+            log = self.path("sshd.log").display(),
+        );
+        executable::write(&self.path("proxy"), &proxy);
+    }
+
+    /// Adds a line to the configuration of the sshd over there.
+    #[track_caller]
+    pub fn configure(&self, line: &str) {
+        fs::write(self.path("sshd.conf"), self.read("sshd.conf") + line + "\n").expect("a file");
     }
 
     /// Gives the sessions over there these variables besides those of the daemon's home.

@@ -62,6 +62,28 @@ fn r145_a_task_runs_there_and_belongs_here() {
 }
 
 #[test]
+fn r143_an_executor_has_the_programs_copied_to_it() {
+    let mut far = Far::of(TestDaemon::home_only());
+    far.set_session(&[("PATH", "/usr/bin:/bin")]);
+    let copying = |bootstrap| {
+        let ssh = far.path("ssh").display().to_string();
+        format!(
+            "[executors.copy]\ntype = \"ssh\"\nhost = \"far\"\nssh = \"{ssh}\"\nbootstrap = {bootstrap}\n"
+        )
+    };
+    let (without, with) = (copying(false), copying(true));
+    far.start_here(&without);
+    let checked = far.run_here(&["executors", "--check", "copy"]).expect_code(69);
+    assert!(checked.stdout_text().contains("no bgctl there"), "{}", checked.stdout_text());
+    far.here().write_config(&with);
+    far.run_here(&["daemon", "reload"]).success();
+    let id: TaskId = far.run_here(&["submit", "--on", "copy", "--", "echo", "there"]).word();
+    assert_eq!(ended(&mut far, id).status, Status::Completed);
+    assert_eq!(far.here().output(id), b"there\n");
+    far.run(&["--bootstrap", "daemon", "stop"]).success();
+}
+
+#[test]
 fn r145_output_arrives_as_it_is_and_while_it_grows() {
     let mut far = two();
     let line = "head -c 3000000 /dev/urandom | tee \"$HOME/sent\"; echo late >&2; read line; echo \"$line\"";

@@ -291,7 +291,7 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<StartRep
 }
 
 /// The daemon's program: `$BGD_DAEMON`, else the one next to this program, else the one on PATH.
-fn program() -> OsString {
+pub fn program() -> OsString {
     if let Some(named) = std::env::var_os("BGD_DAEMON").filter(|path| !path.is_empty()) {
         // The daemon starts in `/`, where a relative path would mean something else.
         let path = Path::new(&named);

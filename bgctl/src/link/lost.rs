@@ -1,6 +1,6 @@
 //! The failures that only another machine has: which they are, and how they are told.
 
-use super::ssh::Host;
+use super::host::Host;
 use crate::exit::Code;
 use crate::failure::Failure;
 

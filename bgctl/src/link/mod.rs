@@ -2,13 +2,16 @@
 //! waiting, and listening to events. It knows no verbs, and prints only what was lost: tasks with a killed daemon, or
 //! the connection to a host.
 
+mod bootstrap;
 mod bounded;
 mod connect;
 mod daemon_process;
 mod daemon_watch;
 mod greeting;
+mod host;
 mod listener;
 mod lost;
+mod programs;
 mod ssh;
 mod streams;
 mod wait;
@@ -32,14 +35,16 @@ use bgd_shared::request::{
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 
+use self::bootstrap::supplied;
 pub use self::connect::{Started, pauses, start_daemon, start_daemon_with};
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
+pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
 use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
 pub use self::lost::{is_lost, maybe_done};
+pub use self::ssh::LENT;
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
-pub use self::ssh::{Host, LENT};
 pub use self::streams::{Given, Streams};
 pub use self::wait::{sleep, time_left};
 pub use self::way::Way;
@@ -77,6 +82,7 @@ pub enum Target {
 
 /// How to get to the daemon.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a link has several")]
 pub struct Options {
     /// Where it is.
     pub target: Target,
@@ -86,6 +92,8 @@ pub struct Options {
     pub reports: bool,
     /// Whether ssh may ask the user, for a password for example.
     pub asks: bool,
+    /// Whether to copy this program and its daemon to a machine that has none.
+    pub bootstraps: bool,
     /// The most time until a daemon on another machine answers, also when a connection was lost.
     pub connect_timeout: Duration,
 }
@@ -314,7 +322,7 @@ impl Link {
 
     /// Connects to the daemon of another machine.
     fn dial(&self, host: &Host, starts: bool) -> Result<Client, Failure> {
-        self.dial_by(host, self.dialling(starts), None)
+        self.dial_by(host, self.dialling(starts)?, None)
     }
 
     /// Connects to the daemon of another machine by an ssh of its own, which asks the user nothing: for a program that
@@ -323,8 +331,8 @@ impl Link {
     /// # Errors
     /// No daemon runs there, and none can be started; or the host can't be reached.
     pub fn dial_alone(&self, host: &Host) -> Result<Bridge, Failure> {
-        let how = Dialling { starts: self.options.starts, asks: false, within: self.options.connect_timeout };
-        Dial { host, folder: None, how, borrows: None }.connect()
+        let how = Dialling { asks: false, ..self.dialling(self.options.starts)? };
+        supplied(&Dial { host, folder: None, how, borrows: None }, Dial::connect)
     }
 
     /// Connects to the daemon of another machine, and starts one there if none is running, whatever the options say.
@@ -348,11 +356,14 @@ impl Link {
         let Some(host) = self.host() else { return connect::check_config() };
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
-        Dial { host, folder, how: self.dialling(false), borrows: None }.check_config()
+        let dial = Dial { host, folder, how: self.dialling(false)?, borrows: None };
+        supplied(&dial, Dial::check_config)
     }
 
-    fn dialling(&self, starts: bool) -> Dialling {
-        Dialling { starts, asks: self.options.asks, within: self.options.connect_timeout }
+    fn dialling(&self, starts: bool) -> Result<Dialling, Failure> {
+        let Options { asks, bootstraps, connect_timeout: within, .. } = self.options;
+        let programs = if bootstraps { Some(programs::own()?) } else { None };
+        Ok(Dialling { starts, asks, within, programs })
     }
 
     /// Connects to the daemon of another machine so that the first task to be submitted there gets standard streams of
@@ -369,10 +380,11 @@ impl Link {
             ));
         };
         let token = TaskId::random().to_string();
-        let how = self.dialling(self.options.starts);
+        let how = self.dialling(self.options.starts)?;
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
-        let streams = Streams::open(&Dial { host: &host, folder, how, borrows: None }, &token, given)?;
+        let dial = Dial { host: &host, folder, how, borrows: None };
+        let streams = supplied(&dial, |dial| Streams::open(dial, &token, given))?;
         self.client = Some(self.dial_by(&host, how, Some(&token))?);
         Ok(streams)
     }
@@ -380,7 +392,8 @@ impl Link {
     fn dial_by(&self, host: &Host, how: Dialling, borrows: Option<&str>) -> Result<Client, Failure> {
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
-        let Bridge { stream, ssh, instance, said } = Dial { host, folder, how, borrows }.connect()?;
+        let dial = Dial { host, folder, how, borrows };
+        let Bridge { stream, ssh, instance, said } = supplied(&dial, Dial::connect)?;
         let mut carriers = self.carriers.borrow_mut();
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);
@@ -413,7 +426,7 @@ impl Link {
         loop {
             // Nobody expects a question now.
             let within = deadline.saturating_duration_since(Instant::now());
-            match self.dial_by(&host, Dialling { starts: false, asks: false, within }, None) {
+            match self.dial_by(&host, Dialling { asks: false, within, ..self.dialling(false)? }, None) {
                 Ok(client) => {
                     self.client = Some(client);
                     self.report(&format!("connected to {host} again"));

@@ -3,10 +3,9 @@
 //! greeting, which shows that a daemon is at the other end.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, Read as _, Seek as _};
+use std::io::{self, PipeWriter, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -22,27 +21,26 @@ use bgd_shared::transport::Stream;
 use nix::errno::Errno;
 use nix::fcntl::Flock;
 use nix::poll::{PollFd, PollFlags, poll};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
 
 use super::bounded;
 use super::greeting::{BANNER_BYTES, Trouble, greet};
+use super::host::Host;
+use super::programs::Programs;
 use super::wait::time_left;
 use crate::exit::Code;
 use crate::failure::Failure;
-
-/// The longest name of a host, in bytes.
-const HOST_BYTES: usize = 255;
-
-/// The most hosts to ask at once.
-const HOSTS: usize = 64;
 
 /// The most bytes of ssh's messages that are kept: the first ones.
 pub const ERRORS_BYTES: u64 = 16 * 1024;
 
 /// The longest path of a control socket: ssh appends 17 characters while it makes it, and 107 fit.
 const CONTROL_PATH_BYTES: usize = 107 - 17;
+
+/// The bytes of a program that are sent at once.
+const PIECE: usize = 64 * 1024;
 
 /// How long a shared connection stays open after its last use, in seconds.
 const PERSIST_SECONDS: u32 = 60;
@@ -54,51 +52,11 @@ const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=3"
 /// The time ssh gets to print its configuration, and to end after its streams were closed.
 pub const SHORT: Duration = Duration::from_secs(5);
 
-/// A machine as ssh knows it: `[user@]host`, or an alias of the user's ssh configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host(String);
-
-impl Host {
-    /// # Errors
-    /// The text can't name a host.
-    pub fn new(name: impl Into<String>) -> Result<Self, Failure> {
-        let name = name.into();
-        let is_plain = |character: char| !character.is_whitespace() && !character.is_control();
-        if name.is_empty() || name.starts_with('-') || name.len() > HOST_BYTES || !name.chars().all(is_plain)
-        {
-            return Err(Failure::usage(format!("{name:?} is not a host"))
-                .hint("give [user@]host, or an alias of your ssh configuration"));
-        }
-        Ok(Self(name))
-    }
-
-    /// Reads names with commas between them. A name that is repeated counts once.
-    ///
-    /// # Errors
-    /// One of them can't name a host, or there are more than [`HOSTS`].
-    pub fn several(names: &str) -> Result<Vec<Self>, Failure> {
-        let mut hosts = Vec::new();
-        for name in names.split(',') {
-            let host = Self::new(name)?;
-            if !hosts.contains(&host) {
-                hosts.push(host);
-            }
-            if hosts.len() > HOSTS {
-                return Err(Failure::usage(format!("more than {HOSTS} hosts: give fewer with -H")));
-            }
-        }
-        Ok(hosts)
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The kind of failure where the host may be reached another time.
 pub const UNREACHABLE: &str = "host_unreachable";
+
+/// The kind of failure where the host has no `bgctl`.
+pub const NO_BGCTL: &str = "no_remote_bgctl";
 
 /// A connection to the daemon of another machine, and the ssh that carries it.
 pub struct Bridge {
@@ -121,6 +79,8 @@ pub struct Dialling {
     pub asks: bool,
     /// The most time until the daemon answers.
     pub within: Duration,
+    /// The programs that are used over there if none are installed, once they were copied (R143).
+    pub programs: Option<&'static Programs>,
 }
 
 /// A connection to be made.
@@ -146,6 +106,16 @@ pub struct Lender<'a> {
     pub output: Stdio,
     /// Its standard error.
     pub errors: Stdio,
+}
+
+/// How a line of shell ended over there.
+pub struct Ended {
+    /// Its exit code.
+    pub code: i32,
+    /// What it wrote to standard output.
+    pub output: String,
+    /// What it wrote to standard error. Not cleaned.
+    pub said: String,
 }
 
 /// The line that an ssh with standard streams begins with; all that follows is the job's.
@@ -190,8 +160,63 @@ impl<'a> Dial<'a> {
             // If the shared connection ends at this moment, ssh would quietly make one of its own, without its options.
             command.args(["-o", "ProxyCommand=false"]);
         }
-        command.args(["--", &self.host.0, line]);
+        command.args(["--", self.host.as_str(), line]);
         command
+    }
+
+    /// The line of shell that runs `bgctl` with these words.
+    fn line(&self, words: &str) -> String {
+        self.how.programs.map_or_else(|| format!("exec bgctl {words}"), |programs| programs.line(words))
+    }
+
+    /// Runs a line of shell over there to its end, and reads what it writes: at most [`BANNER_BYTES`].
+    ///
+    /// # Errors
+    /// ssh can't reach the host, or the line does not end in time.
+    pub fn ask(&self, line: &str) -> Result<Ended, Failure> {
+        self.shared(|control, deadline| {
+            let (mut output, writer) = io::pipe().map_err(cant("can't make a pipe"))?;
+            let mut command = self.session(control, line);
+            command.stdin(Stdio::null()).stdout(writer);
+            let (mut ssh, mut errors) = start(command)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let text = bounded::read_to_end(&mut output, BANNER_BYTES, left);
+            let text = text.map_err(cant("can't read from ssh"))?.unwrap_or_default();
+            self.at_end(&mut ssh, &mut errors, deadline, &text)
+        })
+    }
+
+    /// Runs a line of shell over there to its end, and has it read a file. What it writes is dropped.
+    ///
+    /// # Errors
+    /// ssh can't reach the host, or nothing goes on there for as long as a connection may take.
+    pub fn feed(&self, line: &str, file: &File) -> Result<Ended, Failure> {
+        self.shared(|control, _| {
+            let (reader, writer) = io::pipe().map_err(cant("can't make a pipe"))?;
+            let mut command = self.session(control, line);
+            command.stdin(reader).stdout(Stdio::null());
+            let (mut ssh, mut errors) = start(command)?;
+            let is_taken = pour(file, writer, self.how.within)?;
+            let deadline = Instant::now() + if is_taken { self.how.within } else { Duration::ZERO };
+            self.at_end(&mut ssh, &mut errors, deadline, &[])
+        })
+    }
+
+    fn at_end(
+        &self,
+        ssh: &mut Child,
+        errors: &mut File,
+        deadline: Instant,
+        output: &[u8],
+    ) -> Result<Ended, Failure> {
+        let status = ended(ssh, deadline);
+        end(ssh);
+        let said = said(errors);
+        match status.map(|status| status.code()) {
+            None => Err(self.failure(Trouble::Late, None, &said)),
+            Some(None | Some(255)) => Err(self.failure(Trouble::Closed, status, &said)),
+            Some(Some(code)) => Ok(Ended { code, output: text(output), said }),
+        }
     }
 
     /// Starts the ssh of a job's standard streams. `prepare` makes them, and `greet` waits for its first line.
@@ -205,7 +230,7 @@ impl<'a> Dial<'a> {
     ) -> Result<(Child, T), Failure> {
         self.shared(|control, deadline| {
             let (Lender { token, input, output, errors }, mut ours) = prepare()?;
-            let mut command = self.session(control, &format!("exec bgctl --json dial --lend {token}"));
+            let mut command = self.session(control, &self.line(&format!("--json dial --lend {token}")));
             let mut ssh = spawn(command.stdin(input).stdout(output).stderr(errors))?;
             // Its copies of the streams would keep them open.
             drop(command);
@@ -222,7 +247,7 @@ impl<'a> Dial<'a> {
     /// It is invalid; otherwise as for [`Self::connect`].
     pub fn check_config(&self) -> Result<(), Failure> {
         self.shared(|control, deadline| {
-            let mut command = self.session(control, "exec bgctl --json dial --check-config");
+            let mut command = self.session(control, &self.line("--json dial --check-config"));
             command.stdin(Stdio::null()).stdout(Stdio::null());
             let (mut ssh, mut errors) = start(command)?;
             let status = ended(&mut ssh, deadline);
@@ -247,13 +272,12 @@ impl<'a> Dial<'a> {
 
     /// Runs `bgctl dial` over there, and greets its daemon.
     fn carry(&self, control: Option<&Path>, deadline: Instant) -> Result<Bridge, Failure> {
-        let cant = |what: &'static str| move |error: io::Error| Failure::io(what, &error);
         let (ours, theirs) = UnixStream::pair().map_err(cant("can't make a socket pair"))?;
         let theirs = OwnedFd::from(theirs);
         let output = theirs.try_clone().map_err(cant("can't copy a socket"))?;
         let starts = if self.how.starts { "" } else { " --no-start" };
         let borrows = self.borrows.map_or_else(String::new, |token| format!(" --borrow {token}"));
-        let line = format!("exec bgctl --json{starts} dial --hang-up{borrows}");
+        let line = self.line(&format!("--json{starts} dial --hang-up{borrows}"));
         let mut command = self.session(control, &line);
         command.stdin(theirs).stdout(output);
         let (mut ssh, mut errors) = start(command)?;
@@ -274,7 +298,7 @@ impl<'a> Dial<'a> {
     fn open_shared(&self, control: &Path, deadline: Instant) -> Result<(), Failure> {
         let mut command = self.command(Some(control), true);
         command.args(["-f", "-N", "-o", "ControlMaster=auto", "-o"]);
-        command.arg(format!("ControlPersist={PERSIST_SECONDS}")).args(["--", &self.host.0]);
+        command.arg(format!("ControlPersist={PERSIST_SECONDS}")).args(["--", self.host.as_str()]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let (mut ssh, mut errors) = start(command)?;
         match ended(&mut ssh, deadline) {
@@ -309,7 +333,11 @@ impl<'a> Dial<'a> {
     fn needs_keep_alive(&self) -> bool {
         let Ok((mut reader, writer)) = io::pipe() else { return false };
         let mut command = Command::new(program());
-        command.args(["-G", "--", &self.host.0]).stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+        command
+            .args(["-G", "--", self.host.as_str()])
+            .stdin(Stdio::null())
+            .stdout(writer)
+            .stderr(Stdio::null());
         let Ok(mut ssh) = command.spawn() else { return false };
         drop(command);
         let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT);
@@ -335,7 +363,7 @@ impl<'a> Dial<'a> {
             }
             (Trouble::Banner, _) => {
                 let message = "the remote shell prints text, but no daemon answers";
-                Failure::new(Code::NO_DAEMON, "no_remote_bgctl", message)
+                Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
                     .hint(format!("see what it prints: ssh {host} true"))
             }
             (Trouble::Late, _) => {
@@ -344,9 +372,9 @@ impl<'a> Dial<'a> {
                     .hint(format!("check the connection with: ssh {host} true"))
             }
             (Trouble::Closed, Some(127)) => {
-                Failure::new(Code::NO_DAEMON, "no_remote_bgctl", with("no bgctl there")).hint(format!(
+                Failure::new(Code::NO_DAEMON, NO_BGCTL, with("no bgctl there")).hint(format!(
                     "install bgd there so that `ssh {host} bgctl --version` works: bgctl must be in the PATH of shells \
-                     that are not interactive"
+                     that are not interactive; or have this one copied there with --bootstrap"
                 ))
             }
             (Trouble::Closed, Some(255) | None) => {
@@ -372,7 +400,7 @@ pub fn shared_place() -> Option<SocketPath> {
 /// The socket of the shared connection to a host; `None` if it has no place.
 fn control_path(host: &Host, folder: Option<&Path>) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    host.0.hash(&mut hasher);
+    host.as_str().hash(&mut hasher);
     let path = folder?.join(format!("ssh-{:016x}", hasher.finish()));
     let bytes = path.as_os_str().as_encoded_bytes();
     // ssh expands `%`.
@@ -422,7 +450,7 @@ fn of_dial(code: i32, said: &str) -> Failure {
     let Some(line) = said.lines().rev().find_map(|line| serde_json::from_str::<ErrorLine>(line).ok()) else {
         let text = if said.is_empty() { "it exited without a message" } else { said };
         let message = format!("no bgctl there that knows `dial`: {text}");
-        return Failure::new(Code::NO_DAEMON, "no_remote_bgctl", message)
+        return Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
             .hint("install the same version of bgd on both machines");
     };
     let ErrorBody { message, data: ErrorData { kind, hint } } = line.error;
@@ -457,6 +485,41 @@ fn spawn(command: &mut Command) -> Result<Child, Failure> {
         Failure::new(Code::NO_DAEMON, "no_ssh", message)
             .hint("install OpenSSH's client, or set BGD_SSH to its path")
     })
+}
+
+fn cant(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |error| Failure::io(what, &error)
+}
+
+/// Writes a whole file to a pipe, or until nobody reads it any more. `false`: nobody read for that long.
+fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, Failure> {
+    let cant = cant("can't read a program");
+    file.rewind().map_err(&cant)?;
+    fcntl_setfl(&writer, OFlags::NONBLOCK).map_err(|error| Failure::io("can't use a pipe", &error.into()))?;
+    let mut writer = File::from(OwnedFd::from(writer));
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let count = file.read(&mut buffer).map_err(&cant)?;
+        let mut piece = &buffer[..count];
+        if piece.is_empty() {
+            return Ok(true);
+        }
+        while !piece.is_empty() {
+            let until = Instant::now() + within;
+            match poll(&mut [PollFd::new(writer.as_fd(), PollFlags::POLLOUT)], time_left(until)) {
+                Ok(0) => return Ok(false),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(Failure::io("can't wait", &error.into())),
+            }
+            match writer.write(piece) {
+                Ok(count) => piece = &piece[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It ended early; its exit code says why.
+                Err(_) => return Ok(true),
+            }
+        }
+    }
 }
 
 /// Waits for the exit of ssh until then. `None`: it is still running.
@@ -501,29 +564,6 @@ fn program() -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn r140_what_is_no_host_is_refused() {
-        for name in ["", "-oProxyCommand=x", "a b", "a\n", &"a".repeat(256)] {
-            assert_eq!(Host::new(name).unwrap_err().code, Code::USAGE, "{name:?}");
-        }
-        for name in ["far", "me@far", "ssh://me@far:2222", "fe80::1%eth0", "me@[::1]"] {
-            assert_eq!(Host::new(name).unwrap().to_string(), name);
-        }
-    }
-
-    #[test]
-    fn r144_hosts_come_with_commas_and_count_once() {
-        let names =
-            |text: &str| Host::several(text).map(|all| all.iter().map(Host::to_string).collect::<Vec<_>>());
-        assert_eq!(names("a,me@b,a").unwrap(), ["a", "me@b"]);
-        for wrong in ["a,", ",a", "a,,b", "a, b"] {
-            assert_eq!(names(wrong).unwrap_err().code, Code::USAGE, "{wrong}");
-        }
-        let many = |count: usize| (0..count).map(|number| format!("h{number}")).collect::<Vec<_>>().join(",");
-        assert_eq!(names(&many(64)).unwrap().len(), 64);
-        assert_eq!(names(&many(65)).unwrap_err().code, Code::USAGE);
-    }
 
     #[test]
     fn r140_the_shared_connection_has_a_place_that_fits() {

@@ -10,8 +10,11 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::{ConnectError, Stream};
 
+use super::bootstrap::supplied;
+use super::host::Host;
 use super::lost::{NO_REMOTE_DAEMON, named};
-use super::ssh::{Bridge, Dial, Dialling, Host, shared_place};
+use super::programs;
+use super::ssh::{Bridge, Dial, Dialling, shared_place};
 use crate::failure::Failure;
 
 /// Where the daemon is.
@@ -28,14 +31,16 @@ pub enum Way {
 pub struct There {
     host: Host,
     within: Duration,
+    /// Whether programs are copied to a machine that has none.
+    bootstraps: bool,
     /// The ssh of each connection, until it has ended.
     carriers: Mutex<Vec<Child>>,
 }
 
 impl Way {
     /// The way to another machine. Connecting to it takes at most `within`.
-    pub fn there(host: Host, within: Duration) -> Self {
-        Self::There(There { host, within, carriers: Mutex::default() })
+    pub fn there(host: Host, within: Duration, bootstraps: bool) -> Self {
+        Self::There(There { host, within, bootstraps, carriers: Mutex::default() })
     }
 
     /// The machine, if it is another one.
@@ -64,12 +69,13 @@ impl There {
     /// # Errors
     /// There is no daemon, or the machine can't be reached.
     pub fn stream(&self, starts: bool) -> Result<Stream, ClientError> {
-        let how = Dialling { starts, asks: false, within: self.within };
+        let failed = |failure| client_error(named(&self.host, failure));
+        let programs = if self.bootstraps { Some(programs::own().map_err(failed)?) } else { None };
+        let how = Dialling { starts, asks: false, within: self.within, programs };
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
         let dial = Dial { host: &self.host, folder, how, borrows: None };
-        let Bridge { stream, ssh, .. } =
-            dial.connect().map_err(|failure| client_error(named(&self.host, failure)))?;
+        let Bridge { stream, ssh, .. } = supplied(&dial, Dial::connect).map_err(failed)?;
         let mut carriers = self.carriers.lock().unwrap_or_else(PoisonError::into_inner);
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);

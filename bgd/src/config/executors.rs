@@ -27,6 +27,8 @@ pub struct ExecutorConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     connect_timeout: Option<Span>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    bootstrap: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     folder: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     env: Option<BTreeMap<String, String>>,
@@ -51,11 +53,12 @@ pub struct ExecutorConfig {
 }
 
 /// The keys of an executor, for suggestions on mistyped keys and for the documentation.
-pub const KEYS: [&str; 15] = [
+pub const KEYS: [&str; 16] = [
     "type",
     "host",
     "ssh",
     "connect_timeout",
+    "bootstrap",
     "folder",
     "env",
     "partition",
@@ -140,7 +143,7 @@ impl ExecutorConfig {
                 ("work_folder", self.work_folder.is_some()),
             ],
             ExecutorKind::Slurm => {
-                vec![("folder", self.folder.is_some())]
+                vec![("folder", self.folder.is_some()), ("bootstrap", self.bootstrap.is_some())]
             }
         }
     }
@@ -173,7 +176,7 @@ impl ExecutorConfig {
         {
             return Err((".host", format!("is {host:?}, which is not a machine's name")));
         }
-        Ok(Some(Shell { ssh, host, connect_timeout }))
+        Ok(Some(Shell { ssh, host, connect_timeout, bootstrap: self.bootstrap.unwrap_or(false) }))
     }
 
     fn time_limit(&self) -> Result<Option<u64>, &'static str> {

@@ -1,5 +1,6 @@
 //! The daemon of another machine, through a real ssh and a real sshd: `bgctl -H`.
 
+mod bootstrap;
 mod cuts;
 mod hosts;
 mod programs;

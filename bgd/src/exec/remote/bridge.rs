@@ -20,12 +20,22 @@ use crate::remotes::Shell;
 /// How much longer than ssh itself the way may take, as programs start on both sides.
 const MARGIN: Duration = Duration::from_secs(10);
 
+/// How much longer than that it may take to copy programs there. A copy that stands still is given up sooner.
+const COPY: Duration = Duration::from_mins(10);
+
 /// The most bytes of messages that are read: the first ones.
 const MESSAGE_BYTES: u64 = 16 * 1024;
 
 /// The kinds of trouble that time alone does not mend: somebody has to do something.
-const FINAL: [&str; 6] =
-    ["host_refused", "no_remote_bgctl", "other_protocol", "usage", "untrusted_socket", "config_invalid"];
+const FINAL: [&str; 7] = [
+    "host_refused",
+    "no_remote_bgctl",
+    "bootstrap_failed",
+    "other_protocol",
+    "usage",
+    "untrusted_socket",
+    "config_invalid",
+];
 
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,8 +92,8 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
     let process = Leased(host.start(launch).await.map_err(Trouble::passing)?);
     let client = AsyncClient::over(OwnedFd::from(ours).into()).map_err(cant)?;
     let within = shell.connect_timeout;
-    let greeted =
-        tokio::time::timeout(within + MARGIN, client.listen::<Hello>(&HelloParams::default())).await;
+    let patience = within + MARGIN + if shell.bootstrap { COPY } else { Duration::ZERO };
+    let greeted = tokio::time::timeout(patience, client.listen::<Hello>(&HelloParams::default())).await;
     let hello = match greeted {
         Ok(Ok(hello)) => hello,
         Ok(Err(ClientError::Rpc(error))) => return Err(Trouble::passing(error.message)),
@@ -92,7 +102,7 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
             let _ = tokio::time::timeout(MARGIN, process.0.exited()).await;
             return Err(said(&errors));
         }
-        Err(_) => return Err(Trouble::passing(format!("no answer within {} s", within.as_secs()))),
+        Err(_) => return Err(Trouble::passing(format!("no answer within {} s", patience.as_secs()))),
     };
     let bridge = Bridge { client, hello, within, _process: process };
     if let Some(session) = session {
@@ -134,9 +144,11 @@ fn command(shell: &Shell) -> Result<Vec<OsText>, Trouble> {
         is_final: true,
     })?;
     let within = format!("{}ms", shell.connect_timeout.as_millis());
-    let words = ["--json", "--host", &shell.host, "--connect-timeout", &within, "dial"];
+    let words = ["--json", "--host", &shell.host, "--connect-timeout", &within];
     let mut argv = vec![OsText::from(bgctl.into_os_string())];
     argv.extend(words.map(OsText::from));
+    argv.extend(shell.bootstrap.then(|| OsText::from("--bootstrap")));
+    argv.push(OsText::from("dial"));
     Ok(argv)
 }
 

@@ -1,0 +1,102 @@
+//! Copies this program and its daemon to a machine that has none (R143): shown first, checked there, then used.
+
+use std::io::{self, Write as _};
+
+use nix::sys::utsname::uname;
+
+use super::programs::{PROBE, Program, Programs, probed, refusals};
+use super::ssh::{Dial, Ended, NO_BGCTL};
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::render::clean_lines;
+
+/// Runs what needs `bgctl` over there. Where there is none, and a bootstrap is wanted, copies it and runs it again.
+///
+/// # Errors
+/// Those of `run`; the copy fails.
+pub fn supplied<'a, T>(dial: &Dial<'a>, run: impl Fn(&Dial<'a>) -> Result<T, Failure>) -> Result<T, Failure> {
+    match (run(dial), dial.how.programs) {
+        (Err(failure), Some(programs)) if failure.kind == NO_BGCTL => {
+            copy(dial, programs, failure)?;
+            run(dial)
+        }
+        (outcome, _) => outcome,
+    }
+}
+
+/// Copies the programs. `failure` is why: it stays the failure if there is a `bgctl`, but no usable one.
+fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Failure> {
+    let Ended { code, output, said } = dial.ask(PROBE)?;
+    let Some(there) = probed(&output) else {
+        let message = format!("no shell there that could take a copy: {}", words(code, &said));
+        return Err(failed(message, "install bgd there"));
+    };
+    if there.has_bgctl {
+        return Err(failure);
+    }
+    let here = machine()?;
+    if there.machine != here {
+        let message =
+            format!("no bgctl there, and this one, for {here}, can't run there ({})", there.machine);
+        return Err(failed(message, "install bgd there, made for that machine"));
+    }
+    for program in &programs.all {
+        let Program { name, digest, bytes, .. } = program;
+        let version = env!("CARGO_PKG_VERSION");
+        // Standard error may be closed.
+        let _ = writeln!(
+            io::stderr(),
+            "bgctl: copying {name} {version} ({bytes} bytes, sha256 {digest}) to the cache folder of {}",
+            dial.host
+        );
+        let Ended { code, said, .. } = dial.feed(&program.take(&programs.folder), &program.file)?;
+        if code != 0 {
+            return Err(refused(name, code, &said));
+        }
+    }
+    // What stays costs nothing but room.
+    let _ = dial.ask(&Programs::tidy());
+    Ok(())
+}
+
+/// What `uname -sm` prints here.
+fn machine() -> Result<String, Failure> {
+    let names = uname().map_err(|error| Failure::io("can't tell this machine's kind", &error.into()))?;
+    Ok(format!("{} {}", names.sysname().to_string_lossy(), names.machine().to_string_lossy()))
+}
+
+fn refused(name: &str, code: i32, said: &str) -> Failure {
+    let said = words(code, said);
+    let (message, hint) = match code {
+        refusals::FOLDER => (
+            format!("can't write the cache folder there: {said}"),
+            "set XDG_CACHE_HOME there to a folder that can be written, or install bgd there",
+        ),
+        refusals::COPY => {
+            (format!("can't copy {name} there: {said}"), "make room there, or install bgd there")
+        }
+        refusals::DIGEST => (
+            format!("what arrived there is not the {name} that was sent: it was not kept"),
+            "try it again; if that fails again, install bgd there",
+        ),
+        refusals::NO_DIGEST => (
+            format!("a copy can't be checked there: neither sha256sum nor shasum: {said}"),
+            "install bgd there",
+        ),
+        refusals::DOES_NOT_RUN => (
+            format!("{name} was copied there, but does not run: {said}"),
+            "its file system may not allow programs (noexec), or the system be too old for this one: set \
+             XDG_CACHE_HOME there to another folder, or install bgd there",
+        ),
+        _ => (format!("can't copy {name} there: {said}"), "install bgd there"),
+    };
+    failed(message, hint)
+}
+
+fn failed(message: String, hint: &str) -> Failure {
+    Failure::new(Code::NO_DAEMON, "bootstrap_failed", message).hint(hint)
+}
+
+fn words(code: i32, said: &str) -> String {
+    if said.is_empty() { format!("exit code {code}") } else { clean_lines(said) }
+}

@@ -1,0 +1,215 @@
+//! The programs that a bootstrap copies to another machine (R143): this one and its daemon, where they go there, and the
+//! lines of shell that find, take and check them. The lines are one line each in single quotes, without a backslash or an
+//! exclamation mark: so they mean the same to every login shell, csh and fish included. Knows nothing of ssh.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use sha2::{Digest as _, Sha256};
+
+use super::connect::program;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// How many versions are kept over there.
+const KEPT: u32 = 4;
+
+/// The bytes that are read at once.
+const PIECE: usize = 64 * 1024;
+
+/// What the exit codes of [`Program::take`] mean.
+pub mod refusals {
+    /// The folder can't be written.
+    pub const FOLDER: i32 = 73;
+    /// The copy can't be written.
+    pub const COPY: i32 = 74;
+    /// What arrived is not what was sent.
+    pub const DIGEST: i32 = 65;
+    /// Nothing there makes a digest.
+    pub const NO_DIGEST: i32 = 72;
+    /// The copy does not run.
+    pub const DOES_NOT_RUN: i32 = 71;
+}
+
+/// A program of this machine.
+#[derive(Debug)]
+pub struct Program {
+    /// Its name, here and there.
+    pub name: &'static str,
+    /// The file.
+    pub file: File,
+    /// The SHA-256 of its contents, in hexadecimal digits.
+    pub digest: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// This program and its daemon.
+#[derive(Debug)]
+pub struct Programs {
+    /// In the order in which they are copied: once `bgctl` is there, all of them are.
+    pub all: [Program; 2],
+    /// The name of their folder: of one version with one content.
+    pub folder: String,
+}
+
+/// The programs of this process, which don't change.
+///
+/// # Errors
+/// The daemon's program is not found, or one can't be read.
+pub fn own() -> Result<&'static Programs, Failure> {
+    static OWN: OnceLock<Programs> = OnceLock::new();
+    if let Some(programs) = OWN.get() {
+        return Ok(programs);
+    }
+    let daemon = in_path(PathBuf::from(program()));
+    // The file that runs, even if another version was installed in its place meanwhile.
+    let all = [read("bgd", &daemon)?, read("bgctl", Path::new("/proc/self/exe"))?];
+    let both = Sha256::digest(format!("{} {}", all[0].digest, all[1].digest));
+    let folder = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hexadecimal(&both)[..16]);
+    Ok(OWN.get_or_init(|| Programs { all, folder }))
+}
+
+/// The path of a program that may be looked for in `PATH`.
+fn in_path(program: PathBuf) -> PathBuf {
+    if program.components().nth(1).is_some() {
+        return program;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(&program)).find(|path| path.is_file());
+    found.unwrap_or(program)
+}
+
+fn read(name: &'static str, path: &Path) -> Result<Program, Failure> {
+    let digested = File::open(path).and_then(|file| {
+        let (digest, bytes) = digest(&file)?;
+        Ok(Program { name, file, digest, bytes })
+    });
+    digested.map_err(|error| {
+        let message = format!("can't read {}, to copy it: {error}", path.display());
+        Failure::new(Code::NO_DAEMON, "bootstrap_failed", message)
+            .hint("put bgd next to bgctl or in PATH, or set BGD_DAEMON to its path")
+    })
+}
+
+/// The digest of a file, and its size in bytes.
+fn digest(mut file: &File) -> io::Result<(String, u64)> {
+    let (mut hasher, mut bytes) = (Sha256::new(), 0);
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok((hexadecimal(&hasher.finalize()), bytes)),
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                bytes += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Where all versions are, as a shell writes it.
+const ROOT: &str = "${XDG_CACHE_HOME:-$HOME/.cache}/bgd/programs";
+
+/// How a line of [`PROBE`] begins; what a shell prints besides it is skipped.
+const ANSWER: &str = "bgctl-bootstrap:";
+
+/// Tells what a machine is, and whether `bgctl` is installed there.
+pub const PROBE: &str = "exec sh -c 'echo; echo bgctl-bootstrap: $(uname -sm); \
+     command -v bgctl >/dev/null && echo bgctl-bootstrap: installed; exit 0'";
+
+/// What [`PROBE`] tells.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// The system and its architecture, as `uname -sm` prints them.
+    pub machine: String,
+    /// Whether `bgctl` is in `PATH`.
+    pub has_bgctl: bool,
+}
+
+/// Reads what [`PROBE`] printed; `None` if it did not run.
+pub fn probed(output: &str) -> Option<Probed> {
+    let mut answers = output.lines().filter_map(|line| line.strip_prefix(ANSWER)).map(str::trim);
+    Some(Probed { machine: answers.next()?.to_owned(), has_bgctl: answers.next().is_some() })
+}
+
+impl Programs {
+    /// The line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127.
+    pub fn line(&self, words: &str) -> String {
+        let folder = &self.folder;
+        format!(
+            "exec sh -c 'command -v bgctl >/dev/null && exec bgctl {words}; p=\"{ROOT}/{folder}/bgctl\"; \
+             [ -x \"$p\" ] && exec \"$p\" {words}; exit 127'"
+        )
+    }
+
+    /// The line that removes what interrupted copies left an hour ago, and all but the latest versions.
+    pub fn tidy() -> String {
+        let from = KEPT + 1;
+        format!(
+            "exec sh -c 'cd \"{ROOT}\" || exit 0; find . -name \".*.??????\" -mmin +60 -exec rm -f {{}} +; \
+             ls -1t | tail -n +{from} | while read -r old; do rm -rf \"./$old\"; done'"
+        )
+    }
+}
+
+impl Program {
+    /// The line that takes this program from standard input, checks what came and that it runs, and only then gives it its
+    /// name. Others may do the same at the same time.
+    pub fn take(&self, folder: &str) -> String {
+        let Self { name, digest, .. } = self;
+        let (no_folder, no_copy) = (refusals::FOLDER, refusals::COPY);
+        let (wrong, no_digest, no_run) = (refusals::DIGEST, refusals::NO_DIGEST, refusals::DOES_NOT_RUN);
+        format!(
+            "exec sh -c 'umask 077; d=\"{ROOT}/{folder}\"; mkdir -p \"$d\" && t=$(mktemp \"$d/.{name}.XXXXXX\") \
+             || exit {no_folder}; fail() {{ rm -f \"$t\"; exit $1; }}; cat >\"$t\" || fail {no_copy}; \
+             s=$(sha256sum <\"$t\" 2>/dev/null || shasum -a 256 <\"$t\") || fail {no_digest}; \
+             case \"$s\" in {digest}*) ;; *) fail {wrong};; esac; \
+             chmod 700 \"$t\" && \"$t\" --version >/dev/null || fail {no_run}; \
+             mv -f \"$t\" \"$d/{name}\" || fail {no_folder}'"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r143_every_login_shell_understands_the_lines() {
+        let program =
+            Program { name: "bgd", file: File::open("/dev/null").unwrap(), digest: "0".repeat(64), bytes: 0 };
+        let other = Program {
+            name: "bgctl",
+            file: File::open("/dev/null").unwrap(),
+            digest: "1".repeat(64),
+            bytes: 0,
+        };
+        let programs = Programs { all: [program, other], folder: "1.0-0".to_owned() };
+        let take = programs.all[0].take(&programs.folder);
+        for line in [&*programs.line("--json dial"), &Programs::tidy(), &take, PROBE] {
+            assert_eq!(line.matches('\'').count(), 2, "{line}");
+            assert!(!line.contains(['\\', '!', '\n']) && !line.contains("  "), "{line}");
+            assert!(line.starts_with("exec sh -c '") && line.ends_with('\''), "{line}");
+        }
+    }
+
+    #[test]
+    fn r143_a_probe_is_found_among_what_a_shell_prints() {
+        let text = "Welcome\nbgctl-bootstrap: Linux x86_64\nbgctl-bootstrap: installed\n";
+        let probed = super::probed(text).unwrap();
+        assert_eq!((&*probed.machine, probed.has_bgctl), ("Linux x86_64", true));
+        assert_eq!(super::probed("This account is not available.\n"), None);
+    }
+}

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bgd_shared::proc;
+use rustix::process::Signal;
 
+use crate::wire::Wire;
 use crate::{Outcome, Process, Terminal, TestDaemon, bgctl_path, executable, wait};
 
 /// The name of the other machine in the client's configuration.
@@ -90,6 +92,28 @@ impl Far {
             log = self.path("sshd.log").display(),
         );
         executable::write(&self.path("proxy"), &proxy);
+    }
+
+    /// Has all new connections made through a wire, which can be slow or cut.
+    #[track_caller]
+    pub fn wire(&self) -> Wire {
+        let wire = Wire::to(&self.path("proxy"));
+        let text = self.read("ssh.conf");
+        let lines = text.lines().map(|line| {
+            if line.starts_with("ProxyCommand ") {
+                format!("HostName 127.0.0.1\nPort {}\n", wire.port())
+            } else {
+                format!("{line}\n")
+            }
+        });
+        fs::write(self.path("ssh.conf"), lines.collect::<String>()).expect("a file");
+        wire
+    }
+
+    /// Adds a line to the configuration of the ssh here.
+    #[track_caller]
+    pub fn configure_ssh(&self, line: &str) {
+        fs::write(self.path("ssh.conf"), self.read("ssh.conf") + line + "\n").expect("a file");
     }
 
     /// Adds a line to the configuration of the sshd over there.
@@ -233,6 +257,15 @@ impl Far {
             words.clone().any(|word| word.starts_with(&control)) && words.any(|word| word == b"-N")
         };
         proc::processes().filter(is_master).filter_map(Process::open).collect()
+    }
+
+    /// Ends the shared connection, if there is one.
+    pub fn hang_up(&self) {
+        for master in self.masters() {
+            // It may be about to end by itself.
+            let _ = master.signal(Signal::KILL);
+            master.gone();
+        }
     }
 
     /// Cuts every connection to the other machine.

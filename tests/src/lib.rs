@@ -48,6 +48,7 @@ mod viewer;
 pub mod wait;
 mod watch;
 mod watchdog;
+pub mod wire;
 
 pub use self::binaries::{bgctl_path, bgd_path, example_path, helper_path};
 pub use self::daemon::{Builder, StartFailure, TestDaemon, Word};

@@ -5,6 +5,7 @@ mod cuts;
 mod hosts;
 mod programs;
 mod streams;
+mod wires;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};

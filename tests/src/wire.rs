@@ -1,0 +1,200 @@
+//! A connection by TCP to a program on its other end, such as an sshd, that can be slow, silent or cut. It carries bytes
+//! without interpreting them.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A wire that lives as long as this handle.
+#[derive(Debug)]
+pub struct Wire {
+    port: u16,
+    shared: Arc<Shared>,
+    listener: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How long bytes are under way, each way.
+    delay: Duration,
+    is_frozen: bool,
+    is_over: bool,
+    /// The bytes carried so far, both ways.
+    carried: usize,
+    /// Cut every connection, once, when that many have been carried.
+    cut_at: Option<usize>,
+    /// Both ends of every connection so far.
+    streams: Vec<UnixStream>,
+}
+
+impl Wire {
+    /// Runs the program for each connection, which is its standard input and output.
+    #[track_caller]
+    pub fn to(program: &Path) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("it has an address").port();
+        let shared = Arc::new(Shared::default());
+        let (serving, program) = (Arc::clone(&shared), program.to_owned());
+        let listener = thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                if serving.state().is_over {
+                    return;
+                }
+                let (serving, program) = (Arc::clone(&serving), program.clone());
+                thread::spawn(move || {
+                    serve(stream, &program, &serving).expect("a program for the connection")
+                });
+            }
+        });
+        Self { port, shared, listener: Some(listener) }
+    }
+
+    /// The port on loopback.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Makes every byte take that long from now on, each way.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.state().delay = delay;
+    }
+
+    /// The bytes carried so far, both ways.
+    pub fn carried(&self) -> usize {
+        self.shared.state().carried
+    }
+
+    /// Cuts every connection, once, after that many more bytes. Those before still arrive.
+    pub fn cut_after(&self, bytes: usize) {
+        let mut state = self.shared.state();
+        state.cut_at = Some(state.carried + bytes);
+    }
+
+    /// Whether a cut is still to come.
+    pub fn is_to_cut(&self) -> bool {
+        self.shared.state().cut_at.is_some()
+    }
+
+    /// Lets nothing through, while all connections stay open.
+    pub fn freeze(&self) {
+        self.shared.state().is_frozen = true;
+    }
+
+    /// Lets everything through again.
+    pub fn thaw(&self) {
+        self.shared.state().is_frozen = false;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.state();
+            state.is_over = true;
+            state.cut();
+        }
+        self.shared.changed.notify_all();
+        // The listener waits for a connection, and looks only then.
+        let woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        let ended = self.listener.take().map(JoinHandle::join);
+        assert!(thread::panicking() || (woken.is_ok() && matches!(ended, Some(Ok(())))), "the wire broke");
+    }
+}
+
+impl State {
+    fn cut(&mut self) {
+        self.cut_at = None;
+        for stream in self.streams.drain(..) {
+            // It may have ended by itself.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until bytes that were sent then arrive.
+    fn arrive(&self, sent: Instant) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        loop {
+            let left = (sent + state.delay).saturating_duration_since(Instant::now());
+            if state.is_over || (!state.is_frozen && left.is_zero()) {
+                return state;
+            }
+            state = if state.is_frozen {
+                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+}
+
+/// Serves one connection to its end.
+fn serve(client: TcpStream, program: &PathBuf, shared: &Arc<Shared>) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let client = UnixStream::from(OwnedFd::from(client));
+    let (server, theirs) = UnixStream::pair()?;
+    let theirs = OwnedFd::from(theirs);
+    let mut command = Command::new(program);
+    let mut child = command.stdin(theirs.try_clone()?).stdout(theirs).spawn()?;
+    // Its copies of the socket would keep it open.
+    drop(command);
+    shared.state().streams.extend([client.try_clone()?, server.try_clone()?]);
+    let there = pump(client.try_clone()?, server.try_clone()?, shared);
+    let back = pump(server, client, shared);
+    for thread in [there, back].into_iter().flatten() {
+        let _ = thread.join();
+    }
+    child.wait().map(drop)
+}
+
+/// Carries bytes one way until either end closes, and then closes both.
+fn pump(mut from: UnixStream, mut to: UnixStream, shared: &Arc<Shared>) -> [JoinHandle<()>; 2] {
+    let (sender, sent) = mpsc::channel();
+    let reads = thread::spawn(move || {
+        let mut buffer = [0; 16 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if sender.send((Instant::now(), buffer[..count].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    let shared = Arc::clone(shared);
+    let writes = thread::spawn(move || {
+        while let Ok((when, bytes)) = sent.recv() {
+            let mut state = shared.arrive(when);
+            let last = state.cut_at.filter(|at| state.carried + bytes.len() >= *at);
+            let count = last.map_or(bytes.len(), |at| at - state.carried);
+            state.carried += count;
+            // Whoever does not read at once is not waited for under the lock.
+            if last.is_none() {
+                drop(state);
+                if to.write_all(&bytes).is_err() {
+                    break;
+                }
+            } else {
+                let _ = to.write_all(&bytes[..count]);
+                state.cut();
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
+    [reads, writes]
+}

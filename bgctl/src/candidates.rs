@@ -18,10 +18,15 @@ use bgd_shared::text::Env;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
+use crate::hosts;
+use crate::link::Way;
 use crate::render::clean;
 
 /// How long the shell waits for an unresponsive daemon.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the shell waits for another machine.
+const FAR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most tasks to offer; the newest win.
 const TASKS: usize = 200;
@@ -112,6 +117,11 @@ pub fn executors() -> ArgValueCandidates {
     })
 }
 
+/// Names of other machines: those of the user's ssh configuration, and those that were connected to.
+pub fn machines() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| hosts::known().into_iter().map(CompletionCandidate::new).collect())
+}
+
 /// Programs on `PATH`, and files.
 pub fn commands() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
@@ -132,13 +142,13 @@ fn programs(begin: &str) -> BTreeSet<String> {
     names.filter(|name| name.starts_with(begin)).collect()
 }
 
+/// Connects to the daemon that the command line names so far, within the time that a user waits at the prompt.
 fn daemon() -> Option<Client> {
-    // Another machine is not asked while somebody types, and the tasks of this one are not meant.
-    if std::env::var_os("BGD_HOST").is_some_and(|host| !host.is_empty()) {
-        return None;
-    }
-    let mut client = Client::connect_within(&SocketPath::from_env().ok()?, PATIENCE).ok()?;
-    client.wait_at_most(PATIENCE);
+    let (mut client, patience) = match hosts::of_line().ok()? {
+        Some(host) => (Way::there(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
+        None => (Client::connect_within(&SocketPath::from_env().ok()?, PATIENCE).ok()?, PATIENCE),
+    };
+    client.wait_at_most(patience);
     Some(client)
 }
 

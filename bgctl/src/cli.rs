@@ -184,7 +184,7 @@ pub struct Globals {
     #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
     /// Talk to the daemon of another machine by ssh; `list` takes several (a,b) [default: $BGD_HOST, else this machine]
-    #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST", conflicts_with = "socket", value_hint = clap::ValueHint::Hostname)]
+    #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST", conflicts_with = "socket", add = crate::candidates::machines())]
     pub host: Option<String>,
     /// With --host: give up if it can't be reached within this time
     #[arg(long, global = true, value_name = "TIME", value_parser = crate::duration::parse_ms, default_value = "30s")]

@@ -11,6 +11,7 @@ use clap_complete::CompleteEnv;
 use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 
 use crate::cli::{self, ShellName};
+use crate::hosts;
 
 /// The variable that names the shell requesting candidates; set by the scripts that `completions` prints.
 pub const VARIABLE: &str = "BGCTL_COMPLETE";
@@ -23,6 +24,7 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     if std::env::var_os(VARIABLE).is_none() {
         return Ok(false);
     }
+    hosts::take_line(args);
     let folder = std::env::current_dir().ok();
     let shells = Shells(&[&DescribingBash, &Zsh, &Fish]);
     CompleteEnv::with_factory(cli::command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())

@@ -29,6 +29,7 @@ mod ending;
 pub mod exit;
 mod failure;
 mod follow;
+mod hosts;
 mod job;
 mod lines;
 mod link;

@@ -54,7 +54,7 @@ impl Wire {
                 }
                 let (serving, program) = (Arc::clone(&serving), program.clone());
                 thread::spawn(move || {
-                    serve(stream, &program, &serving).expect("a program for the connection")
+                    serve(stream, &program, &serving).expect("a program for the connection");
                 });
             }
         });

@@ -340,7 +340,7 @@ impl<'a> Dial<'a> {
             .stderr(Stdio::null());
         let Ok(mut ssh) = command.spawn() else { return false };
         drop(command);
-        let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT);
+        let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT.min(self.how.within));
         let _ = ssh.kill();
         let _ = ssh.wait();
         let text = text.ok().flatten().unwrap_or_default();

@@ -6,7 +6,7 @@ use bgd_tests::far::Far;
 use bgd_tests::mcp::{Mcp, REVISION};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
 use serde_json::json;
 
 use super::tasks;
@@ -135,4 +135,33 @@ fn r141_a_daemon_over_there_is_restarted() {
     assert!(restarted.stderr.contains("cancels 1 active task"), "{}", restarted.stderr);
     assert_eq!(far.run(&["list", "--quiet"]).success().stdout_text(), "");
     far.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn r140_completion_asks_the_machine_of_the_line_and_keeps_nobody_waiting() {
+    let far = Far::start();
+    let id: TaskId = far.run(&["submit", "-d", "over there", "--", "true"]).word();
+    far.run(&["block", &id.to_string()]).success();
+    let candidates = |words: &[&str], host: &str| {
+        let place = (words.len() - 1).to_string();
+        let mut command = far.bgctl(&[&["--"], words].concat());
+        command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
+        let outcome = Outcome::of(command.env("BGD_HOST", host)).success();
+        assert_eq!(outcome.stderr, "");
+        outcome.stdout_text()
+    };
+    let there = format!("{}\tcompleted: over there\n", id.short());
+    assert!(candidates(&["bgctl", "-H", "far", "status", ""], "").starts_with(&there));
+    assert!(candidates(&["bgctl", "status", "--host=far", ""], "").starts_with(&there));
+    assert!(candidates(&["bgctl", "output", ""], "far").starts_with(&there));
+    assert!(!candidates(&["bgctl", "-H", "far,near", "status", ""], "").contains(&id.short()));
+    far.wrap("echo gone >&2; exit 255");
+    assert!(!candidates(&["bgctl", "-H", "far", "status", ""], "").contains(&id.short()));
+    far.wrap("exec sleep 1000");
+    assert!(!candidates(&["bgctl", "-H", "far", "status", ""], "").contains(&id.short()));
+    // The names that ssh knows.
+    fs::create_dir(far.home().join(".ssh")).unwrap();
+    fs::write(far.home().join(".ssh/config"), "Host build1 *.lan\n").unwrap();
+    fs::write(far.home().join(".ssh/known_hosts"), "build2 ssh-ed25519 k\n").unwrap();
+    assert_eq!(candidates(&["bgctl", "-H", "build"], ""), "build1\nbuild2\n");
 }

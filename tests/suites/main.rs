@@ -93,6 +93,7 @@ mod sessions;
 mod shown;
 mod slurm;
 mod slurm_cluster;
+mod slurm_far;
 mod submit;
 mod systemd;
 mod tasks;

@@ -106,10 +106,9 @@ impl ExecutorConfig {
                 env,
             }),
             ExecutorKind::Slurm => {
-                if shell.is_some() {
-                    let what = "is for type = \"ssh\": run bgd on the login node, where Slurm's commands are, and \
-                                reach it from here with `bgctl -H`";
-                    return Err(fault(".host", what));
+                if shell.is_some() && self.work_folder.is_none() {
+                    let what = "is missing: with `host`, name a folder that the login node shares with the cluster's nodes";
+                    return Err(fault(".work_folder", what));
                 }
                 let resources = self.resources();
                 resources.check().map_err(|(key, what)| fault(&format!(".{key}"), &what))?;

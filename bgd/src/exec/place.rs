@@ -38,6 +38,11 @@ pub fn is_variable(name: &str) -> bool {
     [SLOT, SLOTS, SLOT_LIST, GROUP, ATTEMPT, AFTER].contains(&name) || name.starts_with(AFTER_FILE)
 }
 
+/// Whether this is the name of a variable with a path, which means nothing on another machine.
+pub fn is_path(name: &str) -> bool {
+    name.starts_with(AFTER_FILE)
+}
+
 /// Returns the variables of a process with this place.
 pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
     let RunPlace { slots, group, attempt, after } = place;

@@ -5,6 +5,7 @@
 
 mod conf;
 mod programs;
+mod site;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,6 +19,7 @@ use tempfile::TempDir;
 
 use self::conf::Conf;
 pub use self::programs::Programs;
+pub use self::site::{Site, unknown};
 use crate::cgroups;
 use crate::outcome::Outcome;
 use crate::user::must_be_root;

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use bgd_shared::request::ExecutorCheck;
 
+use super::there;
+use super::tools::Tools;
 use super::trouble::Trouble;
-use super::work::{self, Tools};
+use super::work;
 
 /// Asks a cluster for its settings, and tries whether files can be written for it.
 pub async fn check(tools: Tools) -> ExecutorCheck {
@@ -19,6 +21,7 @@ pub async fn check(tools: Tools) -> ExecutorCheck {
     let settings = match work::settings(&tools.programs).await {
         Ok(settings) => settings,
         Err(Trouble::Refused(why)) => return problem(why, "`scontrol show config` must work there"),
+        Err(Trouble::NoAccess(why)) => return problem(why, "tasks that are submitted meanwhile fail"),
         Err(Trouble::Unreachable(why) | Trouble::Unanswered(why) | Trouble::Full(why)) => {
             return problem(
                 why,
@@ -28,21 +31,11 @@ pub async fn check(tools: Tools) -> ExecutorCheck {
         Err(Trouble::Gone) => return problem("the cluster has no settings".to_owned(), "look at its log"),
     };
     let answer = asked_at.elapsed().as_millis();
-    let folder = Arc::clone(&tools.folder);
-    let written = tools.context.workers.run(move || {
-        let was_there = folder.path().exists();
-        let prepared = folder.prepare();
-        if !was_there {
-            let _ = folder.remove();
-        }
-        prepared
-    });
-    if let Some(Err(error)) = written.await {
+    if let Err(error) = try_folder(&tools).await {
         let why = format!("cannot write to {}: {error}", tools.folder.path().display());
-        return problem(
-            why,
-            "`work_folder` names a folder that this machine shares with the cluster's nodes",
-        );
+        let who = if tools.programs.login().is_some() { "the login node" } else { "this machine" };
+        let hint = format!("`work_folder` names a folder that {who} shares with the cluster's nodes");
+        return problem(why, &hint);
     }
     let mut facts = vec![("answer".to_owned(), format!("{answer} ms"))];
     let mut add = |name: &str, value: Option<String>| {
@@ -52,6 +45,24 @@ pub async fn check(tools: Tools) -> ExecutorCheck {
     add("max_array_size", settings.max_array_size.map(|size| size.to_string()));
     add("ended_jobs_known_for", settings.min_job_age.map(|age| format!("{age} s")));
     add("accounting", Some(if settings.has_accounting { "yes" } else { "no" }.to_owned()));
+    add("host", tools.programs.login().map(|login| login.host().to_owned()));
     add("work_folder", Some(tools.folder.path().display().to_string()));
     ExecutorCheck { ok: true, version: settings.version, facts, ..ExecutorCheck::default() }
+}
+
+/// Tries whether files can be written for jobs. Leaves nothing, unless there were some.
+async fn try_folder(tools: &Tools) -> Result<(), String> {
+    if let Some(login) = tools.programs.login() {
+        return there::check(tools, login).await.map_err(|trouble| trouble.to_string());
+    }
+    let folder = Arc::clone(&tools.folder);
+    let written = tools.context.workers.run(move || {
+        let was_there = folder.path().exists();
+        let prepared = folder.prepare();
+        if !was_there {
+            let _ = folder.remove();
+        }
+        prepared
+    });
+    written.await.map_or(Ok(()), |written| written.map_err(|error| error.to_string()))
 }

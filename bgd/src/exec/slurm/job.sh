@@ -3,6 +3,7 @@
 #
 # $1: folder of the files, which are named by their indexes in the array   $2: folder for the notes
 
+_bgd_umask=$(umask)
 umask 077
 _bgd_file=$1/${SLURM_ARRAY_TASK_ID:-0}
 _bgd_run=${1##*/}.${SLURM_ARRAY_TASK_ID:-0}.${SLURM_RESTART_COUNT:-0}

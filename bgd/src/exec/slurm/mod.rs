@@ -1,22 +1,28 @@
-//! The executor of tasks that a Slurm cluster runs (R146), driven by Slurm's own commands on this machine. One runtime
-//! task looks after each cluster. This module passes orders on; it decides nothing and runs no command itself.
+//! The executor of tasks that a Slurm cluster runs (R146), driven by Slurm's own commands on this machine or,
+//! by ssh, on a login node. One runtime task looks after each cluster. This module passes orders on; it decides nothing and runs no command itself.
 
 mod acts;
 mod batch;
 mod check;
 mod cluster;
 mod commands;
+mod copy;
+mod far;
 mod folder;
 mod job;
+mod login;
 mod order;
 mod origin;
 mod pace;
 mod parse;
+mod pipe;
 mod program;
 mod reach;
 mod run;
 mod script;
 mod states;
+mod there;
+mod tools;
 mod trouble;
 mod work;
 
@@ -36,7 +42,7 @@ use self::order::Order;
 use self::origin::Origin;
 use self::program::Programs;
 use self::run::{Job, Run};
-use self::work::Tools;
+use self::tools::Tools;
 use super::context::Context;
 use super::executor::{Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
@@ -91,7 +97,8 @@ impl Clusters {
         let origin = self.origin(name);
         let folder = slurm.work_folder.as_ref().unwrap_or(&self.state).join(&origin.job_name);
         let tools = Tools {
-            programs: Programs::new(self.host.clone(), slurm),
+            programs: Programs::new(self.host.clone(), slurm, &self.context.socket, name),
+            name: Arc::clone(name),
             folder: Arc::new(WorkFolder::new(folder)),
             origin: Arc::new(origin),
             context: self.context.clone(),

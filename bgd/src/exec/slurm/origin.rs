@@ -76,11 +76,20 @@ impl Origin {
 }
 
 impl Earlier {
-    /// Removes its files, and the note of it.
-    pub fn forget(&self) {
+    /// Its folder, as far as it is known.
+    pub const fn folder(&self) -> Option<&WorkFolder> {
+        self.folder.as_ref()
+    }
+
+    /// Removes its files, which are in a folder that this machine shares with the nodes.
+    pub fn remove_files(&self) {
         if let Some(Err(error)) = self.folder.as_ref().map(WorkFolder::remove) {
             tracing::warn!(%error, "files of an earlier daemon not removed");
         }
+    }
+
+    /// Removes the note of it.
+    pub fn forget(&self) {
         remove(&self.note);
     }
 }
@@ -111,6 +120,7 @@ mod tests {
         assert!(origin("b2", "hp").earlier().is_empty());
         let earlier = new.earlier();
         assert_eq!(earlier.iter().map(|left| &left.job_name).collect::<Vec<_>>(), [&old.job_name]);
+        earlier[0].remove_files();
         earlier[0].forget();
         assert!(!folder.path().exists() && new.earlier().is_empty());
     }

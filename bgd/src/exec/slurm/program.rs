@@ -1,8 +1,10 @@
-//! Runs Slurm's own commands: one at a time for each caller, with a deadline, and with output of bounded size.
+//! Runs Slurm's own commands, on this machine or on a login node: one at a time for each caller, with a deadline, and
+//! with output of bounded size.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +12,12 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 
 use super::commands::Words;
+use super::far;
+use super::login::Login;
+use super::pipe::read;
 use super::trouble::{self, Trouble};
 use crate::core::Spec;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
-use crate::os::watch;
 use crate::remotes::Slurm;
 
 /// How long a command may take. While the controller is down they give up by themselves after about 20 s.
@@ -41,11 +45,16 @@ const MARKS: [&str; 2] = ["BGD_BRIDGE_ID", "BGD_INSTANCE"];
 pub struct Programs {
     host: Host,
     env: Arc<Env>,
+    /// The variables that are configured for the commands.
+    own: Arc<BTreeMap<String, String>>,
+    login: Option<Arc<Login>>,
 }
 
 impl Programs {
-    /// Creates a runner for this cluster.
-    pub fn new(host: Host, settings: &Slurm) -> Self {
+    /// Creates a runner for this cluster. `socket` is the daemon's, `executor` the name of the cluster.
+    pub fn new(host: Host, settings: &Slurm, socket: &Path, executor: &str) -> Self {
+        let shell = settings.shell.clone();
+        let login = shell.map(|shell| Arc::new(Login::new(host.clone(), shell, socket, executor)));
         let own = Env::of_this_process();
         let own =
             own.0.iter().filter(|(name, _)| OWN.contains(&&**name) && !settings.env.contains_key(&**name));
@@ -53,7 +62,13 @@ impl Programs {
         // Their messages are read.
         let fixed = [("LC_ALL".into(), "C".into())];
         let given = settings.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
-        Self { host, env: Arc::new(own.chain(fixed).chain(given).collect()) }
+        let env = Arc::new(own.chain(fixed).chain(given).collect());
+        Self { host, env, own: Arc::new(settings.env.clone()), login }
+    }
+
+    /// The login node that has the commands; `None`: this machine has them.
+    pub fn login(&self) -> Option<&Arc<Login>> {
+        self.login.as_ref()
     }
 
     /// Runs a command to its end and returns its standard output.
@@ -62,10 +77,27 @@ impl Programs {
     /// It failed, took too long, or printed too much.
     pub async fn run(&self, words: Words) -> Result<String, Trouble> {
         let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if let Some(login) = &self.login {
+            return self.run_there(login, &name, &words).await;
+        }
         let run = tokio::time::timeout(DEADLINE, self.run_to_end(&name, words));
         run.await.unwrap_or_else(|_| {
             Err(Trouble::Unanswered(format!("{name} did not end within {} s", DEADLINE.as_secs())))
         })
+    }
+
+    async fn run_there(&self, login: &Login, name: &str, words: &Words) -> Result<String, Trouble> {
+        let env = self.own.iter().map(|(name, value)| (&**name, &**value));
+        let ran = login.run(&far::command(words, env), OUTPUT_BYTES).await?;
+        match ran.code {
+            0 => Ok(String::from_utf8_lossy(&ran.output).into_owned()),
+            NOT_FOUND => Err(Trouble::Refused(format!(
+                "there is no program {name} in the PATH of `ssh {}`: set PATH by `env` of the executor, or name a host \
+                 that has Slurm's commands",
+                login.host()
+            ))),
+            _ => Err(trouble::of(&ran.errors)),
+        }
     }
 
     async fn run_to_end(&self, name: &str, words: Words) -> Result<String, Trouble> {
@@ -86,7 +118,10 @@ impl Programs {
         };
         let process = Leased(self.host.start(launch).await.map_err(|why| cant(&why))?);
         let (output, errors) = tokio::join!(read(output, OUTPUT_BYTES), read(errors, ERROR_BYTES));
-        let (output, errors) = (output.map_err(failed)?, errors.map_err(failed)?);
+        let text = |bytes: io::Result<Vec<u8>>| {
+            bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(failed)
+        };
+        let (output, errors) = (text(output)?, text(errors)?);
         match process.0.exited().await {
             Exit::Code(0) => Ok(output),
             Exit::Code(NOT_FOUND) => Err(Trouble::Refused(format!(
@@ -97,27 +132,6 @@ impl Programs {
             exit @ (Exit::Signal(_) | Exit::Unknown(_)) => {
                 Err(Trouble::Unanswered(format!("{name} {}", crate::exec::host::how_ended(&exit))))
             }
-        }
-    }
-}
-
-/// Reads a pipe to its end.
-async fn read(pipe: OwnedFd, limit: u64) -> io::Result<String> {
-    let mut file = fs::File::from(pipe.try_clone()?);
-    let readable = watch::readable(pipe)?;
-    let mut bytes = Vec::new();
-    let mut part = vec![0; 16 * 1024];
-    loop {
-        let mut ready = readable.readable().await?;
-        match file.read(&mut part) {
-            Ok(0) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Ok(count) => bytes.extend_from_slice(&part[..count]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if bytes.len() as u64 > limit {
-            return Err(io::Error::other(format!("it prints more than {limit} bytes")));
         }
     }
 }

@@ -17,14 +17,14 @@ pub struct Command<'a> {
     pub argv: Vec<&'a [u8]>,
     /// Its environment, which is added to that of the job.
     pub env: Vec<(&'a str, &'a [u8])>,
-    /// Its working directory.
-    pub folder: &'a [u8],
+    /// Its working directory; `None`: the home folder of the node's user.
+    pub folder: Option<&'a [u8]>,
     /// The file for its output.
     pub output: &'a [u8],
     /// The file for its standard error, if that is another one.
     pub errors: Option<&'a [u8]>,
-    /// File mode creation mask.
-    pub umask: u32,
+    /// File mode creation mask; `None`: that of the cluster's own commands.
+    pub umask: Option<u32>,
 }
 
 /// Variables that describe a job or its node. The submitter's are those of another job, or of the machine that it was
@@ -68,13 +68,19 @@ pub fn file(command: &Command<'_>) -> Vec<u8> {
         text.line(&[b"{ :; } >>", &quoted(file), b" || _bgd_fail 'cannot write '", &quoted(file)]);
     }
     text.line(&[b"exec </dev/null >>", &quoted(output), b" 2>", &stderr(*errors)]);
-    text.line(&[
-        b"cd -- ",
-        &quoted(folder),
-        b" 2>/dev/null || _bgd_fail 'cannot change to '",
-        &quoted(folder),
-    ]);
-    text.line(&[format!("umask {umask:04o}").as_bytes()]);
+    match folder {
+        Some(folder) => text.line(&[
+            b"cd -- ",
+            &quoted(folder),
+            b" 2>/dev/null || _bgd_fail 'cannot change to '",
+            &quoted(folder),
+        ]),
+        None => text.line(&[b"cd 2>/dev/null || _bgd_fail 'cannot change to the home folder'"]),
+    }
+    match umask {
+        Some(umask) => text.line(&[format!("umask {umask:04o}").as_bytes()]),
+        None => text.line(&[b"umask \"$_bgd_umask\""]),
+    }
     let mut by_env = Vec::new();
     for (name, value) in env.iter().filter(|(name, _)| !is_of_job(name)) {
         if is_safe(name) {
@@ -115,7 +121,7 @@ fn is_of_job(name: &str) -> bool {
 }
 
 /// Whether any shell takes this variable as it is.
-fn is_safe(name: &str) -> bool {
+pub fn is_safe(name: &str) -> bool {
     let is_identifier = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.chars().all(|other| other.is_ascii_alphanumeric() || other == '_');
     is_identifier && !name.starts_with("BASH") && !name.starts_with("EPOCH") && !OF_SHELLS.contains(&name)
@@ -257,7 +263,14 @@ mod tests {
     /// A command whose output goes to this file.
     fn command<'a>(output: &'a Path, argv: &[&'a [u8]]) -> Command<'a> {
         let output = output.as_os_str().as_bytes();
-        Command { argv: argv.to_vec(), env: Vec::new(), folder: b"/", output, errors: None, umask: 0o022 }
+        Command {
+            argv: argv.to_vec(),
+            env: Vec::new(),
+            folder: Some(b"/"),
+            output,
+            errors: None,
+            umask: Some(0o022),
+        }
     }
 
     struct Work(tempfile::TempDir);
@@ -411,7 +424,7 @@ mod tests {
         for shell in SHELLS {
             let work = Work::new();
             let out = work.path("out");
-            let missing = Command { folder: b"/no such/folder", ..command(&out, &[b"true"]) };
+            let missing = Command { folder: Some(b"/no such/folder"), ..command(&out, &[b"true"]) };
             let expected = (NoteKind::Fail, "cannot change to /no such/folder on n1\n".to_owned());
             assert_eq!(work.run(shell, &missing), expected);
             let work = Work::new();

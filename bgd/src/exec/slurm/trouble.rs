@@ -1,10 +1,14 @@
 //! Why one of Slurm's own commands failed, from what it printed, and what people can do about it.
 
+use std::fmt;
+
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The cluster could not be asked; nothing was done, and the same command may work later.
     Unreachable(String),
+    /// The login node can't be used until somebody does something about it; nothing was done.
+    NoAccess(String),
     /// It is not known whether the cluster has done it: it took the order, but its answer is missing.
     Unanswered(String),
     /// The cluster takes no more jobs at the moment; the same command may work later.
@@ -13,6 +17,20 @@ pub enum Trouble {
     Gone,
     /// The cluster refuses, and will again. The words say why and what to do.
     Refused(String),
+}
+
+impl fmt::Display for Trouble {
+    /// Writes why.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreachable(why)
+            | Self::NoAccess(why)
+            | Self::Unanswered(why)
+            | Self::Full(why)
+            | Self::Refused(why) => why,
+            Self::Gone => "it does not know its jobs",
+        })
+    }
 }
 
 /// Texts that say the cluster could not be asked.

@@ -13,30 +13,16 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use super::acts::{self, Act};
 use super::batch::Batch;
 use super::commands::{self, Submission, Words};
+use super::far::Looked;
 use super::folder::{Note, WorkFolder};
-use super::origin::Origin;
+use super::login::Login;
 use super::parse::{self, Settings};
 use super::program::Programs;
 use super::run::Job;
-use super::script::{self, Command};
+use super::there::{self, Copied, Look, Piece};
+use super::tools::{self, NotSubmitted, Tools};
 use super::trouble::Trouble;
-use crate::core::{Conclusion, Fact, PlaceFact, Work};
-use crate::exec::context::Context;
-use crate::exec::members::{INSTANCE_MARK, TASK_MARK};
-use crate::exec::place;
-
-/// What all work needs.
-#[derive(Clone, Debug)]
-pub struct Tools {
-    /// Runs commands.
-    pub programs: Programs,
-    /// The folder that is shared with the cluster.
-    pub folder: Arc<WorkFolder>,
-    /// How this daemon is known there.
-    pub origin: Arc<Origin>,
-    /// Workers and the output folder.
-    pub context: Context,
-}
+use crate::core::{Conclusion, Fact, PlaceFact};
 
 /// What came of a piece of work.
 #[derive(Debug)]
@@ -53,6 +39,12 @@ pub enum Done {
     Recorded(Result<String, Trouble>),
     /// A look at the notes: all names that were seen, and the new notes.
     Scanned(HashSet<String>, Vec<Note>),
+    /// A look over a login node, which began then.
+    Looked(Instant, Look, Result<Looked, Trouble>),
+    /// Parts of outputs that were copied from a login node.
+    Copied(Vec<Piece>, Result<Vec<Copied>, Trouble>),
+    /// The files of a submission were removed, if that was possible.
+    Abandoned,
     /// Orders that were carried out.
     Acted(Vec<Act>, Result<(), Trouble>),
     /// All that is left to report of a run.
@@ -70,23 +62,25 @@ pub struct Accepted {
     pub watch: Option<Inotify>,
 }
 
-/// Why there is no job.
-#[derive(Debug)]
-pub enum NotSubmitted {
-    /// The files could not be written.
-    Unwritten(String),
-    /// The cluster did not take it.
-    Trouble(Trouble),
-}
-
 /// Submits runs. With `watches`, also sets up a watch for notes.
 pub async fn submit(tools: Tools, batch: Batch, jobs: Vec<(TaskId, Arc<Job>)>, watches: bool) -> Done {
     let result = try_submit(&tools, &batch, jobs, watches).await;
     if !matches!(&result, Ok(_) | Err(NotSubmitted::Trouble(Trouble::Unanswered(_)))) {
-        let (folder, key) = (Arc::clone(&tools.folder), Arc::clone(&batch.key));
-        tools.context.workers.later(move || folder.remove_jobs(&key));
+        abandon(tools, Arc::clone(&batch.key)).await;
     }
     Done::Submitted(batch, result)
+}
+
+/// Removes the files of a submission that did not succeed.
+pub async fn abandon(tools: Tools, key: Arc<str>) -> Done {
+    if let Some(login) = tools.programs.login() {
+        // They may stay: no job needs them, and they go with the work folder.
+        let _ = there::remove_jobs(&tools, login, &key).await;
+        return Done::Abandoned;
+    }
+    let folder = Arc::clone(&tools.folder);
+    let _ = tools.context.workers.run(move || folder.remove_jobs(&key)).await;
+    Done::Abandoned
 }
 
 async fn try_submit(
@@ -95,19 +89,12 @@ async fn try_submit(
     jobs: Vec<(TaskId, Arc<Job>)>,
     watches: bool,
 ) -> Result<Accepted, NotSubmitted> {
-    let (owned, key) = (tools.clone(), Arc::clone(&batch.key));
     let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
-    let written = tools.context.workers.run(move || {
-        let written = write(&owned, &key, &jobs);
-        written.map(|()| if watches { watch(&owned.folder) } else { None })
-    });
-    let watch = match written.await {
-        Some(Ok(watch)) => watch,
-        Some(Err(error)) => {
-            let folder = tools.folder.path().display();
-            return Err(NotSubmitted::Unwritten(format!("cannot write its files to {folder}: {error}")));
-        }
-        None => return Err(NotSubmitted::Unwritten("the daemon is ending".to_owned())),
+    let watch = if let Some(login) = tools.programs.login() {
+        there::write(tools, login, &batch.key, jobs).await?;
+        None
+    } else {
+        write_here(tools, &batch.key, jobs, watches).await?
     };
     let folder = &tools.folder;
     let submission = Submission {
@@ -130,6 +117,28 @@ async fn try_submit(
     Ok(Accepted { job, watch })
 }
 
+/// Writes what the jobs of a submission need, into a folder that this machine shares with the nodes.
+async fn write_here(
+    tools: &Tools,
+    key: &Arc<str>,
+    jobs: Vec<(TaskId, Arc<Job>)>,
+    watches: bool,
+) -> Result<Option<Inotify>, NotSubmitted> {
+    let (owned, key) = (tools.clone(), Arc::clone(key));
+    let written = tools.context.workers.run(move || {
+        let written = write(&owned, &key, &jobs);
+        written.map(|()| if watches { watch(&owned.folder) } else { None })
+    });
+    match written.await {
+        Some(Ok(watch)) => Ok(watch),
+        Some(Err(error)) => {
+            let folder = tools.folder.path().display();
+            Err(NotSubmitted::Unwritten(format!("cannot write its files to {folder}: {error}")))
+        }
+        None => Err(NotSubmitted::Unwritten("the daemon is ending".to_owned())),
+    }
+}
+
 /// Writes what the jobs of a submission need.
 fn write(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> io::Result<()> {
     let Tools { folder, origin, context, .. } = tools;
@@ -148,30 +157,10 @@ fn write(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> io::Result<()
             None
         };
         job.set_base(context.folder.sizes(*task, job.spec.split));
-        let bytes = |path: &std::path::PathBuf| path.as_os_str().as_encoded_bytes().to_vec();
-        let text = file_of(job, context, &bytes(&output), errors.as_ref().map(bytes).as_deref());
+        let text = tools::file_of(job, context, &output, errors.as_deref(), false);
         folder.write_job(key, index, &text)?;
     }
     Ok(())
-}
-
-/// Returns the text of a job's file.
-fn file_of(job: &Job, context: &Context, output: &[u8], errors: Option<&[u8]>) -> Vec<u8> {
-    let argv: Vec<&[u8]> = match &job.spec.work {
-        Work::Argv(argv) => argv.iter().map(bgd_shared::text::OsText::as_bytes).collect(),
-        Work::Shell(line) => vec![b"/bin/sh", b"-c", b"--", line.as_bytes()],
-        Work::Agent(_) => Vec::new(),
-    };
-    let own = place::variables(&job.place, &context.folder);
-    let own = own.iter().filter_map(|variable| {
-        let (name, value) = variable.to_str().ok()?.split_once('=')?;
-        Some((name, value.as_bytes()))
-    });
-    let is_ours = |name: &str| [TASK_MARK, INSTANCE_MARK].contains(&name) || place::is_variable(name);
-    let given = job.env.0.iter().filter(|(name, _)| !is_ours(name));
-    let env = given.map(|(name, value)| (&**name, value.as_bytes())).chain(own).collect();
-    let (folder, umask) = (job.spec.cwd.as_bytes(), job.spec.umask);
-    script::file(&Command { argv, env, folder, output, errors, umask })
 }
 
 /// Watches for notes that are written on this machine.
@@ -288,7 +277,20 @@ pub async fn sweep(tools: Tools) -> Done {
         tracing::info!(jobs = earlier.job_name, "jobs of an earlier daemon are cancelled");
         match tools.programs.run(commands::cancel_all(&earlier.job_name)).await {
             Ok(_) | Err(Trouble::Gone) => {
-                let _ = tools.context.workers.run(move || earlier.forget()).await;
+                let there = earlier.folder().zip(tools.programs.login());
+                let is_far = there.is_some();
+                if let Some((folder, login)) = there
+                    && let Err(trouble) = there::remove(login, folder.path()).await
+                {
+                    tracing::warn!(%trouble, "files of an earlier daemon not removed");
+                }
+                let forget = move || {
+                    if !is_far {
+                        earlier.remove_files();
+                    }
+                    earlier.forget();
+                };
+                let _ = tools.context.workers.run(forget).await;
             }
             Err(trouble) => {
                 tracing::warn!(?trouble, "jobs of an earlier daemon not cancelled, which is tried again");
@@ -297,4 +299,28 @@ pub async fn sweep(tools: Tools) -> Done {
         }
     }
     Done::Swept(is_done)
+}
+
+/// Looks for notes and sizes of outputs over a login node.
+pub async fn look(tools: Tools, login: Arc<Login>, look: Look) -> Done {
+    let (began, looked) = there::look(&tools, &login, &look).await;
+    Done::Looked(began, look, looked)
+}
+
+/// Copies parts of outputs from a login node.
+pub async fn copy(tools: Tools, login: Arc<Login>, pieces: Vec<Piece>) -> Done {
+    let copied = there::copy(&tools, &login, &pieces).await;
+    Done::Copied(pieces, copied)
+}
+
+/// Reports the end of a run whose output is here.
+pub async fn settle_copy(
+    tools: Tools,
+    (task, run): (TaskId, u32),
+    kind: (bool, bool),
+    missing: u64,
+    conclusion: Conclusion,
+) -> Done {
+    let facts = there::settle(&tools, (task, run), kind, missing, conclusion).await;
+    Done::Settled(task, run, facts)
 }

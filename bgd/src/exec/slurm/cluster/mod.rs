@@ -2,6 +2,7 @@
 //! have noted together. A cluster that can't be asked loses nothing: submissions carry keys, jobs the name of this
 //! daemon's instance, and everything is asked again. It decides nothing about tasks.
 
+mod far;
 mod news;
 mod submit;
 
@@ -16,6 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use self::far::Over;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{Host, SIGKILL, SIGTERM};
 use crate::exec::job::Job as Watching;
@@ -30,8 +32,10 @@ use crate::exec::slurm::parse::{self, Settings};
 use crate::exec::slurm::program::Programs;
 use crate::exec::slurm::reach::Reach;
 use crate::exec::slurm::run::Run;
+use crate::exec::slurm::there;
+use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::trouble::Trouble;
-use crate::exec::slurm::work::{self, Done, Tools};
+use crate::exec::slurm::work::{self, Done};
 use crate::os::watch::Changes;
 use crate::remotes::Slurm;
 
@@ -46,6 +50,9 @@ const AT_ONCE: usize = 2;
 
 /// How long the end of a run may take to be confirmed once nothing stronger can be done.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the connection to a login node stays open without jobs.
+const IDLE: Duration = Duration::from_mins(1);
 
 /// How long the last command at the daemon's end may take.
 const LAST_WITHIN: Duration = Duration::from_secs(5);
@@ -94,6 +101,7 @@ pub struct Cluster {
     is_learning: bool,
     sweep_at: Option<Instant>,
     give_up: BTreeSet<(Instant, TaskId)>,
+    over: Over,
 }
 
 impl Cluster {
@@ -129,6 +137,7 @@ impl Cluster {
             is_learning: false,
             sweep_at: None,
             give_up: BTreeSet::new(),
+            over: Over::default(),
         }
     }
 
@@ -156,7 +165,7 @@ impl Cluster {
         if self.known.is_none() && self.unsure.is_empty() {
             return;
         }
-        let Tools { programs, folder, origin, context } = self.tools;
+        let Tools { programs, folder, origin, context, name: _ } = self.tools;
         if !self.runs.is_empty() || !self.unsure.is_empty() {
             let cancelled = programs.run(commands::cancel_all(&origin.job_name));
             match tokio::time::timeout(LAST_WITHIN, cancelled).await {
@@ -165,9 +174,17 @@ impl Cluster {
                 Ok(Err(_)) | Err(_) => return,
             }
         }
-        let removed = context.workers.run(move || folder.remove().map(|()| origin.forget()));
-        if let Ok(Some(Err(error))) = tokio::time::timeout(LAST_WITHIN, removed).await {
-            tracing::warn!(%error, "files for a cluster not removed");
+        let removed = async {
+            if let Some(login) = programs.login() {
+                return there::remove(login, folder.path()).await.map_err(|trouble| trouble.to_string());
+            }
+            let removed = context.workers.run(move || folder.remove()).await;
+            removed.map_or(Ok(()), |removed| removed.map_err(|error| error.to_string()))
+        };
+        match tokio::time::timeout(LAST_WITHIN, removed).await {
+            Ok(Ok(())) => origin.forget(),
+            Ok(Err(error)) => tracing::warn!(error, "files for a cluster not removed"),
+            Err(_) => tracing::warn!("files for a cluster not removed in time"),
         }
     }
 
@@ -186,8 +203,10 @@ impl Cluster {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);
                 }
-                let folder = Arc::clone(&self.tools.folder);
-                self.tools.context.workers.later(move || folder.remove_output(task));
+                if !self.is_far() {
+                    let folder = Arc::clone(&self.tools.folder);
+                    self.tools.context.workers.later(move || folder.remove_output(task));
+                }
             }
             Order::Check { tell } => {
                 let tools = self.tools.clone();
@@ -196,12 +215,22 @@ impl Cluster {
                 });
             }
             Order::Configure(settings) => {
-                self.tools.programs = Programs::new(self.host.clone(), &settings);
-                self.settings = settings;
-                self.known = None;
+                self.configure(settings);
             }
             Order::Close => {}
         }
+    }
+
+    fn configure(&mut self, settings: Box<Slurm>) {
+        if settings.shell.is_some() != self.is_far() {
+            let name = &self.tools.name;
+            tracing::warn!(name = &**name, "`host` was added or removed, which takes effect after a restart");
+            return;
+        }
+        let Tools { context, name, .. } = &self.tools;
+        self.tools.programs = Programs::new(self.host.clone(), &settings, &context.socket, name);
+        self.settings = settings;
+        self.known = None;
     }
 
     fn gather(&mut self, now: Instant, task: TaskId) {
@@ -295,6 +324,10 @@ impl Cluster {
         }
         if let Some(place) = run.place {
             self.by_place.remove(&place);
+            // Without a copy, its files were removed before, or it never had any.
+            if self.over.copies.remove(&task).is_some() {
+                self.leave(&place, run.job.spec.split);
+            }
         }
         self.readiness.remove(&task);
         self.tracked.remove(&task);
@@ -303,14 +336,15 @@ impl Cluster {
     /// Returns when there is something to do that nothing else tells of.
     fn due(&self) -> Option<Instant> {
         let give_up = self.give_up.first().map(|(at, _)| *at);
-        let scan = self.scan_at.filter(|_| self.seen.is_some());
         let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
+        let scan = self.scan_at.filter(|_| self.seen.is_some());
+        let scan = scan.map(|at| if self.is_far() { after_pause(at) } else { at });
         let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
         let query = self.pace.due().filter(|_| !self.is_asking && self.answer.is_none());
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let acts = (!self.acts.is_empty() && self.under_way[1] < AT_ONCE).then(Instant::now);
         let asking = [gathered, query, search, acts, self.sweep_at].into_iter().flatten().map(after_pause);
-        [give_up, scan, self.tick_at].into_iter().flatten().chain(asking).min()
+        [give_up, scan, self.tick_at, self.over.idle_at].into_iter().flatten().chain(asking).min()
     }
 
     /// Begins what is due.
@@ -322,15 +356,36 @@ impl Cluster {
             self.give_up_on(task);
         }
         self.tick(now);
-        if self.scan_at.is_some_and(|at| at <= now)
-            && let Some(seen) = self.seen.take()
-        {
-            (self.scan_at, self.last_scan) = (None, Some(now));
-            self.scan_is_after_answer = self.answer.is_some();
-            self.works.push(Box::pin(work::scan(self.tools.clone(), seen)));
-        }
+        self.scan(now);
+        self.be_idle(now);
         if self.reach.is_open(now) {
             self.ask(now);
+        }
+    }
+
+    /// Begins a look at the notes, if one is due.
+    fn scan(&mut self, now: Instant) {
+        let is_due = self.scan_at.is_some_and(|at| at <= now) && self.seen.is_some();
+        if !is_due || self.is_far() && !self.reach.is_open(now) {
+            return;
+        }
+        (self.scan_at, self.last_scan) = (None, Some(now));
+        self.scan_is_after_answer = self.answer.is_some();
+        if self.is_far() {
+            return self.look();
+        }
+        let seen = self.seen.take().unwrap_or_default();
+        self.works.push(Box::pin(work::scan(self.tools.clone(), seen)));
+    }
+
+    /// Closes the connection to a login node after some time without jobs.
+    fn be_idle(&mut self, now: Instant) {
+        if !self.is_far() || !self.runs.is_empty() || !self.works.is_empty() {
+            self.over.idle_at = self.is_far().then(|| now + IDLE).filter(|_| self.runs.is_empty());
+        } else if self.over.idle_at.take_if(|at| *at <= now).is_some()
+            && let Some(login) = self.tools.programs.login().cloned()
+        {
+            tokio::spawn(async move { login.disconnect().await });
         }
     }
 
@@ -339,7 +394,7 @@ impl Cluster {
         if self.by_id.is_empty() {
             self.tick_at = None;
         } else if self.tick_at.is_none_or(|at| at <= now) {
-            self.tick_at = Some(now + TICK);
+            self.tick_at = Some(now + self.next_tick());
             self.scan_by(now);
             if !self.tracked.is_empty() {
                 self.tools.context.outputs.look_soon();
@@ -353,7 +408,8 @@ impl Cluster {
     }
 
     fn scan_by(&mut self, now: Instant) {
-        let earliest = self.last_scan.map_or(now, |last| now.max(last + SCAN_SPACING));
+        let spacing = if self.is_far() { Self::look_spacing() } else { SCAN_SPACING };
+        let earliest = self.last_scan.map_or(now, |last| now.max(last + spacing));
         self.scan_at = Some(self.scan_at.map_or(earliest, |at| at.min(earliest)));
     }
 
@@ -428,6 +484,8 @@ impl Cluster {
             // The next query asks again.
             Done::Recorded(Err(trouble)) => tracing::warn!(?trouble, "the accounting does not answer"),
             Done::Scanned(seen, notes) => self.scanned(now, seen, &notes),
+            Done::Looked(began, look, result) => self.looked(now, began, look, result),
+            Done::Copied(pieces, result) => self.copied(now, pieces, result),
             Done::Acted(acts, result) => self.acted(now, acts, &result),
             Done::Settled(task, run, facts) => {
                 for fact in facts {
@@ -437,7 +495,7 @@ impl Cluster {
                     self.remove(task);
                 }
             }
-            Done::Swept(true) => {}
+            Done::Swept(true) | Done::Abandoned => {}
             Done::Swept(false) => self.sweep_at = Some(now + CONFIRMED_WITHIN),
         }
     }
@@ -453,19 +511,13 @@ impl Cluster {
 
     /// Notes that the cluster can't be asked. Nothing is decided by that.
     fn failed(&mut self, now: Instant, trouble: &Trouble) {
-        let why = match trouble {
-            Trouble::Unreachable(why)
-            | Trouble::Unanswered(why)
-            | Trouble::Full(why)
-            | Trouble::Refused(why) => why,
-            Trouble::Gone => "it does not know its jobs",
-        };
-        if self.reach.failed(now, why) {
+        let why = trouble.to_string();
+        if self.reach.failed(now, &why) {
             tracing::warn!(why, "a cluster can't be asked");
         }
         for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up && !run.is_concluded) {
             run.is_unknown = true;
-            let fact = PlaceFact::Unknown { why: why.into() };
+            let fact = PlaceFact::Unknown { why: why.as_str().into() };
             self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(fact));
         }
     }

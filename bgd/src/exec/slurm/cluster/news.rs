@@ -12,6 +12,7 @@ use crate::core::{Cause, Fact, PlaceFact, Verdict};
 use crate::exec::ready;
 use crate::exec::slurm::acts::{Act, Deed};
 use crate::exec::slurm::commands;
+use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::folder::Note;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse;
@@ -70,6 +71,7 @@ impl Cluster {
                 }
             }
             self.pace.moved(now);
+            self.expect_more(now);
         }
     }
 
@@ -77,6 +79,8 @@ impl Cluster {
         let Some(run) = self.runs.get(&task) else { return };
         let (number, spec) = (run.number, Arc::clone(&run.job.spec));
         let context = self.tools.context.clone();
+        self.follow(task);
+        let Some(run) = self.runs.get(&task) else { return };
         if self.tracked.insert(task) {
             context.outputs.track(task, number, spec.split);
         }
@@ -128,19 +132,17 @@ impl Cluster {
         let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
         let (Some(conclusion), Some(place)) = (run.conclusion(now), run.place.clone()) else { return };
         run.is_concluded = true;
-        let (number, split) = (run.number, run.job.spec.split);
+        let (number, split, restarts) = (run.number, run.job.spec.split, run.restarts());
         // If the cluster has it after all, it must not run beside another attempt.
         if let (Verdict::Failed(Cause::Lost, _), Some(id)) = (&conclusion.verdict, run.id) {
             self.acts.push(Act { deed: Deed::Cancel, task, run: number, id, done: None });
         }
-        let settling = Settling {
-            place,
-            restarts: run.restarts(),
-            split,
-            is_tracked: self.tracked.contains(&task),
-            conclusion,
-        };
         self.readiness.remove(&task);
+        if self.is_far() {
+            return self.conclude_there(now, task, conclusion);
+        }
+        let settling =
+            Settling { place, restarts, split, is_tracked: self.tracked.contains(&task), conclusion };
         self.works.push(Box::pin(work::settle(self.tools.clone(), task, number, settling)));
     }
 
@@ -150,15 +152,21 @@ impl Cluster {
         let why = match result {
             Ok(()) => None,
             Err(Trouble::Gone) => Some("it has ended there, or runs already".to_owned()),
-            Err(Trouble::Unreachable(why) | Trouble::Unanswered(why) | Trouble::Full(why)) => {
-                Some(format!("the cluster can't be asked: {why}"))
-            }
+            Err(
+                Trouble::Unreachable(why)
+                | Trouble::NoAccess(why)
+                | Trouble::Unanswered(why)
+                | Trouble::Full(why),
+            ) => Some(format!("the cluster can't be asked: {why}")),
             Err(Trouble::Refused(why)) => Some(why.clone()),
         };
         match result {
-            Err(trouble @ (Trouble::Unreachable(_) | Trouble::Unanswered(_) | Trouble::Full(_))) => {
-                self.failed(now, trouble);
-            }
+            Err(
+                trouble @ (Trouble::Unreachable(_)
+                | Trouble::NoAccess(_)
+                | Trouble::Unanswered(_)
+                | Trouble::Full(_)),
+            ) => self.failed(now, trouble),
             Ok(()) | Err(Trouble::Gone | Trouble::Refused(_)) => self.reached(),
         }
         let is_passing = self.reach.why().is_some();
@@ -186,6 +194,9 @@ impl Cluster {
             |why| format!("the cluster can't be asked: {why}"),
         );
         let why = format!("{why}; it may still run there, and is ended once that is possible");
+        if self.over.copies.get(&task).is_some_and(Copy::has_ended) {
+            return self.settle_there(task);
+        }
         let is_wanted = |run: &&mut super::Run| run.stop.is_some() && !run.is_given_up && !run.is_concluded;
         let Some(run) = self.runs.get_mut(&task).filter(is_wanted) else { return };
         run.is_given_up = true;

@@ -11,8 +11,9 @@ use crate::exec::slurm::acts::{Act, Deed};
 use crate::exec::slurm::batch::{Batch, Unsure};
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::Settings;
+use crate::exec::slurm::tools::NotSubmitted;
 use crate::exec::slurm::trouble::Trouble;
-use crate::exec::slurm::work::{self, Accepted, NotSubmitted};
+use crate::exec::slurm::work::{self, Accepted};
 use crate::os::watch;
 
 impl Cluster {
@@ -30,7 +31,7 @@ impl Cluster {
                 self.reached();
             }
             // It has no commands of Slurm, or none that can be used.
-            Err(Trouble::Refused(why)) => {
+            Err(Trouble::Refused(why) | Trouble::NoAccess(why)) => {
                 while let Some(batch) = self.gathering.take(Some(u32::MAX)) {
                     self.not_submitted(&batch, &why);
                 }
@@ -63,7 +64,9 @@ impl Cluster {
                 self.reached();
                 self.accepted(now, &batch, job);
             }
-            Err(NotSubmitted::Unwritten(why)) => self.not_submitted(&batch, &why),
+            Err(NotSubmitted::Unwritten(why) | NotSubmitted::Trouble(Trouble::NoAccess(why))) => {
+                self.not_submitted(&batch, &why);
+            }
             Err(NotSubmitted::Trouble(Trouble::Refused(why))) => {
                 self.not_submitted(&batch, &format!("the cluster refuses it: {why}"));
             }
@@ -163,8 +166,7 @@ impl Cluster {
                 let is_missing = self.unsure.get_mut(key).is_some_and(|unsure| unsure.missed(now));
                 if is_missing && let Some(unsure) = self.unsure.remove(key) {
                     // If it comes after all, its jobs find no files and end before they begin.
-                    let (folder, key) = (Arc::clone(&self.tools.folder), Arc::clone(key));
-                    self.tools.context.workers.later(move || folder.remove_jobs(&key));
+                    self.works.push(Box::pin(work::abandon(self.tools.clone(), Arc::clone(key))));
                     self.again(now, &unsure.batch);
                 }
             }

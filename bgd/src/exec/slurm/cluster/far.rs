@@ -1,0 +1,223 @@
+//! A cluster behind a login node: its notes are looked for and its outputs copied in few sessions for all jobs, soon
+//! after something has moved and more rarely while nothing does.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+
+use super::{Cluster, TICK};
+use crate::core::Conclusion;
+use crate::exec::slurm::copy::Copy;
+use crate::exec::slurm::far::{self, Looked, PARTS_BYTES};
+use crate::exec::slurm::there::{Copied, Look, Piece};
+use crate::exec::slurm::trouble::Trouble;
+use crate::exec::slurm::work;
+
+/// The longest time between two looks while there are jobs.
+const LATEST_LOOK: Duration = Duration::from_secs(10);
+
+/// The shortest time between two looks.
+const LOOK_SPACING: Duration = Duration::from_millis(250);
+
+/// What is under way over a login node.
+#[derive(Debug)]
+pub(super) struct Over {
+    /// Outputs that are copied.
+    pub(super) copies: HashMap<TaskId, Copy>,
+    is_copying: bool,
+    /// What the next look removes.
+    leavings: Look,
+    /// The time to the next look while nothing moves.
+    quiet: Duration,
+    /// When the connection is closed.
+    pub(super) idle_at: Option<Instant>,
+}
+
+impl Default for Over {
+    fn default() -> Self {
+        Self {
+            copies: HashMap::new(),
+            is_copying: false,
+            leavings: Look::default(),
+            quiet: TICK,
+            idle_at: None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Whether it is behind a login node.
+    pub(super) fn is_far(&self) -> bool {
+        self.tools.programs.login().is_some()
+    }
+
+    /// Returns the time to the next look while nothing moves.
+    pub(super) fn next_tick(&mut self) -> Duration {
+        if !self.is_far() {
+            return TICK;
+        }
+        let tick = self.over.quiet;
+        self.over.quiet = (tick * 3 / 2).min(LATEST_LOOK);
+        tick
+    }
+
+    /// Notes that more is to be expected soon.
+    pub(super) fn expect_more(&mut self, now: Instant) {
+        self.over.quiet = TICK;
+        if self.is_far() && !self.by_id.is_empty() {
+            let soon = now + TICK;
+            self.tick_at = Some(self.tick_at.map_or(soon, |at| at.min(soon)));
+        }
+    }
+
+    /// Begins a look. Notes that were taken in are removed by it.
+    pub(super) fn look(&mut self) {
+        let Some(login) = self.tools.programs.login().cloned() else { return };
+        let seen = self.seen.take().unwrap_or_default();
+        let mut look = std::mem::take(&mut self.over.leavings);
+        look.removed.extend(seen.into_iter().map(|name| format!("notes/{name}")));
+        look.outputs = self.over.copies.values().flat_map(Copy::names).collect();
+        self.works.push(Box::pin(work::look(self.tools.clone(), login, look)));
+    }
+
+    /// The shortest time between two looks.
+    pub(super) const fn look_spacing() -> Duration {
+        LOOK_SPACING
+    }
+
+    /// Takes in a look that began then.
+    pub(super) fn looked(
+        &mut self,
+        now: Instant,
+        began: Instant,
+        mut look: Look,
+        result: Result<Looked, Trouble>,
+    ) {
+        let looked = match result {
+            Ok(looked) => looked,
+            Err(trouble) => {
+                // It is not known what was removed, and removing it again does no harm.
+                self.over.leavings.removed.append(&mut look.removed);
+                self.over.leavings.keys.append(&mut look.keys);
+                self.seen = Some(HashSet::new());
+                self.scan_is_after_answer = false;
+                self.scan_by(now);
+                self.failed(now, &trouble);
+                // Its answer says that the node can be reached again.
+                return self.pace.hurry(now);
+            }
+        };
+        let sizes: HashMap<String, u64> = looked.sizes.into_iter().collect();
+        let mut has_grown = false;
+        for copy in self.over.copies.values_mut() {
+            for stream in far::streams(copy.split) {
+                let name = far::output(&copy.place.0, copy.place.1, stream);
+                has_grown |= sizes.get(&name).is_some_and(|size| copy.has_size(stream, *size));
+            }
+            copy.was_looked_at(began);
+        }
+        if has_grown || !looked.notes.is_empty() {
+            self.expect_more(now);
+        }
+        let seen = looked.notes.iter().map(|note| note.name.clone()).collect();
+        self.scanned(now, seen, &looked.notes);
+        self.copy_more(now);
+    }
+
+    /// Follows the output of a run that has started.
+    pub(super) fn follow(&mut self, task: TaskId) {
+        let Some(run) = self.runs.get(&task) else { return };
+        let Some(place) = run.place.clone().filter(|_| self.is_far()) else { return };
+        let copy = || Copy::new(run.number, place, run.job.spec.split, run.job.base());
+        self.over.copies.entry(task).or_insert_with(copy);
+    }
+
+    /// Copies what there is more of, and reports the ends of runs whose output is here.
+    fn copy_more(&mut self, now: Instant) {
+        let Some(login) = self.tools.programs.login().cloned() else { return };
+        let over: Vec<TaskId> =
+            self.over.copies.iter().filter(|(_, copy)| copy.is_over()).map(|(task, _)| *task).collect();
+        for task in over {
+            self.settle_there(task);
+        }
+        if self.over.copies.values().any(|copy| !copy.is_over() && copy.has_ended()) && !self.over.is_copying
+        {
+            self.scan_by(now);
+        }
+        if self.over.is_copying {
+            return;
+        }
+        let mut size = 0;
+        let mut pieces = Vec::new();
+        for (task, copy) in &self.over.copies {
+            if size >= PARTS_BYTES {
+                break;
+            }
+            if let Some((stream, wanted)) = copy.wanted() {
+                size += wanted.count;
+                let here = copy.here(stream, wanted.offset);
+                pieces.push(Piece { task: *task, run: copy.run, stream, wanted, here });
+            }
+        }
+        if !pieces.is_empty() {
+            self.over.is_copying = true;
+            self.works.push(Box::pin(work::copy(self.tools.clone(), login, pieces)));
+        }
+    }
+
+    pub(super) fn copied(&mut self, now: Instant, pieces: Vec<Piece>, result: Result<Vec<Copied>, Trouble>) {
+        self.over.is_copying = false;
+        let parts = match result {
+            Ok(parts) => parts,
+            Err(trouble) => {
+                self.failed(now, &trouble);
+                return self.pace.hurry(now);
+            }
+        };
+        for (Piece { task, run, stream, wanted, here: _ }, Copied { count, lost }) in
+            pieces.into_iter().zip(parts)
+        {
+            let copy = self.over.copies.get_mut(&task).filter(|copy| copy.run == run);
+            if let Some(copy) = copy {
+                copy.copied(stream, &wanted, count);
+                if let Some(lost) = lost {
+                    self.send(task, run, lost);
+                }
+            }
+        }
+        self.copy_more(now);
+    }
+
+    /// Notes how a run has ended. That is reported once its output is here.
+    pub(super) fn conclude_there(&mut self, now: Instant, task: TaskId, conclusion: Conclusion) {
+        self.follow(task);
+        if let Some(copy) = self.over.copies.get_mut(&task) {
+            copy.ends(now, conclusion);
+        }
+        self.scan_by(now);
+    }
+
+    /// Reports the end of a run with the output that is here.
+    pub(super) fn settle_there(&mut self, task: TaskId) {
+        let Some(copy) = self.over.copies.remove(&task) else { return };
+        self.leave(&copy.place.clone(), copy.split);
+        let (run, split, is_tracked) = (copy.run, copy.split, self.tracked.contains(&task));
+        let (missing, Some(conclusion)) = copy.into_end() else { return };
+        let settle =
+            work::settle_copy(self.tools.clone(), (task, run), (split, is_tracked), missing, conclusion);
+        self.works.push(Box::pin(settle));
+    }
+
+    /// Has the files of a job removed, apart from its notes, which are removed when they were read.
+    pub(super) fn leave(&mut self, place: &(Arc<str>, u32), split: bool) {
+        if self.is_far() {
+            self.over.leavings.removed.extend(far::files_of(&place.0, place.1, split));
+            let key = place.0.to_string();
+            if !self.over.leavings.keys.contains(&key) {
+                self.over.leavings.keys.push(key);
+            }
+        }
+    }
+}

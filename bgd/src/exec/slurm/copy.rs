@@ -1,0 +1,142 @@
+//! How far the output of a run was copied from a login node into the files of this daemon, and what is missing. Pure.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::request::Stream;
+
+use super::far::{self, PART_BYTES, Wanted};
+use crate::core::Conclusion;
+
+/// A run's output that is copied.
+#[derive(Debug)]
+pub struct Copy {
+    /// The run.
+    pub run: u32,
+    /// Its submission, and its index there.
+    pub place: (Arc<str>, u32),
+    /// Whether it has two output files.
+    pub split: bool,
+    /// Where it begins in the files here: earlier attempts share them.
+    base: [u64; 2],
+    /// Where to go on, in the files there.
+    next: [u64; 2],
+    /// The known sizes of the files there.
+    size: [u64; 2],
+    /// How the run has ended, and since when that is known.
+    end: Option<(Conclusion, Instant)>,
+    /// Whether the sizes were asked for after the end.
+    is_final: bool,
+}
+
+impl Copy {
+    /// Creates one of which nothing was copied.
+    pub const fn new(run: u32, place: (Arc<str>, u32), split: bool, base: [u64; 2]) -> Self {
+        Self { run, place, split, base, next: [0; 2], size: [0; 2], end: None, is_final: false }
+    }
+
+    /// Returns the names of its files.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        far::streams(self.split).map(|stream| self.name(stream))
+    }
+
+    fn name(&self, stream: Stream) -> String {
+        far::output(&self.place.0, self.place.1, stream)
+    }
+
+    /// Where a byte of the files there belongs in the files here.
+    pub const fn here(&self, stream: Stream, offset: u64) -> u64 {
+        self.base[index(stream)] + offset
+    }
+
+    /// Takes in the size of a file. Returns whether there is more than before.
+    pub fn has_size(&mut self, stream: Stream, size: u64) -> bool {
+        let known = &mut self.size[index(stream)];
+        let has_grown = size > *known;
+        *known = size.max(*known);
+        has_grown
+    }
+
+    /// Takes in that all sizes are known that were there at that time.
+    pub fn was_looked_at(&mut self, began: Instant) {
+        self.is_final |= self.end.as_ref().is_some_and(|(_, since)| *since <= began);
+    }
+
+    /// Returns what to copy next.
+    pub fn wanted(&self) -> Option<(Stream, Wanted)> {
+        far::streams(self.split).find_map(|stream| {
+            let (offset, size) = (self.next[index(stream)], self.size[index(stream)]);
+            let count = size.saturating_sub(offset).min(PART_BYTES);
+            (count > 0).then(|| (stream, Wanted { name: self.name(stream), offset, count }))
+        })
+    }
+
+    /// Takes in that this much was copied of what was wanted. Less means that there is no more.
+    pub fn copied(&mut self, stream: Stream, wanted: &Wanted, count: u64) {
+        self.next[index(stream)] = wanted.offset + count;
+        if count < wanted.count {
+            self.size[index(stream)] = wanted.offset + count;
+        }
+    }
+
+    /// Takes in how the run has ended.
+    pub fn ends(&mut self, now: Instant, conclusion: Conclusion) {
+        self.end = Some((conclusion, now));
+    }
+
+    /// Whether the run has ended.
+    pub const fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether the run has ended, and all of its output is here.
+    pub fn is_over(&self) -> bool {
+        self.is_final && self.wanted().is_none()
+    }
+
+    /// Returns how many bytes are not here, and how the run has ended, if it has.
+    pub fn into_end(self) -> (u64, Option<Conclusion>) {
+        let missing = self.size.iter().zip(self.next).map(|(size, next)| size.saturating_sub(next)).sum();
+        (missing, self.end.map(|(conclusion, _)| conclusion))
+    }
+}
+
+const fn index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Verdict;
+    use std::time::Duration;
+
+    #[test]
+    fn r150_it_is_over_when_everything_is_here_that_was_there_after_the_end() {
+        let (mut copy, now) = (Copy::new(1, ("k".into(), 3), true, [10, 20]), Instant::now());
+        assert_eq!(copy.names().collect::<Vec<_>>(), ["k.3.out", "k.3.err"]);
+        assert!(copy.has_size(Stream::Stderr, 5) && !copy.has_size(Stream::Stderr, 5));
+        let (stream, wanted) = copy.wanted().unwrap();
+        assert_eq!((stream, wanted.offset, wanted.count), (Stream::Stderr, 0, 5));
+        assert_eq!(copy.here(stream, wanted.offset), 20);
+        copy.copied(stream, &wanted, 5);
+        assert!(copy.wanted().is_none() && !copy.is_over());
+        copy.ends(now, Conclusion { exit: None, verdict: Verdict::ByExit, at: None });
+        copy.was_looked_at(now.checked_sub(Duration::from_secs(1)).unwrap());
+        assert!(!copy.is_over(), "it may have grown before the end");
+        copy.has_size(Stream::Stdout, PART_BYTES + 1);
+        copy.was_looked_at(now);
+        let (stream, wanted) = copy.wanted().unwrap();
+        assert_eq!(wanted.count, PART_BYTES);
+        copy.copied(stream, &wanted, PART_BYTES);
+        let (stream, wanted) = copy.wanted().unwrap();
+        assert_eq!((wanted.offset, wanted.count), (PART_BYTES, 1));
+        // Somebody has made it shorter.
+        copy.copied(stream, &wanted, 0);
+        assert!(copy.is_over());
+        assert_eq!(copy.into_end().0, 0);
+    }
+}

@@ -1,0 +1,358 @@
+//! The connection to a cluster's login node: one ssh that stays as long as it is needed, and a session of it for each
+//! script. It is the system's ssh, so hosts, keys and jumps are the user's own. Nothing of a script is on a command line
+//! or passes through the user's shell over there: `/bin/sh` reads it.
+//!
+//! A script begins to run only after all of it has arrived, and only after the session was seen to work. So a failure
+//! before that has done nothing, and whatever breaks later leaves open whether it was done.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bgd_shared::task::Exit;
+use bgd_shared::text::{Env, OsText};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex, Semaphore};
+
+use super::far::Script;
+use super::pipe;
+use super::trouble::{self, Trouble};
+use crate::core::Spec;
+use crate::exec::host::{self, Host, Launch, Leased, PipeEnd};
+use crate::remotes::Shell;
+
+/// How long a script may take once it runs.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How many sessions there are at once. A server allows 10, by default, of which the connection itself takes one.
+const SESSIONS: usize = 4;
+
+/// The longest path of a control socket, in bytes: ssh appends 17 characters while it makes it, and 107 fit.
+const CONTROL_PATH_BYTES: usize = 107 - 17;
+
+/// The most bytes that the shell over there may print before a script begins.
+const BANNER_BYTES: usize = 64 * 1024;
+
+/// The most bytes of standard error.
+const ERROR_BYTES: u64 = 64 << 10;
+
+/// The line after which everything is a script's own. Shells over there may print something before it.
+const MARK: &str = "bgd: session";
+
+/// What every session runs. No shell takes it otherwise than this: it has no variable part.
+const SESSION: &str =
+    r#"exec /bin/sh -c 'printf "\nbgd: session\n"; printf "\nbgd: session\n" >&2; eval "$(cat)"'"#;
+
+/// What the connection itself runs. It ends when the daemon does.
+const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev/null'"#;
+
+/// Asks for signs of life, where the user has set no interval of their own.
+const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"];
+
+/// The exit code of ssh if it could not connect, or was cut off.
+const CUT: i32 = 255;
+
+/// What ssh says when time alone does not mend it: somebody has to do something.
+const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
+
+/// A login node.
+#[derive(Debug)]
+pub struct Login {
+    host: Host,
+    shell: Shell,
+    control: PathBuf,
+    master: Mutex<Option<Master>>,
+    sessions: Semaphore,
+}
+
+/// The ssh that holds the connection. Dropping it closes the connection.
+#[derive(Debug)]
+struct Master {
+    process: Leased,
+    _streams: UnixStream,
+}
+
+/// A script that has run to its end.
+#[derive(Debug)]
+pub struct Ran {
+    /// The exit code.
+    pub code: i32,
+    /// Its standard output.
+    pub output: Vec<u8>,
+    /// Its standard error.
+    pub errors: String,
+}
+
+/// An ssh that was started.
+struct Session {
+    process: Leased,
+    streams: UnixStream,
+    errors: OwnedFd,
+}
+
+impl Login {
+    /// Names a login node; no connection is made. `socket` is the daemon's, beside which that of the connection lies.
+    pub fn new(host: Host, shell: Shell, socket: &Path, executor: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (socket, executor, &shell.host).hash(&mut hasher);
+        let control = socket.with_file_name(format!("login-{:016x}", hasher.finish()));
+        Self { host, shell, control, master: Mutex::default(), sessions: Semaphore::new(SESSIONS) }
+    }
+
+    /// Its name.
+    pub fn host(&self) -> &str {
+        &self.shell.host
+    }
+
+    /// Closes the connection. The next script opens another one.
+    pub async fn disconnect(&self) {
+        *self.master.lock().await = None;
+    }
+
+    /// Runs a script to its end. At most `limit` bytes of its standard output are taken.
+    ///
+    /// # Errors
+    /// The node can't be reached, it took too long, or it printed too much.
+    pub async fn run(&self, script: &Script, limit: u64) -> Result<Ran, Trouble> {
+        // It is never closed.
+        let _permit = self.sessions.acquire().await;
+        self.connect().await?;
+        let control = self.control.to_string_lossy();
+        let path = format!("ControlPath={control}");
+        // Without the connection it must not make one of its own.
+        let options = ["-o", &path, "-o", "ControlMaster=no", "-o", "ProxyCommand=false"];
+        let mut session = self.start(&options, SESSION).await?;
+        let output = match self.begun(&mut session).await {
+            Ok(rest) => rest,
+            Err(trouble) => {
+                self.forget_dead(&trouble).await;
+                return Err(trouble);
+            }
+        };
+        let ran = tokio::time::timeout(DEADLINE, self.finish(session, script, output, limit)).await;
+        let late = || format!("{} did not answer within {} s", self.host(), DEADLINE.as_secs());
+        ran.unwrap_or_else(|_| Err(Trouble::Unanswered(late())))
+    }
+
+    /// Gives up a connection that brought no session.
+    async fn forget_dead(&self, trouble: &Trouble) {
+        let mut master = self.master.lock().await;
+        tracing::debug!(?trouble, host = self.host(), "no session");
+        *master = None;
+    }
+
+    /// Opens the connection, unless it is open.
+    async fn connect(&self) -> Result<(), Trouble> {
+        let mut master = self.master.lock().await;
+        if master.as_ref().is_some_and(|master| !master.process.0.has_exited()) {
+            return Ok(());
+        }
+        *master = None;
+        let bytes = self.control.as_os_str().as_encoded_bytes();
+        // ssh expands `%`.
+        if bytes.len() > CONTROL_PATH_BYTES || bytes.contains(&b'%') {
+            let path = self.control.display();
+            return Err(Trouble::NoAccess(format!(
+                "{path} can't be the socket of a shared connection: start bgd with a shorter BGD_SOCKET"
+            )));
+        }
+        // A killed daemon has left it.
+        let _ = fs::remove_file(&self.control);
+        let path = format!("ControlPath={}", self.control.display());
+        let mut options = vec!["-o", "ControlMaster=yes", "-o", &*path];
+        if self.needs_keep_alive().await {
+            options.extend(KEEP_ALIVE);
+        }
+        let mut session = self.start(&options, STAY).await?;
+        self.begun(&mut session).await?;
+        let Session { process, streams, errors: _ } = session;
+        *master = Some(Master { process, _streams: streams });
+        Ok(())
+    }
+
+    /// Whether the user's configuration leaves a dead connection to the operating system, which takes hours.
+    async fn needs_keep_alive(&self) -> bool {
+        let Ok(Session { process: _process, mut streams, .. }) = self.start(&["-G"], "").await else {
+            return false;
+        };
+        let mut text = Vec::new();
+        let mut beginning = (&mut streams).take(BANNER_BYTES as u64);
+        let read = beginning.read_to_end(&mut text);
+        let _ = tokio::time::timeout(self.shell.connect_timeout, read).await;
+        String::from_utf8_lossy(&text).lines().any(|line| line == "serveraliveinterval 0")
+    }
+
+    async fn start(&self, options: &[&str], line: &str) -> Result<Session, Trouble> {
+        let cant = |error: io::Error| Trouble::Unreachable(format!("cannot run ssh: {error}"));
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(cant)?;
+        ours.set_nonblocking(true).map_err(cant)?;
+        let output = theirs.try_clone().map_err(cant)?;
+        let (stderr, errors) = host::pipe(PipeEnd::Writing).map_err(cant)?;
+        let words = [&[&*self.shell.ssh, "-T", "-o", "BatchMode=yes"], options, &["--", &self.shell.host]];
+        let words = words.concat().into_iter().chain((!line.is_empty()).then_some(line));
+        let launch = Launch {
+            argv: words.map(OsText::from).collect(),
+            cwd: "/".into(),
+            env: environment(),
+            task: None,
+            like: Arc::new(Spec::of_daemon()),
+            streams: [theirs.into(), output.into(), stderr],
+        };
+        let started = self.host.start(launch).await;
+        let process =
+            started.map_err(|why| Trouble::NoAccess(format!("cannot run {}: {why}", self.shell.ssh)))?;
+        let streams = UnixStream::from_std(ours).map_err(cant)?;
+        Ok(Session { process: Leased(process), streams, errors })
+    }
+
+    /// Waits until a session works. Returns what it printed after that.
+    async fn begun(&self, session: &mut Session) -> Result<Vec<u8>, Trouble> {
+        let within = self.shell.connect_timeout;
+        match tokio::time::timeout(within, marked(&mut session.streams)).await {
+            Ok(Ok(Some(rest))) => Ok(rest),
+            Ok(Ok(None) | Err(_)) => Err(self.not_begun(session).await),
+            Err(_) => {
+                let host = self.host();
+                Err(Trouble::Unreachable(format!("{host} did not answer within {} s", within.as_secs())))
+            }
+        }
+    }
+
+    /// Returns why a session has ended before it worked.
+    async fn not_begun(&self, session: &mut Session) -> Trouble {
+        let Session { process, errors, .. } = session;
+        // A process that does not exit has another problem than a closed connection.
+        let exit = tokio::time::timeout(DEADLINE, process.0.exited()).await;
+        let said = match errors.try_clone() {
+            Ok(errors) if exit.is_ok() => pipe::read(errors, ERROR_BYTES).await.unwrap_or_default(),
+            Ok(_) | Err(_) => Vec::new(),
+        };
+        let said = trouble::message(&String::from_utf8_lossy(&said));
+        let host = self.host();
+        match exit {
+            Ok(Exit::Code(CUT)) if FINAL.iter().any(|words| said.contains(words)) => {
+                Trouble::NoAccess(format!("ssh can't log in to {host}: {said}; `ssh {host} true` must work"))
+            }
+            Ok(Exit::Code(code)) if code != CUT => {
+                let what = if said.is_empty() { "the shell there runs no command" } else { &*said };
+                Trouble::NoAccess(format!("{what}; `ssh {host} true` must work"))
+            }
+            Ok(Exit::Code(_)) if !said.is_empty() => {
+                Trouble::Unreachable(format!("ssh can't reach {host}: {said}"))
+            }
+            Ok(_) | Err(_) => Trouble::Unreachable(format!("the connection to {host} was closed")),
+        }
+    }
+
+    /// Sends a script, and waits for its end.
+    async fn finish(
+        &self,
+        session: Session,
+        script: &Script,
+        mut output: Vec<u8>,
+        limit: u64,
+    ) -> Result<Ran, Trouble> {
+        let Session { process, streams, errors } = session;
+        let (mut reader, mut writer) = streams.into_split();
+        let sending = async {
+            let sent = writer.write_all(script.bytes()).await;
+            // Its end lets the script begin.
+            sent.and(writer.shutdown().await)
+        };
+        let mut limited = (&mut reader).take(limit.saturating_add(1));
+        let receive = limited.read_to_end(&mut output);
+        let (sent, received, errors) = tokio::join!(sending, receive, pipe::read(errors, ERROR_BYTES));
+        let broken = |what: String| Trouble::Unanswered(format!("the connection to {}: {what}", self.host()));
+        if output.len() as u64 > limit {
+            return Err(Trouble::Refused(format!("{} prints more than {limit} bytes", self.host())));
+        }
+        received
+            .and(errors.as_ref().map(|_| 0).map_err(|error| io::Error::other(error.to_string())))
+            .map_err(|error| broken(error.to_string()))?;
+        let errors = String::from_utf8_lossy(&errors.unwrap_or_default()).into_owned();
+        let errors = match errors.split_once(&format!("{MARK}\n")) {
+            Some((_, own)) => own.to_owned(),
+            None => errors,
+        };
+        match process.0.exited().await {
+            Exit::Code(code) if code != CUT => {
+                // It has not run if it did not arrive, and the shell says so.
+                sent.map_err(|error| broken(error.to_string()))?;
+                Ok(Ran { code, output, errors })
+            }
+            Exit::Code(_) | Exit::Signal(_) | Exit::Unknown(_) => {
+                let said = trouble::message(&errors);
+                Err(broken(if said.is_empty() { "it was cut".to_owned() } else { said }))
+            }
+        }
+    }
+}
+
+/// Reads up to the mark. Returns what was read after it; `None` if the stream ends before.
+async fn marked(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
+    let mark = format!("\n{MARK}\n");
+    let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+    while bytes.len() < BANNER_BYTES {
+        let count = stream.read(&mut part).await?;
+        if count == 0 {
+            break;
+        }
+        bytes.extend_from_slice(&part[..count]);
+        if let Some(at) = bytes.windows(mark.len()).position(|window| window == mark.as_bytes()) {
+            return Ok(Some(bytes.split_off(at + mark.len())));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the daemon's own environment, for ssh: its agent, its home.
+fn environment() -> Env {
+    let own = Env::of_this_process();
+    let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));
+    others.cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r146_what_a_session_runs_begins_with_the_mark_and_only_with_a_whole_script() {
+        assert!(SESSION.matches(MARK).count() == 2 && STAY.contains(MARK));
+        let line = SESSION.strip_prefix("exec ").unwrap();
+        let run = |script: &[u8]| {
+            use std::io::Write as _;
+            let mut child = std::process::Command::new("/bin/sh")
+                .args(["-c", line])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            child.stdin.take().unwrap().write_all(script).unwrap();
+            let output = child.wait_with_output().unwrap();
+            (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+        };
+        let mut script = Script::new();
+        script.line(&[b"echo one; exit 3"]);
+        assert_eq!(run(script.bytes()), (3, format!("\n{MARK}\none\n")));
+        let bytes = script.bytes();
+        let (code, output) = run(&bytes[..bytes.len() - 2]);
+        assert!(code != 0 && code != 3 && output == format!("\n{MARK}\n"), "{code} {output}");
+    }
+
+    #[tokio::test]
+    async fn r146_what_a_shell_prints_before_the_mark_is_skipped() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"Welcome!\nbgd: session?\n\nbgd: session\nrest").await.unwrap();
+        assert_eq!(marked(&mut ours).await.unwrap().as_deref(), Some(&b"rest"[..]));
+        theirs.write_all(b"nothing of that kind").await.unwrap();
+        drop(theirs);
+        assert_eq!(marked(&mut ours).await.unwrap(), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! Work with the files of jobs that is done over a login node: many jobs at once, in few sessions. It touches no state.
+
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::Stream;
+
+use super::far::{self, JobFile, Looked, PRINTED_BYTES, Script, Wanted};
+use super::login::Login;
+use super::run::Job;
+use super::tools::{self, NotSubmitted, Tools};
+use super::trouble::{self, Trouble};
+use crate::core::{Conclusion, Fact, PlaceFact};
+use crate::exec::context::Context;
+
+/// What a look is for: files that are removed, folders of submissions that may be empty then, and output files whose
+/// sizes are asked for.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Files, by their paths in the work folder.
+    pub removed: Vec<String>,
+    /// Keys of submissions.
+    pub keys: Vec<String>,
+    /// Names of output files.
+    pub outputs: Vec<String>,
+}
+
+/// A part of a run's output that is to be copied.
+#[derive(Debug)]
+pub struct Piece {
+    /// The task.
+    pub task: TaskId,
+    /// Its run.
+    pub run: u32,
+    /// The stream.
+    pub stream: Stream,
+    /// What is read there.
+    pub wanted: Wanted,
+    /// Where it is written here, in bytes.
+    pub here: u64,
+}
+
+/// What came of a piece: how many bytes there were, and what was lost of them.
+#[derive(Debug)]
+pub struct Copied {
+    /// Bytes.
+    pub count: u64,
+    /// That they could not be written here.
+    pub lost: Option<Fact>,
+}
+
+/// Runs a script that prints little.
+async fn run(login: &Login, script: &Script) -> Result<(), Trouble> {
+    let ran = login.run(script, PRINTED_BYTES).await?;
+    if ran.code == 0 { Ok(()) } else { Err(Trouble::Refused(trouble::message(&ran.errors))) }
+}
+
+/// Writes what the jobs of a submission need.
+///
+/// # Errors
+/// It can't be written there, or noted here that it is.
+pub async fn write(
+    tools: &Tools,
+    login: &Login,
+    key: &Arc<str>,
+    jobs: Vec<(TaskId, Arc<Job>)>,
+) -> Result<(), NotSubmitted> {
+    let (owned, batch) = (tools.clone(), Arc::clone(key));
+    let prepared = tools.context.workers.run(move || prepare(&owned, &batch, &jobs));
+    let files = match prepared.await {
+        Some(Ok(files)) => files,
+        Some(Err(error)) => return Err(NotSubmitted::Unwritten(format!("cannot write its files: {error}"))),
+        None => return Err(NotSubmitted::Unwritten("the daemon is ending".to_owned())),
+    };
+    for script in far::write(&tools.folder, key, &files) {
+        run(login, &script).await.map_err(|trouble| match trouble {
+            Trouble::Refused(why) => NotSubmitted::Unwritten(format!(
+                "cannot write its files to {} on {}: {why}",
+                tools.folder.path().display(),
+                login.host()
+            )),
+            // Files can be written again: no job needs them yet.
+            Trouble::Unanswered(why) => NotSubmitted::Trouble(Trouble::Unreachable(why)),
+            other @ (Trouble::Unreachable(_) | Trouble::NoAccess(_) | Trouble::Full(_) | Trouble::Gone) => {
+                NotSubmitted::Trouble(other)
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Notes that there will be jobs, creates the output files here, and composes the files that are needed there.
+fn prepare(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> std::io::Result<Vec<JobFile>> {
+    let Tools { folder, origin, context, .. } = tools;
+    origin.remember(folder.path())?;
+    (0..)
+        .zip(jobs)
+        .map(|(index, (task, job))| {
+            let split = job.spec.split;
+            for stream in far::streams(split) {
+                context.folder.append(*task, stream)?;
+            }
+            job.set_base(context.folder.sizes(*task, split));
+            let path = |stream| folder.path().join("output").join(far::output(key, index, stream));
+            let errors = split.then(|| path(Stream::Stderr));
+            let text = tools::file_of(job, context, &path(Stream::Stdout), errors.as_deref(), true);
+            Ok(JobFile { index, text, split })
+        })
+        .collect()
+}
+
+/// Looks for notes and for the sizes of outputs, after it has removed what is not needed any more.
+pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result<Looked, Trouble>) {
+    let began = Instant::now();
+    let script = far::look(&tools.folder, &look.removed, &look.keys, &look.outputs);
+    let looked = match login.run(&script, PRINTED_BYTES).await {
+        Ok(ran) if ran.code == 0 => far::looked(&ran.output)
+            .ok_or_else(|| Trouble::Unreachable(format!("the answer of {} is not complete", login.host()))),
+        Ok(ran) => {
+            let (folder, why) = (tools.folder.path().display(), trouble::message(&ran.errors));
+            tracing::warn!(host = login.host(), %folder, why, "notes of jobs not read");
+            Ok(Looked::default())
+        }
+        Err(trouble) => Err(trouble),
+    };
+    (began, looked)
+}
+
+/// Copies parts of outputs.
+///
+/// # Errors
+/// The login node can't be reached.
+pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<Copied>, Trouble> {
+    let wanted: Vec<Wanted> = pieces.iter().map(|piece| piece.wanted.clone()).collect();
+    let script = far::read(&tools.folder, &wanted);
+    let parts = match login.run(&script, PRINTED_BYTES).await {
+        // The folder is gone, and there is nothing to copy.
+        Ok(ran) if ran.code != 0 => Some(vec![Vec::new(); pieces.len()]),
+        Ok(ran) => far::parts(ran.output).filter(|parts| parts.len() == pieces.len()),
+        Err(trouble) => return Err(trouble),
+    };
+    let Some(parts) = parts else {
+        let why = format!("the answer of {} is not complete", login.host());
+        return Err(Trouble::Unreachable(why));
+    };
+    let mut copied = Vec::with_capacity(parts.len());
+    for (piece, part) in pieces.iter().zip(parts) {
+        let count = part.len() as u64;
+        copied.push(Copied { count, lost: put(&tools.context, piece, part).await });
+    }
+    Ok(copied)
+}
+
+/// Writes a part at its place. Returns what was lost of it, if it can't be written.
+async fn put(context: &Context, piece: &Piece, part: Vec<u8>) -> Option<Fact> {
+    let (folder, at) = (context.folder.clone(), piece.here);
+    let (task, stream) = (piece.task, piece.stream);
+    let written = context.workers.run(move || {
+        let file = folder.files(task, stream == Stream::Stderr);
+        let file = fs::OpenOptions::new().write(true).open(file.path(stream));
+        let bytes = part.len() as u64;
+        let written = file.and_then(|file| file.write_all_at(&part, at));
+        written.err().map(|error| Fact::Lost { bytes, why: error.to_string().into() })
+    });
+    written.await.flatten()
+}
+
+/// Reports the end of a run whose output is here. `missing` bytes of it could not be copied.
+pub async fn settle(
+    tools: &Tools,
+    (task, run): (TaskId, u32),
+    (split, is_tracked): (bool, bool),
+    missing: u64,
+    conclusion: Conclusion,
+) -> Vec<Fact> {
+    let outputs = &tools.context.outputs;
+    let lost = (missing > 0).then(|| Fact::Lost {
+        bytes: missing,
+        why: "the login node can't be reached, so its last output is missing".into(),
+    });
+    if !is_tracked {
+        outputs.track(task, run, split);
+    }
+    let output = outputs.settle(task, false).await;
+    let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
+    lost.into_iter().chain(output).chain([end]).collect()
+}
+
+/// Tries whether files can be written.
+///
+/// # Errors
+/// They can't.
+pub async fn check(tools: &Tools, login: &Login) -> Result<(), Trouble> {
+    run(login, &far::check(&tools.folder)).await
+}
+
+/// Removes the files of a submission. A job that needs them after that ends before it begins.
+///
+/// # Errors
+/// The login node can't be reached, or they can't be removed.
+pub async fn remove_jobs(tools: &Tools, login: &Login, key: &str) -> Result<(), Trouble> {
+    run(login, &far::remove(&tools.folder.jobs(key))).await
+}
+
+/// Removes everything of a daemon instance.
+///
+/// # Errors
+/// The login node can't be reached, or it can't be removed.
+pub async fn remove(login: &Login, folder: &std::path::Path) -> Result<(), Trouble> {
+    run(login, &far::remove(folder)).await
+}

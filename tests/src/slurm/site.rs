@@ -1,0 +1,142 @@
+//! A daemon with a cluster for its executor `hpc`, on the same machine or behind a login node, and what tests ask it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::{Status, Task};
+
+use super::{Builder, Cluster};
+use crate::far::{Far, HOST};
+use crate::{Outcome, Process, TestDaemon, wait};
+
+/// A daemon that knows a cluster as the executor `hpc`. The daemon ends first.
+pub struct Site {
+    /// The daemon.
+    pub daemon: TestDaemon,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The login node, if the daemon's machine has no commands of Slurm.
+    pub login: Option<Far>,
+}
+
+impl Site {
+    /// Starts a cluster, and a daemon on the same machine.
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::of(Builder::default(), "")
+    }
+
+    /// The same with this cluster, and these lines in the executor's table.
+    #[track_caller]
+    pub fn of(builder: Builder, keys: &str) -> Self {
+        let cluster = builder.start();
+        let config = format!(
+            "{}\n{keys}\n[executors.hpc.env]\nPATH = \"{}:/usr/bin:/bin\"\n",
+            table(&cluster),
+            cluster.programs().path().display(),
+        );
+        Self { daemon: TestDaemon::builder().config(config).start(), cluster, login: None }
+    }
+
+    /// Starts a cluster, and a daemon that has only its login node.
+    #[track_caller]
+    pub fn far(builder: Builder) -> Self {
+        let cluster = builder.start();
+        let login = Far::of(TestDaemon::home_only());
+        let path = format!("{}:/usr/bin:/bin", cluster.programs().path().display());
+        login.set_session(&[("PATH", &path)]);
+        let ssh = login.path("ssh");
+        let config = format!("{}\nhost = \"{HOST}\"\nssh = \"{}\"\n", table(&cluster), ssh.display());
+        Self { daemon: TestDaemon::builder().config(config).start(), cluster, login: Some(login) }
+    }
+
+    /// Its login node.
+    #[track_caller]
+    pub fn login(&self) -> &Far {
+        self.login.as_ref().expect("a cluster behind a login node")
+    }
+
+    /// Cuts the connection to the login node, which can't be reached until [`Self::mend`].
+    #[track_caller]
+    pub fn cut(&self) {
+        let refuse = "echo 'ssh: connect to host far port 22: No route to host' >&2; exit 255";
+        self.login().wrap(refuse);
+        let all: Vec<Process> = self.connections();
+        assert!(!all.is_empty(), "no connection");
+        all.iter().for_each(Process::kill);
+    }
+
+    /// Lets the login node be reached again.
+    #[track_caller]
+    pub fn mend(&self) {
+        self.login().wrap("");
+    }
+
+    /// The processes of ssh that hold the connection to the login node.
+    pub fn connections(&self) -> Vec<Process> {
+        let mut all = self.daemon.processes();
+        all.retain(|process| {
+            let line = process.cmdline();
+            line.starts_with("ssh ") && line.contains("ControlMaster=yes")
+        });
+        all
+    }
+
+    /// Runs a `bgctl` to its end.
+    #[track_caller]
+    pub fn run(&self, args: &[&str]) -> Outcome {
+        self.daemon.run(args)
+    }
+
+    /// Submits a shell command line for the cluster, with these options.
+    #[track_caller]
+    pub fn submit(&self, options: &[&str], line: &str) -> TaskId {
+        self.run(&[&["submit", "--on", "hpc"], options, &["--shell", line]].concat()).word()
+    }
+
+    /// Waits for the end of a task.
+    #[track_caller]
+    pub fn ended(&self, id: TaskId) -> Task {
+        self.daemon.block(&[id]).remove(0)
+    }
+
+    /// Waits until this holds for a task.
+    #[track_caller]
+    pub fn until(&self, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
+        wait::poll_until(what, || Some(self.daemon.task(id)).filter(&is_so))
+    }
+
+    /// Waits until the task runs, and returns the id of its job.
+    #[track_caller]
+    pub fn running(&self, id: TaskId) -> String {
+        self.until(id, "it runs", |task| task.status == Status::Running);
+        self.job(id)
+    }
+
+    /// Waits until the cluster has accepted the task, and returns the id of its job.
+    #[track_caller]
+    pub fn job(&self, id: TaskId) -> String {
+        wait::poll_until("an id there", || self.daemon.task(id).elsewhere.and_then(|there| there.id))
+    }
+
+    /// The output of a task, as text.
+    pub fn output(&self, id: TaskId) -> String {
+        String::from_utf8(self.daemon.output(id)).unwrap()
+    }
+
+    /// The folders in the work folder: one for each daemon instance.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.cluster.work()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+/// The table of the executor, without its variables.
+fn table(cluster: &Cluster) -> String {
+    format!("[executors.hpc]\ntype = \"slurm\"\nwork_folder = \"{}\"", cluster.work().display())
+}
+
+/// Why the task is not known, if it is not.
+pub fn unknown(task: &Task) -> Option<&str> {
+    task.elsewhere.as_ref()?.unknown_because.as_deref()
+}

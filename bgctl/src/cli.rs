@@ -19,6 +19,7 @@ mod queue;
 mod run;
 mod select;
 mod submit;
+mod top;
 mod words;
 
 use std::ffi::OsString;
@@ -45,6 +46,7 @@ pub use self::queue::{
 pub use self::run::{AttachArgs, RunArgs};
 pub use self::select::SelectArgs;
 pub use self::submit::SubmitArgs;
+pub use self::top::TopArgs;
 
 /// Reads a condition on another task, as in `3f2a:fail`.
 ///
@@ -113,6 +115,8 @@ verbs! {
     Resume(ResumeArgs) = "resume", "Send a follow-up prompt to the agent of a completed task";
     /// Shows tasks.
     List(ListArgs) = "list" | "ls" | "ps" | "jobs", "List tasks, newest first";
+    /// Shows tasks live.
+    Top(TopArgs) = "top", "Show the tasks live, with their output; keys answer, cancel, attach and more";
     /// Shows one task.
     Status(StatusArgs) = "status" | "show", "Show the details of a task";
     /// Prints a task's output.
@@ -198,6 +202,25 @@ pub struct Globals {
     /// Colour lists: auto (on a terminal), always (for `watch --color` and `less -R`) or never
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_default_value = true)]
     pub color: Colours,
+}
+
+impl Globals {
+    /// The same as words of a command line, for another `bgctl`. `$BGD_HOST` and `$BGD_SOCKET` go with the
+    /// environment.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if let Some(socket) = &self.socket {
+            words.extend(["--socket".into(), socket.clone().into()]);
+        }
+        if let Some(host) = &self.host {
+            words.extend(["--host".into(), host.into()]);
+        }
+        words.extend(["--connect-timeout".into(), format!("{}ms", self.connect_timeout).into()]);
+        if self.no_start {
+            words.push("--no-start".into());
+        }
+        words
+    }
 }
 
 const ROOT_EXAMPLES: &str = "\

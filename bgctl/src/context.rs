@@ -85,6 +85,20 @@ impl Context {
         self.hosts.iter().map(|host| Link::new(Options { asks: false, ..options(host) })).collect()
     }
 
+    /// A link of its own to the same daemon, which reports nothing and asks nothing: for what has the screen.
+    pub fn quiet_link(&self) -> Link {
+        let target = match self.link.host() {
+            Some(host) => Target::There(host.clone()),
+            None => Target::Here(self.globals.socket.clone()),
+        };
+        Link::new(Options { asks: false, reports: false, starts: false, ..options(target, &self.globals) })
+    }
+
+    /// The global options.
+    pub fn globals(&self) -> &Globals {
+        &self.globals
+    }
+
     /// The most time until a host answers.
     pub fn connect_timeout(&self) -> Duration {
         Duration::from_millis(self.globals.connect_timeout)

@@ -8,7 +8,7 @@
 //! or a [`Failure`], which [`main`] reports.
 
 #![cfg_attr(
-    not(all(feature = "console", feature = "mcp")),
+    not(all(feature = "console", feature = "mcp", feature = "top")),
     allow(dead_code, unused_imports, reason = "some of it serves only what is left out then")
 )]
 
@@ -36,6 +36,8 @@ mod link;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod name;
+mod options;
+mod percent;
 mod pick;
 mod precheck;
 mod progress;
@@ -48,6 +50,8 @@ mod shells;
 mod state;
 mod tail;
 mod terminal;
+#[cfg(feature = "top")]
+mod top;
 mod watch;
 mod when;
 

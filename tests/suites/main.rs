@@ -100,4 +100,5 @@ mod tasks;
 mod terminal_daemon;
 mod terminal_jobs;
 mod tidy;
+mod top;
 mod usage;

@@ -1,6 +1,6 @@
 //! `answer`: shows an agent's question, or answers it.
 
-use bgd_shared::agent::{AnswerParams, InputOption, NeedsInput, OptionKind};
+use bgd_shared::agent::{AnswerParams, NeedsInput};
 use bgd_shared::request::{AgentAnswer, IdParams, TaskGet};
 use bgd_shared::task::{Kind, Task};
 use bgd_shared::time::Timestamp;
@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Listener;
+use crate::options::pick;
 use crate::pick::one;
 use crate::render::clean;
 use crate::render::question::{options, question};
@@ -80,80 +81,12 @@ fn asked(task: &Task, request: Option<u64>) -> Result<&NeedsInput, Failure> {
     }
 }
 
-/// Finds the option for a word: by id, by name, or by what it does (`allow`, `deny`).
-fn pick<'a>(options: &'a [InputOption], word: &str) -> Result<&'a InputOption, String> {
-    if let Some(option) = options.iter().find(|option| option.id == word) {
-        return Ok(option);
-    }
-    let wanted = word.to_lowercase();
-    let mut named = options.iter().filter(|option| option.name.to_lowercase() == wanted);
-    match (named.next(), named.next()) {
-        (Some(option), None) => return Ok(option),
-        (Some(_), Some(_)) => return Err(format!("several options are called `{word}`")),
-        (None, _) => {}
-    }
-    let kinds = match word {
-        "allow" => [OptionKind::AllowOnce, OptionKind::AllowAlways],
-        "deny" => [OptionKind::RejectOnce, OptionKind::RejectAlways],
-        _ => return Err(format!("`{word}` is not one of the options")),
-    };
-    kinds
-        .iter()
-        .find_map(|kind| options.iter().find(|option| option.kind == *kind))
-        .ok_or_else(|| format!("no option can {word} it"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use bgd_shared::task::Status;
 
     use crate::render::samples;
-
-    fn option(id: &str, name: &str, kind: OptionKind) -> InputOption {
-        InputOption { id: id.into(), name: name.into(), kind }
-    }
-
-    #[test]
-    fn a_word_means_an_id_before_a_name_before_what_it_does() {
-        let options = [
-            option("always", "Always allow", OptionKind::AllowAlways),
-            option("deny", "Allow", OptionKind::AllowOnce),
-            option("never", "Never", OptionKind::RejectAlways),
-            option("no", "Not now", OptionKind::RejectOnce),
-        ];
-        let picked = |word| pick(&options, word).map(|option| option.id.as_str());
-        assert_eq!(picked("always"), Ok("always"));
-        assert_eq!(picked("ALWAYS ALLOW"), Ok("always"));
-        assert_eq!(picked("deny"), Ok("deny"));
-        assert_eq!(picked("not now"), Ok("no"));
-        assert!(picked("Always").unwrap_err().contains("`Always` is not one"));
-    }
-
-    #[test]
-    fn allow_and_deny_mean_once_where_that_can_be_had() {
-        let all = [
-            option("1", "a", OptionKind::RejectAlways),
-            option("2", "b", OptionKind::AllowAlways),
-            option("3", "c", OptionKind::RejectOnce),
-            option("4", "d", OptionKind::AllowOnce),
-        ];
-        let picked = |options: &[InputOption], word| pick(options, word).map(|option| option.id.clone());
-        assert_eq!(picked(&all, "allow"), Ok("4".into()));
-        assert_eq!(picked(&all, "deny"), Ok("3".into()));
-        assert_eq!(picked(&all[..2], "allow"), Ok("2".into()));
-        assert_eq!(picked(&all[..2], "deny"), Ok("1".into()));
-        assert!(picked(&all[..1], "allow").unwrap_err().contains("can allow it"));
-        assert!(picked(&[], "deny").is_err());
-    }
-
-    #[test]
-    fn a_name_that_two_have_is_not_guessed() {
-        let options =
-            [option("1", "Yes", OptionKind::AllowOnce), option("2", "yes", OptionKind::AllowAlways)];
-        assert!(pick(&options, "YES").unwrap_err().contains("several"));
-        assert_eq!(pick(&options, "2").map(|option| option.id.as_str()), Ok("2"));
-    }
 
     #[test]
     fn what_is_not_asked_is_not_answered() {

@@ -33,6 +33,8 @@ mod signal;
 mod status;
 mod stop;
 mod submit;
+#[cfg(feature = "top")]
+mod top;
 mod write;
 
 use crate::cli::Verb;
@@ -50,6 +52,10 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Run(args) => run::run(*args, context),
         Verb::Resume(args) => resume::run(args, context),
         Verb::List(args) => list::run(args, context),
+        #[cfg(feature = "top")]
+        Verb::Top(args) => top::run(args, context),
+        #[cfg(not(feature = "top"))]
+        Verb::Top(_) => Err(left_out("top")),
         Verb::Status(args) => status::run(args, context),
         Verb::Output(args) => output::run(args, context),
         Verb::Attach(args) => attach::run(args, context),
@@ -89,7 +95,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
 }
 
 /// The failure of a verb whose feature was disabled at build time.
-#[cfg(not(all(feature = "console", feature = "mcp")))]
+#[cfg(not(all(feature = "console", feature = "mcp", feature = "top")))]
 fn left_out(feature: &str) -> Failure {
     Failure::usage(format!("this bgctl was built without the feature `{feature}`"))
         .hint("build it with cargo's default features")

@@ -19,13 +19,15 @@ mod turn;
 mod view;
 mod ways_out;
 
-pub use self::attachment::{Left, Role, Subject};
+pub use self::attachment::{Left, Output, Role, Subject};
 pub use self::host::Host;
-pub use self::keyboard::is_in_foreground;
+pub use self::keyboard::{Keyboard, Mode as RawMode, is_in_foreground};
 pub use self::pass::{SIGNALS as PASSED, outlast, pass_signals};
 pub use self::screen::{Screen, is_changed};
 pub use self::show::{SIGNALS as SHOWN, ScreenView};
-pub use self::signals::{Caught, Signals, hold as hold_signals, release as release_signals, signal_group};
+pub use self::signals::{
+    Caught, Signals, hold as hold_signals, lend, release as release_signals, signal_group, stop_here,
+};
 pub use self::talk::{SIGNALS as TALKED, TextView};
-pub use self::turn::Wants;
+pub use self::turn::{Ready, Wants};
 pub use self::view::{View, run};

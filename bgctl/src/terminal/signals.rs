@@ -1,7 +1,10 @@
 //! Signals as readable events: those that bgctl handles are blocked and read from a signalfd, in the same poll loop
 //! as everything else.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
 
 use bgd_shared::proc::ProcessStat;
 use nix::errno::Errno;
@@ -126,6 +129,26 @@ pub fn stop_group() {
     stop_by(|| {
         let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
     });
+}
+
+/// Runs a program that has the terminal meanwhile, with these signals as they were before [`Signals::take`]. Those of
+/// keys are for that program; only Ctrl-Z stops this process with it. Returns its exit code as a shell reports it.
+///
+/// # Errors
+/// It can't be started.
+pub fn lend(taken: &[Signal], command: &mut Command) -> io::Result<u8> {
+    let mask = without_ignored(taken);
+    // A program inherits what is blocked when it is started.
+    mask.thread_unblock()?;
+    let child = command.spawn();
+    let mut kept = mask;
+    kept.remove(Signal::SIGTSTP);
+    let blocked = kept.thread_block();
+    let ended = child.and_then(|mut child| child.wait());
+    mask.thread_block().and(blocked)?;
+    let ended = ended?;
+    let code = ended.code().or_else(|| ended.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
 /// Sends the signal of a key to the rest of this process's group, as the terminal would.

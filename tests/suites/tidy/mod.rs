@@ -179,6 +179,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/client/", &["client"]),
     ("bgd/src/config/", &["config", "core", "os", "agents", "channels", "remotes"]),
     ("bgd/src/wire/", &["wire", "agents", "client", "config", "core", "exec", "notice", "os", "remotes"]),
+    ("bgctl/src/top/model/", &["top", "render"]),
+    (
+        "bgctl/src/top/",
+        &["top", "duration", "exit", "failure", "link", "options", "percent", "render", "terminal"],
+    ),
     (
         "bgctl/src/mcp/",
         &["mcp", "cli", "link", "duration", "exit", "failure", "job", "name", "render", "seek"],

@@ -1,0 +1,79 @@
+//! Which option of an agent's question a word means.
+
+use bgd_shared::agent::{InputOption, OptionKind};
+
+/// Finds the option for a word: by id, by name, or by what it does (`allow`, `deny`).
+///
+/// # Errors
+/// No option is meant, or several could be.
+pub fn pick<'a>(options: &'a [InputOption], word: &str) -> Result<&'a InputOption, String> {
+    if let Some(option) = options.iter().find(|option| option.id == word) {
+        return Ok(option);
+    }
+    let wanted = word.to_lowercase();
+    let mut named = options.iter().filter(|option| option.name.to_lowercase() == wanted);
+    match (named.next(), named.next()) {
+        (Some(option), None) => return Ok(option),
+        (Some(_), Some(_)) => return Err(format!("several options are called `{word}`")),
+        (None, _) => {}
+    }
+    let kinds = match word {
+        "allow" => [OptionKind::AllowOnce, OptionKind::AllowAlways],
+        "deny" => [OptionKind::RejectOnce, OptionKind::RejectAlways],
+        _ => return Err(format!("`{word}` is not one of the options")),
+    };
+    kinds
+        .iter()
+        .find_map(|kind| options.iter().find(|option| option.kind == *kind))
+        .ok_or_else(|| format!("no option can {word} it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn option(id: &str, name: &str, kind: OptionKind) -> InputOption {
+        InputOption { id: id.into(), name: name.into(), kind }
+    }
+
+    #[test]
+    fn a_word_means_an_id_before_a_name_before_what_it_does() {
+        let options = [
+            option("always", "Always allow", OptionKind::AllowAlways),
+            option("deny", "Allow", OptionKind::AllowOnce),
+            option("never", "Never", OptionKind::RejectAlways),
+            option("no", "Not now", OptionKind::RejectOnce),
+        ];
+        let picked = |word| pick(&options, word).map(|option| option.id.as_str());
+        assert_eq!(picked("always"), Ok("always"));
+        assert_eq!(picked("ALWAYS ALLOW"), Ok("always"));
+        assert_eq!(picked("deny"), Ok("deny"));
+        assert_eq!(picked("not now"), Ok("no"));
+        assert!(picked("Always").unwrap_err().contains("`Always` is not one"));
+    }
+
+    #[test]
+    fn allow_and_deny_mean_once_where_that_can_be_had() {
+        let all = [
+            option("1", "a", OptionKind::RejectAlways),
+            option("2", "b", OptionKind::AllowAlways),
+            option("3", "c", OptionKind::RejectOnce),
+            option("4", "d", OptionKind::AllowOnce),
+        ];
+        let picked = |options: &[InputOption], word| pick(options, word).map(|option| option.id.clone());
+        assert_eq!(picked(&all, "allow"), Ok("4".into()));
+        assert_eq!(picked(&all, "deny"), Ok("3".into()));
+        assert_eq!(picked(&all[..2], "allow"), Ok("2".into()));
+        assert_eq!(picked(&all[..2], "deny"), Ok("1".into()));
+        assert!(picked(&all[..1], "allow").unwrap_err().contains("can allow it"));
+        assert!(picked(&[], "deny").is_err());
+    }
+
+    #[test]
+    fn a_name_that_two_have_is_not_guessed() {
+        let options =
+            [option("1", "Yes", OptionKind::AllowOnce), option("2", "yes", OptionKind::AllowAlways)];
+        assert!(pick(&options, "YES").unwrap_err().contains("several"));
+        assert_eq!(pick(&options, "2").map(|option| option.id.as_str()), Ok("2"));
+    }
+}

@@ -1,0 +1,131 @@
+//! How far a task is, as its output says (R165). Read on this side, only for tasks that somebody looks at.
+
+/// Reads the progress in the last bytes of an output: what it told the terminal last (OSC 9;4), else `n%` or `a/b` in
+/// its last line.
+pub fn percent(bytes: &[u8], last_line: Option<&str>) -> Option<u8> {
+    match told(bytes) {
+        Some(told) => told,
+        None => last_line.and_then(in_line),
+    }
+}
+
+/// What the last OSC 9;4 says: `ESC ] 9 ; 4 ; state ; percent`, closed by BEL or `ESC \`. `Some(None)`: that there is
+/// no progress (any more). `None`: there is no such sequence.
+fn told(bytes: &[u8]) -> Option<Option<u8>> {
+    const START: &[u8] = b"\x1b]9;4;";
+    let mut end = bytes.len();
+    while let Some(at) = memchr::memmem::rfind(&bytes[..end], START) {
+        let rest = &bytes[at + START.len()..];
+        if let Some(length) = rest.iter().position(|byte| matches!(byte, 0x07 | 0x1b)) {
+            return Some(state(&rest[..length]));
+        }
+        // It is not complete yet: the one before counts.
+        end = at;
+    }
+    None
+}
+
+/// `state;percent`: 1 is progress, 2 an error, 4 a warning. 0 is none, and 3 one without a number.
+fn state(parameters: &[u8]) -> Option<u8> {
+    let text = std::str::from_utf8(parameters).ok()?;
+    let (state, percent) = text.split_once(';')?;
+    matches!(state, "1" | "2" | "4").then_some(())?;
+    percent.trim_end_matches(';').parse::<u8>().ok().map(|percent| percent.min(100))
+}
+
+/// The last `n%` of a line, else the last `a/b` of it. Neither is part of a longer word.
+fn in_line(line: &str) -> Option<u8> {
+    let words = || {
+        let is_around =
+            |c: char| c.is_whitespace() || matches!(c, '(' | ')' | '[' | ']' | '|' | ',' | ':' | '=');
+        line.rsplit(is_around).filter(|word| !word.is_empty())
+    };
+    words().find_map(of_hundred).or_else(|| words().find_map(of_all))
+}
+
+/// `42%`, `42.7%`.
+fn of_hundred(word: &str) -> Option<u8> {
+    let number = word.strip_suffix('%').or_else(|| word.trim_end_matches(['.', ';']).strip_suffix('%'))?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(whole) && is_number(part)).then_some(())?;
+    whole.parse::<u8>().ok().filter(|percent| *percent <= 100)
+}
+
+/// `3/8`: how many of how many.
+fn of_all(word: &str) -> Option<u8> {
+    let (done, all) = word.trim_end_matches(['.', ';']).split_once('/')?;
+    let number = |text: &str| {
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number { text.parse::<u64>().ok() } else { None }
+    };
+    let (done, all) = (number(done)?, number(all)?);
+    (done <= all).then_some(())?;
+    u8::try_from(done.saturating_mul(100).checked_div(all)?).ok()
+}
+
+/// The sequence that tells a terminal how far something is; `None` removes it.
+pub fn telling(percent: Option<u8>) -> String {
+    match percent {
+        Some(percent) => format!("\x1b]9;4;1;{percent}\x1b\\"),
+        None => "\x1b]9;4;0;0\x1b\\".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn r165_what_the_terminal_was_told_comes_first() {
+        assert_eq!(percent(b"\x1b]9;4;1;42\x07 7%", Some("7%")), Some(42));
+        assert_eq!(percent(b"\x1b]9;4;1;42\x1b\\\x1b]9;4;1;43\x1b\\", None), Some(43));
+        assert_eq!(percent(b"\x1b]9;4;1;42\x07\x1b]9;4;1;5", None), Some(42), "the last is not complete");
+        assert_eq!(percent(b"\x1b]9;4;2;80\x07", None), Some(80), "an error is at some place, too");
+        assert_eq!(percent(b"\x1b]9;4;1;250\x07", None), Some(100));
+        assert_eq!(percent(b"\x1b]9;4;0;0\x07 7%", Some("7%")), None, "it says that there is none");
+        assert_eq!(percent(b"\x1b]9;4;3\x07", Some("7%")), None);
+        assert_eq!(percent(b"\x1b]9;4;1\x07\x1b]9;4;x;y\x07", None), None);
+    }
+
+    #[test]
+    fn r165_else_the_last_line_says_it() {
+        let of = |line| percent(b"", Some(line));
+        for (line, wanted) in [
+            ("Epoch 3/8 [=====>    ] 42% loss 0.3", Some(42)),
+            ("10% 20%", Some(20)),
+            ("99.6% done", Some(99)),
+            ("(100%)", Some(100)),
+            ("[3/8] compiling x", Some(37)),
+            ("Building 12/12: y.", Some(100)),
+            ("0/5", Some(0)),
+            ("progress=7%.", Some(7)),
+            ("101%", None),
+            ("9/8", None),
+            ("0/0", None),
+            ("src/4/5/x", None),
+            ("2026/11/24", None),
+            ("a%", None),
+            ("x5%", None),
+            ("-5%", None),
+            (".5%", None),
+            ("", None),
+        ] {
+            assert_eq!(of(line), wanted, "{line:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn r165_any_output_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..200), line in ".{0,80}") {
+            prop_assert!(percent(&bytes, Some(&line)).is_none_or(|percent| percent <= 100));
+        }
+
+        #[test]
+        fn r165_what_is_told_is_read(number in 0u8..=100) {
+            prop_assert_eq!(percent(telling(Some(number)).as_bytes(), None), Some(number));
+            prop_assert_eq!(percent(telling(None).as_bytes(), Some("5%")), None);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The user's terminal as a canvas: takes it over, writes only the cells that have changed, never waits for it, and
+//! gives it back on every way out, even a panic.
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::panic;
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use ratatui::backend::{Backend as _, CrosstermBackend};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::failure::Failure;
+use crate::link::time_left;
+use crate::terminal::{Keyboard, Output as _, RawMode, Screen, stop_here};
+
+/// Enters the alternate screen, without a cursor, with the mouse and bracketed paste.
+const ENTER: &str = "\x1b[?1049h\x1b[m\x1b[2J\x1b[?25l\x1b[?1000h\x1b[?1006h\x1b[?2004h";
+
+/// The reverse.
+const LEAVE: &str = "\x1b[m\x1b[?2004l\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l";
+
+/// How long to wait for a terminal that takes no more, at the end.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// The terminal.
+pub struct Canvas {
+    screen: Screen,
+    keyboard: Keyboard,
+    shown: Buffer,
+    cursor: Option<(u16, u16)>,
+    is_entered: bool,
+}
+
+impl Canvas {
+    /// Takes the terminal over.
+    ///
+    /// # Errors
+    /// There is none, or another program has it.
+    pub fn open() -> Result<Self, Failure> {
+        let refuse = |what: &str| Failure::usage(format!("`bgctl top` needs a terminal: {what}"));
+        let keyboard = Keyboard::open(RawMode::Raw).ok_or_else(|| refuse("nobody can type"))?;
+        let screen = Screen::open().map_err(|error| Failure::io("can't open the terminal", &error))?;
+        let shown = Buffer::empty(Rect::ZERO);
+        let mut canvas = Self { screen, keyboard, shown, cursor: None, is_entered: false };
+        leave_before_panics();
+        canvas.enter()?;
+        Ok(canvas)
+    }
+
+    /// Takes the terminal, as at the start or after another program had it.
+    ///
+    /// # Errors
+    /// Another program has it.
+    pub fn enter(&mut self) -> Result<(), Failure> {
+        if !self.keyboard.take() {
+            if self.keyboard.is_anothers() {
+                return Err(Failure::usage("another bgctl has this terminal"));
+            }
+            // In the background of a shell: stopped until it is brought to the foreground, as other programs are.
+            stop_here();
+            if !self.keyboard.take() {
+                return Err(Failure::usage(
+                    "`bgctl top` needs a terminal, and is in the background of this one",
+                ));
+            }
+        }
+        self.is_entered = true;
+        self.show(ENTER.as_bytes(), Some(LEAVE.to_owned()))?;
+        self.shown = Buffer::empty(self.area());
+        self.cursor = None;
+        Ok(())
+    }
+
+    /// Gives the terminal back. Waits a moment for one that is slow.
+    pub fn leave(&mut self) {
+        if !std::mem::take(&mut self.is_entered) {
+            return;
+        }
+        let end = Instant::now() + FLUSH;
+        // If the terminal is gone, nobody sees the difference.
+        let mut outcome = self.screen.leave();
+        while outcome.is_ok() && self.screen.wants_write() && Instant::now() < end {
+            let mut sources = [PollFd::new(self.screen.as_fd(), PollFlags::POLLOUT)];
+            let _ = poll(&mut sources, time_left(end));
+            outcome = self.screen.write();
+        }
+        self.screen.forget();
+        self.keyboard.give_back();
+    }
+
+    /// The area to draw on, by the terminal's current size.
+    pub fn area(&self) -> Rect {
+        let size = self.screen.size();
+        Rect::new(0, 0, size.cols, size.rows)
+    }
+
+    /// Draws everything again at the next frame: the terminal may show something else.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn forget(&mut self) -> Result<(), Failure> {
+        self.shown = Buffer::empty(self.area());
+        self.cursor = None;
+        self.show(b"\x1b[m\x1b[2J\x1b[?25l", None)
+    }
+
+    /// Whether a frame can be drawn now: the terminal has taken the one before.
+    pub fn is_free(&self) -> bool {
+        !self.screen.wants_write()
+    }
+
+    /// Shows a frame: what differs from the one before. Writes nothing if nothing does.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn draw(&mut self, frame: Buffer, cursor: Option<(u16, u16)>) -> Result<(), Failure> {
+        let mut bytes = Vec::new();
+        if frame.area != self.shown.area {
+            bytes.extend_from_slice(b"\x1b[m\x1b[2J");
+            self.shown = Buffer::empty(frame.area);
+        }
+        let changed = self.shown.diff(&frame);
+        if !changed.is_empty() {
+            bytes.extend_from_slice(b"\x1b[?25l");
+            let drawn = CrosstermBackend::new(&mut bytes).draw(changed.into_iter());
+            drawn.map_err(|error| Failure::io("can't draw", &error))?;
+        }
+        if let Some((x, y)) = cursor.filter(|_| cursor != self.cursor || !bytes.is_empty()) {
+            bytes.extend_from_slice(format!("\x1b[{};{}H\x1b[?25h", y + 1, x + 1).as_bytes());
+        } else if cursor.is_none() && self.cursor.is_some() {
+            bytes.extend_from_slice(b"\x1b[?25l");
+        }
+        (self.shown, self.cursor) = (frame, cursor);
+        if bytes.is_empty() { Ok(()) } else { self.show(&bytes, None) }
+    }
+
+    /// Waits for a key after another program, so that its output can be read.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn pause(&mut self) -> Result<(), Failure> {
+        self.keyboard.take();
+        self.show(b"\r\n[press a key to return to bgctl top]", None)?;
+        let mut sources = [PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN)];
+        // A signal ends the wait, too.
+        let _ = poll(&mut sources, PollTimeout::NONE);
+        let _ = self.keyboard.read(&mut [0; 64]);
+        self.show(b"\r\n", None)
+    }
+
+    fn show(&mut self, bytes: &[u8], restore: Option<String>) -> Result<(), Failure> {
+        self.screen.show(bytes, restore).map_err(gone)
+    }
+
+    /// Writes what the terminal did not take before.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn write(&mut self) -> Result<(), Failure> {
+        self.screen.write().map_err(gone)
+    }
+
+    /// Where output is pending.
+    pub fn pending(&self) -> Option<BorrowedFd<'_>> {
+        self.screen.wants_write().then(|| self.screen.as_fd())
+    }
+
+    /// Where keys come from.
+    pub fn keyboard(&self) -> &Keyboard {
+        &self.keyboard
+    }
+
+    /// Stops this process, as Ctrl-Z does, and continues with the terminal after it.
+    ///
+    /// # Errors
+    /// Another program has the terminal.
+    pub fn stop(&mut self) -> Result<(), Failure> {
+        self.leave();
+        stop_here();
+        self.enter()
+    }
+}
+
+impl Drop for Canvas {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn gone(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => error.into(),
+        _ => Failure::io("the terminal is gone", &error),
+    }
+}
+
+/// Has a panic leave the alternate screen before it is reported, so that the report can be read.
+fn leave_before_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |what| {
+            let mut out = io::stdout().lock();
+            let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
+            before(what);
+        }));
+    });
+}

@@ -1,0 +1,37 @@
+//! The keys, as the live view, `bgctl top --help` and the man page show them.
+
+/// The keys that matter most, on one line.
+pub const SHORT: &str = "F1 help  q quit  Enter attach  o output  / filter  Tab fold  x cancel  y n answer";
+
+/// All keys with what they do.
+pub const KEYS: [(&str, &str); 24] = [
+    ("Up Down k j", "select a task; PageUp, PageDown, Home, End, the wheel and clicks work too"),
+    ("Left Right", "fold or unfold the tasks below a heading"),
+    ("Tab", "fold by status, session, group, batch or dependency"),
+    ("/", "filter: words of the description, s:failed, tag:x, g:group, b:batch, session:key"),
+    ("?", "search in the outputs of the tasks shown"),
+    ("Enter", "attach to a running task; show the output of another"),
+    ("o", "show the output in the pager ($PAGER, else less -R)"),
+    ("v", "show or hide the preview"),
+    ("f", "pin the preview of a task, so that it follows the output (at most 4)"),
+    ("Space", "mark a task; the keys below then apply to all marked tasks"),
+    ("y n", "allow or deny what an agent asks"),
+    ("p", "send a follow-up prompt to the agent of a completed task"),
+    ("r", "rerun"),
+    ("x", "cancel"),
+    ("X", "kill: cancel by SIGKILL"),
+    ("h", "hold or release"),
+    ("g", "show the dependencies of a task"),
+    (":", "run a verb of bgctl, as in :submit -- make"),
+    ("Esc", "end a search, remove marks, remove the filter"),
+    ("Ctrl-L", "draw everything again"),
+    ("Ctrl-Z", "stop; fg continues"),
+    ("F1", "show the keys"),
+    ("q", "quit"),
+    ("", "Whatever ends work asks first."),
+];
+
+/// The keys as lines.
+pub fn lines() -> Vec<String> {
+    KEYS.iter().map(|(keys, what)| format!("{keys:<12} {what}")).collect()
+}

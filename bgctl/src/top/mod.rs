@@ -1,0 +1,38 @@
+//! `bgctl top`: a live view of all tasks. The state (`model`, `ui`) is pure: facts and keys go in, lines and wishes
+//! come out; `view` draws it into cells; `wire` speaks with the daemon, by events; `executor` is the loop around them.
+//! What a verb does already is left to that verb.
+
+mod canvas;
+mod connector;
+mod executor;
+mod graph;
+pub mod help;
+mod keys;
+mod model;
+mod once;
+mod pane;
+mod row;
+mod ui;
+mod view;
+mod wire;
+mod words;
+
+use bgd_shared::client::PolledClient;
+
+use self::executor::Executor;
+pub use self::executor::Surroundings;
+use self::model::Model;
+pub use self::once::{Size, once};
+use self::ui::Ui;
+use crate::exit::Code;
+use crate::failure::Failure;
+
+/// Shows the tasks until the user leaves.
+///
+/// # Errors
+/// There is no terminal, or it is gone.
+pub fn run(around: &dyn Surroundings, client: PolledClient, filter: &str) -> Result<Code, Failure> {
+    let mut model = Model::new(None);
+    model.set_filter(filter);
+    Executor::begin(around, client, Ui::new(model))?.run()
+}

@@ -1,0 +1,101 @@
+//! The filter of the list: words that a task must have.
+
+use std::rc::Rc;
+
+use crate::top::row::{Row, Section};
+
+/// A condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Word {
+    /// One of these beginnings of a status or section.
+    Status(Vec<String>),
+    Tag(String),
+    Group(String),
+    Session(String),
+    Batch(String),
+    /// Part of the description, or the beginning of the id.
+    Text(String),
+}
+
+/// What to show: all conditions must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter(Vec<Word>);
+
+impl Filter {
+    /// Reads a filter as typed, such as `s:failed tag:nightly make`. Case is ignored. Every text is a filter.
+    pub fn parse(text: &str) -> Self {
+        let word = |word: &str| {
+            let word = word.to_lowercase();
+            let Some((name, value)) = word.split_once(':') else { return Word::Text(word) };
+            let value = value.to_owned();
+            match name {
+                "s" | "status" => Word::Status(value.split(',').map(str::to_owned).collect()),
+                "t" | "tag" => Word::Tag(value),
+                "g" | "group" => Word::Group(value),
+                "b" | "batch" => Word::Batch(value),
+                "session" => Word::Session(value),
+                _ => Word::Text(word),
+            }
+        };
+        Self(text.split_whitespace().map(word).collect())
+    }
+
+    /// Whether a task is shown.
+    pub fn takes(&self, row: &Row, section: Section) -> bool {
+        self.0.iter().all(|word| match word {
+            Word::Status(names) => names.iter().any(|name| {
+                section.name().starts_with(name.as_str()) || row.status.as_str().starts_with(name.as_str())
+            }),
+            Word::Tag(tag) => row.tags.iter().any(|own| has(own, tag)),
+            Word::Group(group) => has(&row.group, group),
+            Word::Session(session) => row.session.as_ref().is_some_and(|own: &Rc<str>| has(own, session)),
+            Word::Batch(batch) => row.batch.is_some_and(|own| own.to_string().starts_with(batch.as_str())),
+            Word::Text(text) => has(&row.description, text) || row.id.to_string().starts_with(text.as_str()),
+        })
+    }
+}
+
+/// Whether a text contains another one, which is lower-case.
+fn has(text: &str, lower: &str) -> bool {
+    if text.is_ascii() && lower.is_ascii() {
+        let (text, lower) = (text.as_bytes(), lower.as_bytes());
+        return lower.is_empty() || text.windows(lower.len()).any(|part| part.eq_ignore_ascii_case(lower));
+    }
+    text.to_lowercase().contains(lower)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples;
+    use crate::render::wall::Clock;
+    use crate::top::row::Texts;
+    use bgd_shared::task::{Status, Task};
+
+    fn takes(filter: &str, task: &Task) -> bool {
+        let row = Row::of(task, &mut Texts::default(), &Clock::of_tests());
+        Filter::parse(filter).takes(&row, row.section(false))
+    }
+
+    #[test]
+    fn r162_all_words_of_a_filter_must_hold() {
+        let task = Task {
+            status: Status::Failed,
+            description: "Make Ünïts".into(),
+            tags: vec!["nightly".into()],
+            group: "gpu".into(),
+            session: Some("discord:4711".into()),
+            ..samples::task()
+        };
+        for filter in
+            ["", "s:failed", "s:run,fail", "tag:night", "g:gpu MAKE", "ünï", "3f2a", "session:discord:4711"]
+        {
+            assert!(takes(filter, &task), "{filter}");
+        }
+        for filter in ["s:run", "tag:x", "make tests", "g:default", "b:3f2a", "f2a9", "session:slack"] {
+            assert!(!takes(filter, &task), "{filter}");
+        }
+        assert!(takes("http://x:1", &Task { description: "get http://x:1/".into(), ..samples::task() }));
+        assert_eq!(Filter::parse(" \t"), Filter::default());
+    }
+}

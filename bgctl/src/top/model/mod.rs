@@ -1,0 +1,476 @@
+//! What the live view knows: the tasks, how they are folded and filtered, and what is selected, marked and pinned.
+//! Facts and keys come in, lines go out. It does no I/O and reads no clock; each change costs the logarithm of the
+//! number of tasks.
+
+mod filter;
+mod order;
+
+use std::collections::{BTreeSet, HashMap};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Task;
+use bgd_shared::time::Timestamp;
+
+use self::filter::Filter;
+pub use self::order::{By, Counts, Head, Spot};
+use self::order::{Order, Place};
+use super::row::{Row, Section, Texts};
+use crate::render::wall::Clock;
+
+/// The most pinned tasks.
+pub const PINS: usize = 4;
+
+/// The most characters of a filter.
+pub const FILTER_CHARS: usize = 256;
+
+/// What is read in a task's output, only for those looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// How far it is, in percent.
+    pub percent: Option<u8>,
+    /// The last line of its output, safe to show.
+    pub line: String,
+    /// Whether its output has grown since.
+    pub is_stale: bool,
+}
+
+/// A task with what is known of it.
+#[derive(Debug)]
+struct Known {
+    row: Row,
+    /// Whether the user has looked at it since it failed.
+    is_seen: bool,
+    /// How many tasks start after it.
+    dependents: u32,
+    /// The listing that it was last in.
+    round: u32,
+}
+
+/// The state of the live view.
+#[derive(Debug)]
+pub struct Model {
+    known: HashMap<TaskId, Known>,
+    texts: Texts,
+    counts: Counts,
+    by: By,
+    filter: Filter,
+    filter_text: String,
+    /// The tasks that a search has found, while only these are shown.
+    found: Option<BTreeSet<TaskId>>,
+    order: Order,
+    selected: Option<Spot>,
+    top: Option<Spot>,
+    marks: BTreeSet<TaskId>,
+    pins: Vec<TaskId>,
+    live: HashMap<TaskId, Live>,
+    round: u32,
+    /// Tasks that failed before are known to the user.
+    looked_at: Option<Timestamp>,
+}
+
+impl Model {
+    /// Creates an empty list. Failures before `looked_at` are known to the user.
+    pub fn new(looked_at: Option<Timestamp>) -> Self {
+        Self {
+            known: HashMap::new(),
+            texts: Texts::default(),
+            counts: Counts::default(),
+            by: By::default(),
+            filter: Filter::default(),
+            filter_text: String::new(),
+            found: None,
+            order: Order::default(),
+            selected: None,
+            top: None,
+            marks: BTreeSet::new(),
+            pins: Vec::new(),
+            live: HashMap::new(),
+            round: 0,
+            looked_at,
+        }
+    }
+
+    /// Makes room for this many tasks.
+    pub fn make_room(&mut self, tasks: usize) {
+        self.known.reserve(tasks.saturating_sub(self.known.len()));
+    }
+
+    /// Begins a new listing: what it does not have is gone after [`Self::end_listing`].
+    pub fn begin_listing(&mut self) {
+        self.round = self.round.wrapping_add(1);
+    }
+
+    /// Removes the tasks that were neither listed nor changed since [`Self::begin_listing`].
+    pub fn end_listing(&mut self) {
+        let is_gone = |(id, known): (&TaskId, &Known)| (known.round != self.round).then_some(*id);
+        for id in self.known.iter().filter_map(is_gone).collect::<Vec<_>>() {
+            self.remove(id);
+        }
+    }
+
+    /// Takes the current state of a task.
+    pub fn put(&mut self, task: &Task, clock: &Clock) {
+        let row = Row::of(task, &mut self.texts, clock);
+        let id = row.id;
+        let before = self.known.get(&id);
+        if before.is_some_and(|known| known.row == row) {
+            if let Some(known) = self.known.get_mut(&id) {
+                known.round = self.round;
+            }
+            return;
+        }
+        let has_ended_again = before.is_some_and(|known| known.row.ended_at != row.ended_at);
+        let was_known = self.looked_at.zip(row.ended_at).is_some_and(|(looked, ended)| ended <= looked);
+        let is_seen = was_known || before.is_some_and(|known| known.is_seen && !has_ended_again);
+        let dependents = before.map_or(0, |known| known.dependents);
+        let (is_new, after) = (before.is_none(), row.after.clone());
+        let old_after = before.map(|known| known.row.after.clone()).unwrap_or_default();
+        let was_at = self.leave(id);
+        self.known.insert(id, Known { row, is_seen, dependents, round: self.round });
+        self.enter(id, was_at);
+        if is_new || old_after != after {
+            self.count_dependents(&old_after, &after);
+        }
+        if !task.status.is_active() {
+            self.live.remove(&id);
+        }
+    }
+
+    /// Forgets a task that was deleted.
+    pub fn remove(&mut self, id: TaskId) {
+        self.leave(id);
+        let Some(known) = self.known.remove(&id) else { return };
+        self.count_dependents(&known.row.after, &[]);
+        self.marks.remove(&id);
+        self.pins.retain(|pinned| *pinned != id);
+        self.live.remove(&id);
+        self.settle();
+    }
+
+    /// Counts who starts after whom. Only the first one that a task starts after is its heading.
+    fn count_dependents(&mut self, before: &[TaskId], now: &[TaskId]) {
+        let changes = before.first().map(|id| (*id, -1)).into_iter().chain(now.first().map(|id| (*id, 1)));
+        for (id, change) in changes {
+            let Some(known) = self.known.get(&id) else { continue };
+            let dependents = known.dependents.saturating_add_signed(change);
+            let moves = (known.dependents == 0) != (dependents == 0) && self.by == By::After;
+            let was_at = if moves { self.leave(id) } else { None };
+            if let Some(known) = self.known.get_mut(&id) {
+                known.dependents = dependents;
+            }
+            if moves {
+                self.enter(id, was_at);
+            }
+        }
+    }
+
+    fn place(&self, known: &Known) -> Place {
+        let section = known.row.section(known.is_seen);
+        let named = |text: &std::rc::Rc<str>| Head::Named(text.clone());
+        let row = &known.row;
+        let head = match self.by {
+            By::Section => Head::Section(section),
+            By::Session => row.session.as_ref().map_or(Head::Rest, named),
+            By::Group => named(&row.group),
+            By::Batch => row.batch.map_or(Head::Rest, Head::Task),
+            By::After => match row.after.first() {
+                Some(first) => Head::Task(*first),
+                None if known.dependents > 0 => Head::Task(row.id),
+                None => Head::Rest,
+            },
+        };
+        Place::of(row, section, head)
+    }
+
+    fn is_shown(&self, known: &Known) -> bool {
+        let is_found = self.found.as_ref().is_none_or(|found| found.contains(&known.row.id));
+        is_found && self.filter.takes(&known.row, known.row.section(known.is_seen))
+    }
+
+    /// Takes a task out of the order before it changes, and returns where it was.
+    fn leave(&mut self, id: TaskId) -> Option<Place> {
+        let known = self.known.get(&id)?;
+        let place = self.place(known);
+        self.counts[place.section as usize] -= 1;
+        self.order.remove(&place);
+        Some(place)
+    }
+
+    /// Puts a task back into the order. The selection goes with it.
+    fn enter(&mut self, id: TaskId, was_at: Option<Place>) {
+        let Some(known) = self.known.get(&id) else { return };
+        let place = self.place(known);
+        self.counts[place.section as usize] += 1;
+        if self.is_shown(known) {
+            self.order.insert(place.clone());
+        }
+        if let Some(was_at) = was_at.map(Spot::Task) {
+            if self.selected.as_ref() == Some(&was_at) {
+                self.selected = Some(Spot::Task(place));
+            }
+            self.settle();
+        }
+    }
+
+    /// Keeps the selection and the first visible line on lines that exist.
+    fn settle(&mut self) {
+        let near = |order: &Order, spot: &Option<Spot>| spot.as_ref().and_then(|spot| order.nearest(spot));
+        self.selected = near(&self.order, &self.selected);
+        self.top = near(&self.order, &self.top);
+    }
+
+    fn reorder(&mut self) {
+        let selected = self.selected_task();
+        self.order.clear();
+        for known in self.known.values() {
+            if self.is_shown(known) {
+                self.order.insert(self.place(known));
+            }
+        }
+        let kept = selected.and_then(|id| self.known.get(&id)).map(|known| Spot::Task(self.place(known)));
+        self.selected = kept.and_then(|spot| self.order.nearest(&spot)).or_else(|| self.first_task());
+        self.top = None;
+    }
+
+    /// Number of tasks by section, whatever is filtered.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Number of tasks that pass the filter.
+    pub fn shown(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Number of tasks that wait for the user: those that ask, and those that failed unseen.
+    pub fn waiting(&self) -> usize {
+        self.counts[Section::Asks as usize] + self.counts[Section::Failed as usize]
+    }
+
+    /// What the tasks are folded by.
+    pub fn by(&self) -> By {
+        self.by
+    }
+
+    /// Folds by the next property.
+    pub fn fold_by_next(&mut self) {
+        self.by = self.by.next();
+        self.reorder();
+    }
+
+    /// The filter as typed.
+    pub fn filter(&self) -> &str {
+        &self.filter_text
+    }
+
+    /// Shows only the tasks that a filter takes.
+    pub fn set_filter(&mut self, text: &str) {
+        self.filter_text = text.chars().take(FILTER_CHARS).collect();
+        let filter = Filter::parse(&self.filter_text);
+        if filter != self.filter {
+            self.filter = filter;
+            self.reorder();
+        }
+    }
+
+    /// Shows only these tasks: what a search has found so far. `None`: all again.
+    pub fn set_found(&mut self, found: Option<BTreeSet<TaskId>>) {
+        if found != self.found {
+            self.found = found;
+            self.reorder();
+        }
+    }
+
+    /// A search has found this task.
+    pub fn find(&mut self, id: TaskId) {
+        let Some(found) = &mut self.found else { return };
+        if !found.insert(id) {
+            return;
+        }
+        if let Some(known) = self.known.get(&id).filter(|known| self.is_shown(known)) {
+            let place = self.place(known);
+            self.order.insert(place);
+        }
+    }
+
+    /// All tasks that are shown or folded, in order.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.order.tasks()
+    }
+
+    /// A task.
+    pub fn row(&self, id: TaskId) -> Option<&Row> {
+        self.known.get(&id).map(|known| &known.row)
+    }
+
+    /// The tasks that start after others, by these.
+    pub fn dependents(&self) -> HashMap<TaskId, Vec<TaskId>> {
+        let mut dependents: HashMap<TaskId, Vec<TaskId>> = HashMap::new();
+        for known in self.known.values() {
+            for after in &known.row.after {
+                dependents.entry(*after).or_default().push(known.row.id);
+            }
+        }
+        dependents
+    }
+
+    /// Number of tasks below a heading by section.
+    pub fn counts_below(&self, head: &Head) -> Counts {
+        self.order.counts(head)
+    }
+
+    /// Whether the tasks below a heading are hidden.
+    pub fn is_folded(&self, head: &Head) -> bool {
+        self.order.is_folded(head)
+    }
+
+    /// The selected line.
+    pub fn selected(&self) -> Option<&Spot> {
+        self.selected.as_ref()
+    }
+
+    /// The selected task.
+    pub fn selected_task(&self) -> Option<TaskId> {
+        self.selected.as_ref().and_then(Spot::task)
+    }
+
+    /// The visible lines in a window of this height, moved as little as shows the selection.
+    pub fn window(&mut self, height: usize) -> Vec<Spot> {
+        if self.selected.is_none() {
+            self.selected = self.first_task();
+        }
+        let Some(selected) = self.selected.clone() else { return Vec::new() };
+        if height == 0 {
+            return Vec::new();
+        }
+        let back = isize::try_from(height - 1).unwrap_or(isize::MAX);
+        let lowest = self.order.moved(&selected, -back);
+        let top = match self.top.take() {
+            Some(top) if top < lowest => lowest,
+            Some(top) if top > selected => selected,
+            Some(top) => top,
+            None => lowest,
+        };
+        // After the last line there is nothing to see.
+        let end = self.order.last().map(|last| self.order.moved(&last, -back));
+        let top = end.filter(|end| *end < top).unwrap_or(top);
+        let lines = self.order.lines(&top, height);
+        self.top = Some(top);
+        lines
+    }
+
+    /// The first task, or the first heading if all are folded.
+    fn first_task(&self) -> Option<Spot> {
+        let first = self.order.first()?;
+        Some(self.order.next(&first).filter(|spot| spot.task().is_some()).unwrap_or(first))
+    }
+
+    /// Moves the selection by this many lines.
+    pub fn move_by(&mut self, lines: isize) {
+        if let Some(selected) = &self.selected {
+            self.selected = Some(self.order.moved(selected, lines));
+        }
+    }
+
+    /// Selects a line.
+    pub fn select(&mut self, spot: Spot) {
+        self.selected = self.order.nearest(&spot);
+    }
+
+    /// Selects the first line, or the last one.
+    pub fn select_end(&mut self, is_last: bool) {
+        self.selected = if is_last { self.order.last() } else { self.order.first() };
+    }
+
+    /// Hides or shows the tasks below the heading of the selection, which is selected then.
+    pub fn fold(&mut self, is_folded: bool) {
+        let Some(head) = self.selected.as_ref().map(|spot| spot.head().clone()) else { return };
+        self.order.fold(&head, is_folded);
+        if is_folded {
+            self.selected = Some(Spot::Head(head));
+        }
+        self.settle();
+    }
+
+    /// The user has looked at a task.
+    pub fn see(&mut self, id: TaskId) {
+        let was_at = self.leave(id);
+        if let Some(known) = self.known.get_mut(&id) {
+            known.is_seen = true;
+        }
+        self.enter(id, was_at);
+    }
+
+    /// Marks the selected task, or removes its mark, and goes to the next line.
+    pub fn mark(&mut self) {
+        if let Some(id) = self.selected_task()
+            && !self.marks.remove(&id)
+        {
+            self.marks.insert(id);
+        }
+        self.move_by(1);
+    }
+
+    /// Whether a task is marked.
+    pub fn is_marked(&self, id: TaskId) -> bool {
+        self.marks.contains(&id)
+    }
+
+    /// Removes all marks. Returns whether there were any.
+    pub fn unmark(&mut self) -> bool {
+        !std::mem::take(&mut self.marks).is_empty()
+    }
+
+    /// The tasks that a key applies to: the marked ones, else the selected one.
+    pub fn chosen(&self) -> Vec<TaskId> {
+        if self.marks.is_empty() {
+            return self.selected_task().into_iter().collect();
+        }
+        self.marks.iter().copied().collect()
+    }
+
+    /// The pinned tasks.
+    pub fn pins(&self) -> &[TaskId] {
+        &self.pins
+    }
+
+    /// Pins the selected task, or removes its pin. Returns false if there are too many.
+    pub fn pin(&mut self) -> bool {
+        let Some(id) = self.selected_task() else { return true };
+        if let Some(at) = self.pins.iter().position(|pinned| *pinned == id) {
+            self.pins.remove(at);
+        } else if self.pins.len() < PINS {
+            self.pins.push(id);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// What is known of the output of a task.
+    pub fn live(&self, id: TaskId) -> Option<&Live> {
+        self.live.get(&id)
+    }
+
+    /// Takes what was read in the output of a task.
+    pub fn set_live(&mut self, id: TaskId, live: Live) {
+        if self.known.contains_key(&id) {
+            self.live.insert(id, live);
+        }
+    }
+
+    /// The output of a task has grown.
+    pub fn output_grew(&mut self, id: TaskId) {
+        if let Some(live) = self.live.get_mut(&id) {
+            live.is_stale = true;
+        }
+    }
+
+    /// Forgets what was read in outputs of tasks that are not among these.
+    pub fn keep_live(&mut self, ids: &[TaskId]) {
+        self.live.retain(|id, _| ids.contains(id));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! The order of the list: which line comes where, kept while tasks change, so that a frame lays out only what is
+//! visible.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Bound;
+use std::rc::Rc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::time::Timestamp;
+
+use crate::top::row::{Row, Section};
+
+/// What the tasks are folded by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// What they are for their user.
+    #[default]
+    Section,
+    /// Their parent session.
+    Session,
+    /// Their group.
+    Group,
+    /// Their batch.
+    Batch,
+    /// The task that they start after.
+    After,
+}
+
+impl By {
+    /// The next one, for a key that goes through all.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self {
+            Self::Section => Self::Session,
+            Self::Session => Self::Group,
+            Self::Group => Self::Batch,
+            Self::Batch => Self::After,
+            Self::After => Self::Section,
+        }
+    }
+
+    /// Its name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Section => "status",
+            Self::Session => "session",
+            Self::Group => "group",
+            Self::Batch => "batch",
+            Self::After => "dependency",
+        }
+    }
+}
+
+/// A heading. Those that name something come before the rest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Head {
+    /// A section.
+    Section(Section),
+    /// A session or group of this name.
+    Named(Rc<str>),
+    /// A batch, or a task that others start after.
+    Task(TaskId),
+    /// Those that belong to none.
+    Rest,
+}
+
+/// Where a task is in the list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Its heading.
+    pub head: Head,
+    /// Its section.
+    pub section: Section,
+    order: Reverse<Timestamp>,
+    /// The task.
+    pub id: TaskId,
+}
+
+impl Place {
+    /// The place of a task below this heading: newest first in its section.
+    pub fn of(row: &Row, section: Section, head: Head) -> Self {
+        Self { head, section, order: Reverse(row.created_at), id: row.id }
+    }
+}
+
+/// A line of the list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Spot {
+    /// A heading.
+    Head(Head),
+    /// A task.
+    Task(Place),
+}
+
+impl Spot {
+    /// The heading that it is, or belongs to.
+    pub fn head(&self) -> &Head {
+        match self {
+            Self::Head(head) => head,
+            Self::Task(place) => &place.head,
+        }
+    }
+
+    /// The task, if it is one's.
+    pub fn task(&self) -> Option<TaskId> {
+        match self {
+            Self::Head(_) => None,
+            Self::Task(place) => Some(place.id),
+        }
+    }
+}
+
+/// Number of tasks below a heading by section.
+pub type Counts = [usize; Section::ALL.len()];
+
+/// The lines in order.
+#[derive(Debug, Default)]
+pub struct Order {
+    places: BTreeSet<Place>,
+    heads: BTreeMap<Head, Counts>,
+    folded: HashSet<Head>,
+}
+
+impl Order {
+    /// Adds a task.
+    pub fn insert(&mut self, place: Place) {
+        let counts = self.heads.entry(place.head.clone()).or_default();
+        counts[place.section as usize] += 1;
+        self.places.insert(place);
+    }
+
+    /// Removes a task.
+    pub fn remove(&mut self, place: &Place) {
+        if !self.places.remove(place) {
+            return;
+        }
+        if let Some(counts) = self.heads.get_mut(&place.head) {
+            counts[place.section as usize] -= 1;
+            if counts.iter().all(|count| *count == 0) {
+                self.heads.remove(&place.head);
+            }
+        }
+    }
+
+    /// Removes all tasks, but remembers what is folded.
+    pub fn clear(&mut self) {
+        self.places.clear();
+        self.heads.clear();
+    }
+
+    /// Number of tasks.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Number of tasks below a heading by section.
+    pub fn counts(&self, head: &Head) -> Counts {
+        self.heads.get(head).copied().unwrap_or_default()
+    }
+
+    /// Whether the tasks below a heading are hidden.
+    pub fn is_folded(&self, head: &Head) -> bool {
+        self.folded.contains(head)
+    }
+
+    /// Hides the tasks below a heading, or shows them again.
+    pub fn fold(&mut self, head: &Head, is_folded: bool) {
+        if is_folded {
+            self.folded.insert(head.clone());
+        } else {
+            self.folded.remove(head);
+        }
+    }
+
+    /// All tasks in order, also hidden ones.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.places.iter().map(|place| place.id)
+    }
+
+    /// The first line.
+    pub fn first(&self) -> Option<Spot> {
+        self.heads.keys().next().cloned().map(Spot::Head)
+    }
+
+    /// The last line.
+    pub fn last(&self) -> Option<Spot> {
+        let head = self.heads.keys().next_back()?;
+        self.last_of(head)
+    }
+
+    /// The last line below a heading: the heading itself if it is folded.
+    fn last_of(&self, head: &Head) -> Option<Spot> {
+        if self.is_folded(head) {
+            return Some(Spot::Head(head.clone()));
+        }
+        let last = self.places.range(..=end_of(head)).next_back().filter(|place| place.head == *head);
+        last.cloned().map(Spot::Task)
+    }
+
+    /// The line itself if it exists, else the one that is there now: the next one, or the last.
+    pub fn nearest(&self, spot: &Spot) -> Option<Spot> {
+        let is_there = match spot {
+            Spot::Head(head) => self.heads.contains_key(head),
+            Spot::Task(place) => !self.is_folded(&place.head) && self.places.contains(place),
+        };
+        if is_there {
+            return Some(spot.clone());
+        }
+        if self.is_folded(spot.head()) && self.heads.contains_key(spot.head()) {
+            return Some(Spot::Head(spot.head().clone()));
+        }
+        self.next(spot).or_else(|| self.last())
+    }
+
+    /// The line after this one, which need not exist.
+    pub fn next(&self, spot: &Spot) -> Option<Spot> {
+        let head = spot.head();
+        if !self.is_folded(head) {
+            let below = match spot {
+                Spot::Head(head) => self.places.range(start_of(head)..).next(),
+                Spot::Task(place) => self.places.range((Bound::Excluded(place), Bound::Unbounded)).next(),
+            };
+            if let Some(place) = below.filter(|place| place.head == *head) {
+                return Some(Spot::Task(place.clone()));
+            }
+        }
+        let next = self.heads.range((Bound::Excluded(head), Bound::Unbounded)).next();
+        next.map(|(head, _)| Spot::Head(head.clone()))
+    }
+
+    /// The line before this one, which need not exist.
+    pub fn previous(&self, spot: &Spot) -> Option<Spot> {
+        match spot {
+            Spot::Task(place) => {
+                let before =
+                    self.places.range(..place).next_back().filter(|before| before.head == place.head);
+                let head = || self.heads.contains_key(&place.head).then(|| Spot::Head(place.head.clone()));
+                before.cloned().map(Spot::Task).or_else(head)
+            }
+            Spot::Head(head) => {
+                let before = self.heads.range(..head).next_back()?.0;
+                self.last_of(before)
+            }
+        }
+    }
+
+    /// The line `count` lines after this one, or before it if negative, as far as there are lines.
+    pub fn moved(&self, spot: &Spot, count: isize) -> Spot {
+        let mut spot = spot.clone();
+        for _ in 0..count.unsigned_abs() {
+            let next = if count > 0 { self.next(&spot) } else { self.previous(&spot) };
+            let Some(next) = next else { break };
+            spot = next;
+        }
+        spot
+    }
+
+    /// Up to `count` lines from this one on.
+    pub fn lines(&self, from: &Spot, count: usize) -> Vec<Spot> {
+        std::iter::successors(Some(from.clone()), |spot| self.next(spot)).take(count).collect()
+    }
+}
+
+/// A place before all others below a heading.
+fn start_of(head: &Head) -> Place {
+    Place {
+        head: head.clone(),
+        section: Section::Asks,
+        order: Reverse(Timestamp::from_unix_ms(i64::MAX)),
+        id: TaskId::from_u128(0),
+    }
+}
+
+/// A place after all others below a heading.
+fn end_of(head: &Head) -> Place {
+    Place {
+        head: head.clone(),
+        section: Section::Done,
+        order: Reverse(Timestamp::from_unix_ms(i64::MIN)),
+        id: TaskId::from_u128(u128::MAX),
+    }
+}

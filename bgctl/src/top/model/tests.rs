@@ -1,0 +1,303 @@
+//! The model against a simple one, and what its users rely on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bgd_shared::order::{Condition, Dependency};
+use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::render::samples;
+
+fn id(number: u128) -> TaskId {
+    TaskId::from_u128(number << 96)
+}
+
+fn task(number: u128, status: Status) -> Task {
+    let created_at = Timestamp::from_unix_ms(i64::try_from(number).unwrap() * 1000);
+    let ended = (!status.is_active()).then_some(created_at);
+    Task { id: id(number), status, created_at, completed_at: ended, ..samples::task() }
+}
+
+fn put(model: &mut Model, task: &Task) {
+    model.put(task, &Clock::of_tests());
+}
+
+fn model(tasks: &[Task]) -> Model {
+    let mut model = Model::new(None);
+    for task in tasks {
+        put(&mut model, task);
+    }
+    model
+}
+
+/// The lines in a window: headings by their names, tasks by their numbers.
+fn lines(model: &mut Model, height: usize) -> Vec<String> {
+    let shown = |spot: Spot| match spot {
+        Spot::Head(Head::Section(section)) => section.name().to_owned(),
+        Spot::Head(Head::Named(name)) => name.to_string(),
+        Spot::Head(Head::Task(id)) => format!("of {}", id.as_u128() >> 96),
+        Spot::Head(Head::Rest) => "others".to_owned(),
+        Spot::Task(place) => (place.id.as_u128() >> 96).to_string(),
+    };
+    model.window(height).into_iter().map(shown).collect()
+}
+
+#[test]
+fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
+    let mut asks = task(4, Status::Running);
+    asks.progress.needs_input = Some(samples::question());
+    let mut model = model(&[
+        task(1, Status::Completed),
+        task(2, Status::Pending),
+        task(3, Status::Running),
+        asks,
+        task(5, Status::Failed),
+        task(6, Status::Running),
+    ]);
+    let all = ["asks", "4", "failed", "5", "running", "6", "3", "pending", "2", "done", "1"];
+    assert_eq!(lines(&mut model, 20), all);
+    assert_eq!((model.waiting(), model.counts()), (2, [1, 1, 2, 1, 1]));
+    assert_eq!(model.selected_task(), Some(id(4)), "what asks is selected first");
+    model.see(id(5));
+    assert_eq!(model.waiting(), 1);
+    assert_eq!(lines(&mut model, 20)[7..], ["done", "5", "1"]);
+    put(&mut model, &Task { completed_at: Some(Timestamp::from_unix_ms(9_000)), ..task(5, Status::Failed) });
+    assert_eq!(model.waiting(), 2, "it has failed again");
+}
+
+#[test]
+fn r160_failures_from_before_the_last_look_are_known() {
+    let mut model = Model::new(Some(Timestamp::from_unix_ms(2_000)));
+    put(&mut model, &task(2, Status::Failed));
+    put(&mut model, &task(3, Status::Failed));
+    assert_eq!(lines(&mut model, 9), ["failed", "3", "done", "2"]);
+}
+
+#[test]
+fn r160_tab_folds_by_session_group_batch_and_dependency() {
+    let on = |number| vec![Dependency { id: id(number), condition: Condition::Ok, met: false }];
+    let mut model = model(&[
+        Task { session: Some("b".into()), batch: Some(id(9)), ..task(1, Status::Running) },
+        Task { session: Some("a".into()), group: "gpu".into(), after: on(1), ..task(2, Status::Pending) },
+        task(3, Status::Pending),
+    ]);
+    model.window(9);
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        model.fold_by_next();
+        seen.push(lines(&mut model, 9).join(" "));
+    }
+    assert_eq!(seen, ["a 2 b 1 others 3", "default 1 3 gpu 2", "of 9 1 others 3 2", "of 1 1 2 others 3"]);
+    put(&mut model, &Task { after: Vec::new(), ..task(2, Status::Pending) });
+    assert_eq!(lines(&mut model, 9).join(" "), "others 1 3 2", "nobody starts after it any more");
+    model.fold_by_next();
+    assert_eq!(model.by(), By::Section);
+}
+
+#[test]
+fn r160_what_is_folded_is_one_line() {
+    let mut model = model(&[task(1, Status::Running), task(2, Status::Running), task(3, Status::Pending)]);
+    model.window(9);
+    model.fold(true);
+    assert_eq!(lines(&mut model, 9), ["running", "pending", "3"]);
+    assert!(matches!(model.selected(), Some(Spot::Head(_))));
+    put(&mut model, &task(4, Status::Running));
+    assert_eq!(model.counts_below(&Head::Section(Section::Running))[2], 3);
+    assert_eq!(lines(&mut model, 9).len(), 3);
+    model.fold(false);
+    assert_eq!(lines(&mut model, 9), ["running", "4", "2", "1", "pending", "3"]);
+}
+
+#[test]
+fn r160_the_selection_stays_with_its_task() {
+    let mut model = model(&[task(1, Status::Running), task(2, Status::Running), task(3, Status::Running)]);
+    model.window(9);
+    model.move_by(1);
+    assert_eq!(model.selected_task(), Some(id(2)));
+    put(&mut model, &task(2, Status::Completed));
+    put(&mut model, &task(4, Status::Running));
+    assert_eq!(model.selected_task(), Some(id(2)), "wherever it is now");
+    model.remove(id(2));
+    assert!(model.selected().is_some(), "something is selected as long as there is something");
+    for number in [1, 3, 4] {
+        model.remove(id(number));
+    }
+    assert!(model.selected().is_none() && model.window(9).is_empty());
+}
+
+#[test]
+fn r162_marks_and_pins_go_with_their_task() {
+    let mut model = model(&(1..=6).map(|number| task(number, Status::Running)).collect::<Vec<_>>());
+    model.window(9);
+    assert_eq!(model.chosen(), [id(6)], "without marks the selected one is meant");
+    model.mark();
+    model.mark();
+    assert_eq!(model.chosen(), [id(5), id(6)]);
+    model.remove(id(5));
+    assert_eq!(model.chosen(), [id(6)]);
+    assert!(model.unmark() && !model.unmark());
+    for place in 0..5 {
+        model.select_end(false);
+        model.move_by(place + 1);
+        assert_eq!(model.pin(), place < 4, "{place}");
+    }
+    assert_eq!(model.pins().len(), PINS);
+    model.remove(id(6));
+    assert_eq!(model.pins().len(), PINS - 1);
+}
+
+#[test]
+fn r163_a_listing_removes_what_it_does_not_have() {
+    let mut model = model(&[task(1, Status::Running), task(2, Status::Running)]);
+    model.begin_listing();
+    put(&mut model, &task(2, Status::Running));
+    put(&mut model, &task(3, Status::Running));
+    model.end_listing();
+    assert_eq!(lines(&mut model, 9), ["running", "3", "2"]);
+}
+
+#[test]
+fn r163_only_visible_lines_are_laid_out() {
+    let mut model = model(&(1..=5000).map(|number| task(number, Status::Running)).collect::<Vec<_>>());
+    assert_eq!(model.window(20).len(), 20);
+    model.select_end(true);
+    let last = lines(&mut model, 20);
+    assert_eq!((last[0].as_str(), last[19].as_str()), ("20", "1"));
+    model.move_by(-19);
+    assert_eq!(lines(&mut model, 20), last, "it does not scroll before it must");
+    model.move_by(-1);
+    assert_eq!(lines(&mut model, 20)[0], "21");
+    assert_eq!(lines(&mut model, 5)[0], "21");
+    model.select_end(true);
+    assert_eq!(lines(&mut model, 3), ["3", "2", "1"]);
+}
+
+#[test]
+fn r162_a_filter_may_be_a_novel() {
+    let mut model = model(&[task(1, Status::Running)]);
+    model.set_filter(&"x".repeat(1 << 20));
+    assert_eq!((model.filter().len(), model.shown()), (FILTER_CHARS, 0));
+    model.set_filter("");
+    assert_eq!(model.shown(), 1);
+}
+
+/// What may happen to a model.
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u128, Status, u128),
+    Remove(u128),
+    See(u128),
+    By,
+    Filter(bool),
+    Fold(bool),
+    Move(isize),
+    Window(usize),
+    Relist(Vec<u128>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let status = proptest::sample::select(Status::ALL.to_vec());
+    let step = prop_oneof![
+        6 => (1u128..12, status, 0u128..12).prop_map(|(id, status, after)| Step::Put(id, status, after)),
+        2 => (1u128..12).prop_map(Step::Remove),
+        1 => (1u128..12).prop_map(Step::See),
+        1 => Just(Step::By),
+        1 => any::<bool>().prop_map(Step::Filter),
+        1 => any::<bool>().prop_map(Step::Fold),
+        2 => (-5isize..5).prop_map(Step::Move),
+        2 => (0usize..8).prop_map(Step::Window),
+        1 => proptest::collection::vec(1u128..12, 0..6).prop_map(Step::Relist),
+    ];
+    proptest::collection::vec(step, 0..60)
+}
+
+/// The tasks as they are to be: whether each was seen.
+type Simple = BTreeMap<u128, (Task, bool)>;
+
+fn apply(model: &mut Model, simple: &mut Simple, step: &Step) {
+    match step {
+        Step::Put(number, status, after) => {
+            let mut task = task(*number, *status);
+            if after != number && *after > 0 {
+                task.after = vec![Dependency { id: id(*after), condition: Condition::Any, met: false }];
+            }
+            task.tags = if number % 2 == 0 { vec!["even".into()] } else { Vec::new() };
+            put(model, &task);
+            let seen =
+                simple.get(number).is_some_and(|(old, seen)| *seen && old.completed_at == task.completed_at);
+            simple.insert(*number, (task, seen));
+        }
+        Step::Remove(number) => {
+            model.remove(id(*number));
+            simple.remove(number);
+        }
+        Step::See(number) => {
+            model.see(id(*number));
+            if let Some((_, seen)) = simple.get_mut(number) {
+                *seen = true;
+            }
+        }
+        Step::By => model.fold_by_next(),
+        Step::Filter(is_set) => model.set_filter(if *is_set { "tag:even" } else { "" }),
+        Step::Fold(is_folded) => model.fold(*is_folded),
+        Step::Move(lines) => model.move_by(*lines),
+        Step::Window(height) => drop(model.window(*height)),
+        Step::Relist(kept) => {
+            model.begin_listing();
+            simple.retain(|number, _| kept.contains(number));
+            for (task, _) in simple.values() {
+                put(model, task);
+            }
+            model.end_listing();
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn r163_the_order_is_right_whatever_happens(steps in steps()) {
+        let (mut model, mut simple) = (Model::new(None), Simple::new());
+        let mut is_filtered = false;
+        for step in &steps {
+            apply(&mut model, &mut simple, step);
+            if let Step::Filter(is_set) = step {
+                is_filtered = *is_set;
+            }
+            let shown: BTreeSet<TaskId> = simple
+                .iter()
+                .filter(|(number, _)| !is_filtered || *number % 2 == 0)
+                .map(|(number, _)| id(*number))
+                .collect();
+            prop_assert_eq!(model.tasks().collect::<BTreeSet<_>>(), shown.clone());
+            let mut counts = [0; 5];
+            let mut sections = HashMap::new();
+            for (number, (task, seen)) in &simple {
+                let row = Row::of(task, &mut Texts::default(), &Clock::of_tests());
+                counts[row.section(*seen) as usize] += 1;
+                sections.insert(id(*number), row.section(*seen));
+            }
+            prop_assert_eq!(model.counts(), counts);
+            prop_assert_eq!(model.selected().is_some() && shown.is_empty(), false);
+            let lines = model.window(1000);
+            prop_assert!(model.selected().is_none_or(|selected| lines.contains(selected)));
+            prop_assert_eq!(lines.is_empty(), shown.is_empty());
+            for spot in &lines {
+                match spot {
+                    Spot::Head(head) => {
+                        let below = shown.iter().filter(|id| model.place(&model.known[*id]).head == *head).count();
+                        prop_assert_eq!(model.counts_below(head).iter().sum::<usize>(), below);
+                        prop_assert!(below > 0);
+                    }
+                    Spot::Task(place) => prop_assert_eq!(place.section, sections[&place.id]),
+                }
+            }
+            let drawn = lines.iter().filter_map(Spot::task).collect::<BTreeSet<_>>();
+            let folded = shown.iter().filter(|id| model.is_folded(&model.place(&model.known[*id]).head)).count();
+            prop_assert_eq!(drawn.len() + folded, shown.len());
+            prop_assert!(lines.windows(2).all(|two| model.order.next(&two[0]).as_ref() == Some(&two[1])));
+            prop_assert!(lines.windows(2).all(|two| model.order.previous(&two[1]).as_ref() == Some(&two[0])));
+        }
+    }
+}

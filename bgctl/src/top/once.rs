@@ -1,0 +1,151 @@
+//! A single frame as text, for scripts and pictures.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use bgd_shared::limits::LIST_PAGE;
+use bgd_shared::request::{ListParams, ListResult};
+use ratatui::buffer::{Buffer, Cell};
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier};
+
+use super::model::Model;
+use super::ui::{Preview, Ui};
+use super::view::{Scene, draw, width as width_of};
+use crate::failure::Failure;
+use crate::render::wall::Clock;
+
+/// The size of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Rows.
+    pub rows: u16,
+    /// Columns.
+    pub cols: u16,
+}
+
+/// Lists all tasks by as many calls as that takes, and returns the first frame.
+///
+/// # Errors
+/// A call fails.
+pub fn once(
+    mut call: impl FnMut(&ListParams) -> Result<ListResult, Failure>,
+    filter: &str,
+    size: Size,
+    colour: bool,
+    clock: &Clock,
+) -> Result<String, Failure> {
+    let mut ui = Ui::new(Model::new(None));
+    ui.preview = Preview::Off;
+    let mut params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
+    loop {
+        let page = call(&params)?;
+        ui.model.make_room(usize::try_from(page.summary.total()).unwrap_or(0));
+        for task in &page.tasks {
+            ui.model.put(task, clock);
+        }
+        params.after = page.next;
+        if params.after.is_none() {
+            break;
+        }
+    }
+    ui.model.set_filter(filter);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, size.cols, size.rows));
+    ui.is_still = true;
+    draw(&mut ui, &Scene { panes: &HashMap::new(), now: clock.now, colour }, &mut buffer);
+    Ok(text(&buffer, colour))
+}
+
+/// The cells as lines without trailing blanks, and without empty lines at the end.
+fn text(buffer: &Buffer, colour: bool) -> String {
+    let width = usize::from(buffer.area.width).max(1);
+    let mut out = String::new();
+    let mut kept = 0;
+    for row in buffer.content().chunks(width) {
+        let blank = |cell: &Cell| cell.symbol() == " ";
+        let end = row.iter().rposition(|cell| !blank(cell)).map_or(0, |last| last + 1);
+        let mut style = String::new();
+        let mut covered = 0;
+        for cell in &row[..end] {
+            if covered > 0 {
+                covered -= 1;
+                continue;
+            }
+            covered = width_of(cell.symbol()).saturating_sub(1);
+            let wanted = if colour { codes(cell) } else { String::new() };
+            if wanted != style {
+                // Writing to a string can't fail.
+                let _ = write!(out, "\x1b[0{wanted}m");
+                style = wanted;
+            }
+            out.push_str(cell.symbol());
+        }
+        if !style.is_empty() {
+            out.push_str("\x1b[0m");
+        }
+        out.push('\n');
+        if end > 0 {
+            kept = out.len();
+        }
+    }
+    out.truncate(kept);
+    out
+}
+
+/// The codes of a cell's style, each behind a semicolon.
+fn codes(cell: &Cell) -> String {
+    let mut codes = String::new();
+    for (modifier, code) in [
+        (Modifier::BOLD, ";1"),
+        (Modifier::DIM, ";2"),
+        (Modifier::UNDERLINED, ";4"),
+        (Modifier::REVERSED, ";7"),
+    ] {
+        if cell.modifier.contains(modifier) {
+            codes.push_str(code);
+        }
+    }
+    codes.push_str(match cell.fg {
+        Color::Red => ";31",
+        Color::Green => ";32",
+        Color::Yellow => ";33",
+        Color::Blue => ";34",
+        Color::DarkGray => ";90",
+        _ => "",
+    });
+    codes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples;
+    use bgd_shared::task::{Status, Summary, Task};
+
+    fn frame(colour: bool) -> String {
+        let tasks = vec![Task { status: Status::Running, ..samples::task() }];
+        let page = ListResult { tasks, next: None, summary: Summary { running: 1, ..Summary::default() } };
+        let size = Size { rows: 24, cols: 60 };
+        once(|_| Ok(page.clone()), "", size, colour, &Clock::of_tests()).unwrap()
+    }
+
+    #[test]
+    fn r163_a_frame_is_text() {
+        let lines =
+            ["nothing waits for you  1 running", " ID       STATE            AGE     DONE DESCRIPTION"];
+        let rows = ["- running 1", " 3f2a9c1e running          1m 40s       make -j8"];
+        assert_eq!(frame(false), format!("{}\n", [lines, rows].concat().join("\n")));
+    }
+
+    #[test]
+    fn r163_colours_end_with_their_line() {
+        let coloured = frame(true);
+        assert!(coloured.contains("\x1b[0;34mrunning"), "{coloured:?}");
+        assert!(
+            coloured
+                .lines()
+                .all(|line| !line.contains('\x1b') || line.ends_with("\x1b[0m") || line.contains("\x1b[0m")),
+            "{coloured:?}"
+        );
+    }
+}

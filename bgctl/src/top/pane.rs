@@ -1,0 +1,240 @@
+//! What the preview shows of a task: the end of its output as a terminal would show it, with its colours. Bounded,
+//! however long the output is. No I/O.
+
+use std::num::NonZero;
+
+use bgd_shared::question::NeedsInput;
+use bgd_shared::task::Task;
+
+use crate::render::clean;
+
+/// The most bytes of an output to keep: its end.
+pub const TAIL: u64 = 64 * 1024;
+
+/// The size of the screen on which a task's own terminal is drawn: room for most terminals.
+const SCREEN: (u16, u16) = (100, 250);
+
+/// A task in the preview.
+pub struct Pane {
+    source: Source,
+    /// Offset to continue from.
+    pub next: u64,
+    /// Size of the output, as far as it is known.
+    pub end: u64,
+    /// Whether its terminal can't be shown any more.
+    pub has_no_screen: bool,
+    /// Whether the output has grown since it was read.
+    pub is_stale: bool,
+    /// Whether a call for it is under way.
+    pub is_asked: bool,
+    /// Its agent's last tool calls.
+    tools: Vec<String>,
+    /// Number of its agent's tool calls.
+    tool_calls: u64,
+    /// Its agent's last output besides the answer.
+    words: Option<String>,
+    question: Option<NeedsInput>,
+    error: Option<String>,
+}
+
+enum Source {
+    /// Nothing was read yet.
+    Nothing,
+    /// The end of an output.
+    Tail(Vec<u8>),
+    /// The screen of a task's own terminal.
+    Screen(Box<vt100::Parser>),
+}
+
+impl Default for Pane {
+    fn default() -> Self {
+        Self {
+            source: Source::Nothing,
+            next: 0,
+            end: 0,
+            has_no_screen: false,
+            is_stale: true,
+            is_asked: false,
+            tools: Vec::new(),
+            tool_calls: 0,
+            words: None,
+            question: None,
+            error: None,
+        }
+    }
+}
+
+fn side(length: u16) -> NonZero<u16> {
+    NonZero::new(length).unwrap_or(NonZero::<u16>::MIN)
+}
+
+impl Pane {
+    /// Takes what a task says besides its output.
+    pub fn set_task(&mut self, task: &Task) {
+        self.tools = task.progress.last_tools.iter().map(|tool| clean(tool)).collect();
+        self.tool_calls = task.progress.tool_calls;
+        self.words = task.progress.last_words.as_deref().map(clean);
+        self.question = task.progress.needs_input.clone().filter(|_| task.status.is_active());
+        self.error = task.error.as_deref().map(clean);
+    }
+
+    /// Where to read on: behind what is known, or near the end if that is too far away; negative from the end.
+    pub fn continues_at(&self) -> i64 {
+        match &self.source {
+            Source::Tail(_) if self.end <= self.next.saturating_add(TAIL) => {
+                i64::try_from(self.next).unwrap_or(i64::MAX)
+            }
+            Source::Tail(_) | Source::Nothing | Source::Screen(_) => -i64::try_from(TAIL).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Takes bytes of the output that begin at this offset. Bytes that do not follow the known ones replace them.
+    pub fn set_output(&mut self, offset: u64, bytes: &[u8]) {
+        let follows = offset == self.next;
+        let mut tail = match std::mem::replace(&mut self.source, Source::Nothing) {
+            Source::Tail(tail) if follows => tail,
+            Source::Tail(_) | Source::Nothing | Source::Screen(_) => Vec::new(),
+        };
+        tail.extend_from_slice(bytes);
+        let most = usize::try_from(TAIL).unwrap_or(usize::MAX);
+        let too_many = tail.len().saturating_sub(most);
+        tail.drain(..too_many);
+        self.source = Source::Tail(tail);
+        self.next = offset.saturating_add(bytes.len() as u64);
+    }
+
+    /// Takes bytes that the task's terminal shows.
+    pub fn set_screen(&mut self, bytes: &[u8], is_redraw: bool) {
+        if is_redraw || !matches!(self.source, Source::Screen(_)) {
+            let parser = vt100::Parser::new(side(SCREEN.0), side(SCREEN.1), 0);
+            self.source = Source::Screen(Box::new(parser));
+        }
+        if let Source::Screen(parser) = &mut self.source {
+            parser.process(bytes);
+        }
+    }
+
+    /// Whether something was read.
+    pub fn is_known(&self) -> bool {
+        !matches!(self.source, Source::Nothing)
+    }
+
+    /// Lines above the output: an agent's question and tools, and why a task failed.
+    pub fn about(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(asked) = &self.question {
+            lines.push(format!("asks: {}", clean(&asked.question)));
+            lines.extend(asked.options.iter().map(|option| format!("  {}", clean(&option.name))));
+        }
+        if self.tool_calls > 0 {
+            lines.push(format!("{} tool calls: {}", self.tool_calls, self.tools.join(", ")));
+        }
+        lines.extend(self.words.clone());
+        lines.extend(self.error.clone());
+        lines
+    }
+
+    /// Draws the output on a screen of this size, of which the last lines are to be shown.
+    pub fn screen(&self, rows: u16, cols: u16) -> Drawn {
+        match &self.source {
+            Source::Nothing => Drawn { screen: None, from: 0 },
+            Source::Tail(tail) => {
+                let mut parser = vt100::Parser::new(side(rows), side(cols), 0);
+                parser.process(&as_shown(tail));
+                Drawn { screen: Some(parser.screen().clone()), from: 0 }
+            }
+            Source::Screen(parser) => {
+                let screen = parser.screen();
+                let last = last_row(screen);
+                Drawn { screen: Some(screen.clone()), from: (last + 1).saturating_sub(rows) }
+            }
+        }
+    }
+}
+
+/// A screen, and its first row to be shown.
+pub struct Drawn {
+    /// `None`: nothing is known yet.
+    pub screen: Option<vt100::Screen>,
+    /// The first row.
+    pub from: u16,
+}
+
+/// The last row that has something.
+fn last_row(screen: &vt100::Screen) -> u16 {
+    let (rows, cols) = screen.size();
+    let is_blank = |row: u16| {
+        (0..cols.get()).all(|col| screen.cell(row, col).is_none_or(|cell| cell.contents().trim().is_empty()))
+    };
+    let cursor = screen.cursor_position().0;
+    (cursor + 1..rows.get()).rev().find(|row| !is_blank(*row)).unwrap_or(cursor)
+}
+
+/// Makes lines begin at the left as a terminal's own driver does, and does without a last line that is empty.
+fn as_shown(bytes: &[u8]) -> Vec<u8> {
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 16);
+    for byte in bytes {
+        if *byte == b'\n' {
+            out.push(b'\r');
+        }
+        out.push(*byte);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(pane: &Pane, rows: u16, cols: u16) -> String {
+        let drawn = pane.screen(rows, cols);
+        drawn.screen.map_or_else(String::new, |screen| screen.contents())
+    }
+
+    #[test]
+    fn r161_the_end_of_an_output_is_shown() {
+        let mut pane = Pane::default();
+        assert!(!pane.is_known());
+        pane.set_output(0, b"one\ntwo\n\x1b[31mthree\x1b[m\n");
+        assert_eq!(text(&pane, 2, 20).trim_end(), "two\nthree");
+        let red = pane.screen(2, 20).screen.unwrap().cell(1, 0).unwrap().fgcolor();
+        assert_eq!(red, vt100::Color::Idx(1));
+        pane.set_output(pane.next, b"four\n");
+        assert_eq!(text(&pane, 2, 20).trim_end(), "three\nfour");
+        pane.set_output(1 << 30, b"later\n");
+        assert_eq!(text(&pane, 9, 20).trim_end(), "later", "what is between is not known");
+    }
+
+    #[test]
+    fn r161_however_much_comes_only_the_end_is_kept() {
+        let mut pane = Pane::default();
+        for _ in 0..100 {
+            pane.set_output(pane.next, &[b'x'; 16 * 1024]);
+        }
+        let Source::Tail(tail) = &pane.source else { panic!("no output") };
+        assert_eq!(tail.len() as u64, TAIL);
+        assert_eq!(pane.next, 100 * 16 * 1024);
+    }
+
+    #[test]
+    fn r161_a_terminal_is_shown_as_it_looks() {
+        let mut pane = Pane::default();
+        pane.set_screen(b"\x1b[2J\x1b[5;1Hfive\x1b[7;1Hseven", true);
+        pane.set_screen(b"!", false);
+        let drawn = pane.screen(3, 20);
+        assert_eq!(drawn.from, 4);
+        assert!(drawn.screen.unwrap().contents().ends_with("seven!"));
+    }
+
+    proptest! {
+        #[test]
+        fn r161_binary_output_harms_nobody(bytes in proptest::collection::vec(any::<u8>(), 0..2000), rows in 1u16..30, cols in 1u16..60) {
+            let mut pane = Pane::default();
+            pane.set_output(0, &bytes);
+            let drawn = pane.screen(rows, cols);
+            prop_assert_eq!(drawn.screen.unwrap().size(), (side(rows), side(cols)));
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! What the keys do. A key changes the state, or says what is wanted from outside: a call, a verb, the end. No I/O.
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+
+use super::keys::Key;
+use super::model::{Model, Spot};
+use crate::options;
+
+/// The most characters of a typed line.
+const LINE_CHARS: usize = 4096;
+
+/// A call about tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Cancel them.
+    Cancel(Vec<TaskId>),
+    /// End them by SIGKILL.
+    Kill(Vec<TaskId>),
+    /// Submit them again.
+    Rerun(Vec<TaskId>),
+    /// Keep them from starting.
+    Hold(Vec<TaskId>),
+    /// Let them start.
+    Release(Vec<TaskId>),
+    /// Answer a question with one of its options.
+    Answer {
+        /// The task whose agent asks.
+        id: TaskId,
+        /// Number of the question.
+        request: u64,
+        /// Id of the option.
+        option: String,
+    },
+    /// Send a follow-up prompt.
+    Prompt(TaskId, String),
+}
+
+/// What is wanted from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// A call to the daemon.
+    Call(Act),
+    /// A verb of `bgctl` with its arguments, which gets the terminal.
+    Verb(Vec<String>),
+    /// The output of a task in the pager.
+    Page(TaskId),
+    /// A search in the outputs of the tasks that are shown; an empty one ends it.
+    Search(String),
+    /// The process is to stop, as by Ctrl-Z.
+    Stop,
+    /// Everything is to be drawn again.
+    Redraw,
+    /// The end.
+    Quit,
+}
+
+/// What keys are for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The list.
+    #[default]
+    List,
+    /// A line is typed.
+    Typing(Line, String),
+    /// A question before something ends work.
+    Confirm(String, Want),
+    /// The keys are shown.
+    Help,
+    /// A graph is shown, from this line on.
+    Graph(Vec<String>, usize),
+}
+
+/// What a typed line is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// The filter.
+    Filter,
+    /// A search in outputs.
+    Search,
+    /// A prompt to this task's agent.
+    Prompt(TaskId),
+    /// A verb.
+    Verb,
+}
+
+/// How the preview is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preview {
+    /// Beside the list where there is room.
+    #[default]
+    Auto,
+    /// Always, below the list if there is no room beside it.
+    On,
+    /// Not at all.
+    Off,
+}
+
+/// The state of the live view with its keys.
+#[derive(Debug)]
+pub struct Ui {
+    /// The tasks.
+    pub model: Model,
+    /// What keys are for.
+    pub mode: Mode,
+    /// How the preview is shown.
+    pub preview: Preview,
+    /// Something to tell the user until the next key.
+    pub note: Option<String>,
+    /// The search in progress, or done: its text, and whether it continues.
+    pub search: Option<(String, bool)>,
+    /// Why there is no connection.
+    pub lost: Option<String>,
+    /// Whether nobody can press a key: a single frame is printed.
+    pub is_still: bool,
+    /// The lines that were drawn last, with the first one's row on the screen.
+    pub drawn: (u16, Vec<Spot>),
+}
+
+impl Ui {
+    /// Starts with this list.
+    pub fn new(model: Model) -> Self {
+        Self {
+            model,
+            mode: Mode::List,
+            preview: Preview::Auto,
+            note: None,
+            search: None,
+            lost: None,
+            is_still: false,
+            drawn: (0, Vec::new()),
+        }
+    }
+
+    /// Handles a key. Returns what is wanted from outside.
+    pub fn key(&mut self, key: Key) -> Option<Want> {
+        self.note = None;
+        if key == Key::Ctrl('z') {
+            return Some(Want::Stop);
+        }
+        match std::mem::take(&mut self.mode) {
+            Mode::List => self.in_list(key),
+            Mode::Typing(line, text) => self.in_line(line, text, key),
+            Mode::Confirm(question, want) => match key {
+                Key::Char('y') => {
+                    self.model.unmark();
+                    Some(want)
+                }
+                Key::Char('n' | 'q') | Key::Escape | Key::Enter | Key::Ctrl('c') => None,
+                _ => {
+                    self.mode = Mode::Confirm(question, want);
+                    None
+                }
+            },
+            Mode::Help => None,
+            Mode::Graph(lines, at) => {
+                let most = lines.len().saturating_sub(1);
+                let at = match key {
+                    Key::Down | Key::Char('j') => at + 1,
+                    Key::Up | Key::Char('k') => at.saturating_sub(1),
+                    Key::PageDown => at + 10,
+                    Key::PageUp => at.saturating_sub(10),
+                    Key::Wheel(lines) => at.saturating_add_signed(lines),
+                    _ => return None,
+                };
+                self.mode = Mode::Graph(lines, at.min(most));
+                None
+            }
+        }
+    }
+
+    fn in_list(&mut self, key: Key) -> Option<Want> {
+        let page = isize::try_from(self.drawn.1.len().max(2) - 1).unwrap_or(1);
+        match key {
+            Key::Up | Key::Char('k') => self.model.move_by(-1),
+            Key::Down | Key::Char('j') => self.model.move_by(1),
+            Key::PageUp => self.model.move_by(-page),
+            Key::PageDown => self.model.move_by(page),
+            Key::Home => self.model.select_end(false),
+            Key::End | Key::Char('G') => self.model.select_end(true),
+            Key::Wheel(lines) => self.model.move_by(lines),
+            Key::Click(row, _) => self.click(row),
+            Key::Left => self.model.fold(true),
+            Key::Right => self.model.fold(false),
+            Key::Tab => {
+                self.model.fold_by_next();
+                self.note = Some(format!("folded by {}", self.model.by().name()));
+            }
+            Key::Char(' ') => self.model.mark(),
+            Key::Char('f') => self.pin(),
+            Key::Char('v') => {
+                self.preview = if self.preview == Preview::Off { Preview::On } else { Preview::Off };
+            }
+            Key::Char('/') => self.mode = Mode::Typing(Line::Filter, self.model.filter().to_owned()),
+            Key::Char('?') => self.mode = Mode::Typing(Line::Search, String::new()),
+            Key::Char(':') => self.mode = Mode::Typing(Line::Verb, String::new()),
+            Key::Char('g') => self.show_graph(),
+            Key::Help => self.mode = Mode::Help,
+            Key::Escape => return self.escape(),
+            Key::Char('q') | Key::Ctrl('c') => return Some(Want::Quit),
+            Key::Ctrl('l') => return Some(Want::Redraw),
+            key => return self.on_tasks(&key),
+        }
+        None
+    }
+
+    /// The keys that do something with tasks.
+    fn on_tasks(&mut self, key: &Key) -> Option<Want> {
+        if let (Key::Enter, Some(Spot::Head(head))) = (key, self.model.selected()) {
+            let is_folded = self.model.is_folded(head);
+            self.model.fold(!is_folded);
+            return None;
+        }
+        match key {
+            Key::Enter => self.open(),
+            Key::Char('o') => {
+                let id = self.one()?;
+                self.model.see(id);
+                Some(Want::Page(id))
+            }
+            Key::Char('y') => self.answer("allow"),
+            Key::Char('n') => self.answer("deny"),
+            Key::Char('p') => self.prompt(),
+            Key::Char('r') => self.rerun(),
+            Key::Char('x') => self.end("cancel", Act::Cancel),
+            Key::Char('X') => self.end("kill", Act::Kill),
+            Key::Char('h') => self.hold(),
+            _ => None,
+        }
+    }
+
+    /// The selected task; says so if there is none.
+    fn one(&mut self) -> Option<TaskId> {
+        let id = self.model.selected_task();
+        if id.is_none() {
+            self.note = Some("select a task first".to_owned());
+        }
+        id
+    }
+
+    fn click(&mut self, row: u16) {
+        let (first, lines) = &self.drawn;
+        let at = row.checked_sub(*first).and_then(|row| lines.get(usize::from(row)));
+        if let Some(spot) = at.cloned() {
+            self.model.select(spot);
+        }
+    }
+
+    fn pin(&mut self) {
+        if !self.model.pin() {
+            self.note = Some("no more than 4 tasks can be followed: press f on one of them first".to_owned());
+        } else if !self.model.pins().is_empty() && self.preview == Preview::Off {
+            self.preview = Preview::On;
+        }
+    }
+
+    fn open(&mut self) -> Option<Want> {
+        let id = self.one()?;
+        self.model.see(id);
+        let is_running =
+            self.model.row(id).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed));
+        if is_running {
+            return Some(Want::Verb(vec!["attach".to_owned(), id.to_string()]));
+        }
+        Some(Want::Page(id))
+    }
+
+    /// Answers the selected task's question. Which option that is decides the same rule as in `bgctl answer`.
+    fn answer(&mut self, word: &str) -> Option<Want> {
+        let id = self.one()?;
+        let Some(asked) = self.model.row(id).and_then(|row| row.question.as_deref()) else {
+            self.note = Some("this task asks nothing".to_owned());
+            return None;
+        };
+        match options::pick(&asked.options, word) {
+            Ok(option) => {
+                Some(Want::Call(Act::Answer { id, request: asked.request, option: option.id.clone() }))
+            }
+            Err(why) => {
+                self.note = Some(format!("{why}; see `bgctl answer {}`", id.short()));
+                None
+            }
+        }
+    }
+
+    fn prompt(&mut self) -> Option<Want> {
+        let id = self.one()?;
+        let row = self.model.row(id)?;
+        match (row.is_agent, row.status) {
+            (true, Status::Completed) => self.mode = Mode::Typing(Line::Prompt(id), String::new()),
+            (true, _) => self.note = Some("a prompt needs a completed agent task".to_owned()),
+            (false, _) => self.note = Some("this task runs a command; only agents get prompts".to_owned()),
+        }
+        None
+    }
+
+    fn rerun(&mut self) -> Option<Want> {
+        let ids = self.those(|status| !status.is_active(), "only ended tasks can be rerun")?;
+        self.model.unmark();
+        Some(Want::Call(Act::Rerun(ids)))
+    }
+
+    /// The chosen tasks with such a status; says why if there are none.
+    fn those(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskId>> {
+        let is_chosen = |id: &TaskId| self.model.row(*id).is_some_and(|row| is_so(row.status));
+        let ids: Vec<TaskId> = self.model.chosen().into_iter().filter(is_chosen).collect();
+        if ids.is_empty() {
+            self.note = Some(why_not.to_owned());
+            return None;
+        }
+        Some(ids)
+    }
+
+    fn end(&mut self, what: &str, act: fn(Vec<TaskId>) -> Act) -> Option<Want> {
+        let ids = self.those(Status::is_active, "no active task is selected")?;
+        let whom = match &ids[..] {
+            [id] => format!("{} {}", id.short(), self.model.row(*id).map_or("", |row| &row.description)),
+            ids => format!("{} tasks", ids.len()),
+        };
+        self.mode = Mode::Confirm(format!("{what} {whom}? y/n"), Want::Call(act(ids)));
+        None
+    }
+
+    /// Holds pending tasks, or releases them if the first one is held.
+    fn hold(&mut self) -> Option<Want> {
+        let ids = self.those(|status| status == Status::Pending, "only pending tasks can be held")?;
+        let is_held = self.model.row(ids[0]).is_some_and(|row| row.is_held);
+        self.model.unmark();
+        Some(Want::Call(if is_held { Act::Release(ids) } else { Act::Hold(ids) }))
+    }
+
+    /// Ends what is on top: a search, the marks, the filter.
+    fn escape(&mut self) -> Option<Want> {
+        if self.search.is_some() {
+            return Some(Want::Search(String::new()));
+        }
+        if !self.model.unmark() {
+            self.model.set_filter("");
+        }
+        None
+    }
+
+    fn show_graph(&mut self) {
+        if let Some(id) = self.one() {
+            self.mode = Mode::Graph(super::graph::lines(&self.model, id), 0);
+        }
+    }
+
+    fn in_line(&mut self, line: Line, mut text: String, key: Key) -> Option<Want> {
+        match key {
+            Key::Char(c) if text.chars().count() < LINE_CHARS => text.push(c),
+            Key::Paste(paste) => {
+                let room = LINE_CHARS.saturating_sub(text.chars().count());
+                text.extend(paste.chars().take(room));
+            }
+            Key::Backspace if !text.is_empty() => {
+                text.pop();
+            }
+            Key::Ctrl('u') => text.clear(),
+            Key::Ctrl('w') => {
+                let kept = text.trim_end().rfind(' ').map_or(0, |at| at + 1);
+                text.truncate(kept);
+            }
+            Key::Escape | Key::Ctrl('c') | Key::Backspace => {
+                if line == Line::Filter {
+                    self.model.set_filter("");
+                }
+                return None;
+            }
+            Key::Enter => return self.entered(line, text),
+            _ => {}
+        }
+        if line == Line::Filter {
+            self.model.set_filter(&text);
+            text = self.model.filter().to_owned();
+        }
+        self.mode = Mode::Typing(line, text);
+        None
+    }
+
+    fn entered(&mut self, line: Line, text: String) -> Option<Want> {
+        match line {
+            Line::Filter => None,
+            Line::Search => Some(Want::Search(text)),
+            _ if text.trim().is_empty() => None,
+            Line::Prompt(id) => Some(Want::Call(Act::Prompt(id, text))),
+            Line::Verb => self.verb(&text),
+        }
+    }
+
+    /// Runs a typed verb; one that ends work is asked about first.
+    fn verb(&mut self, text: &str) -> Option<Want> {
+        let mut words = match super::words::split(text) {
+            Ok(words) => words,
+            Err(why) => {
+                self.note = Some(why);
+                return None;
+            }
+        };
+        if words.first().is_some_and(|word| word == "bgctl") {
+            words.remove(0);
+        }
+        let named: Vec<&str> = words.iter().map(String::as_str).take(2).collect();
+        let ends_work = matches!(
+            named[..],
+            ["cancel" | "clear" | "signal", ..] | ["session", "end"] | ["daemon", "stop" | "restart"]
+        );
+        let want = Want::Verb(words);
+        if ends_work {
+            self.mode = Mode::Confirm(format!("bgctl {}? y/n", text.trim()), want);
+            return None;
+        }
+        Some(want)
+    }
+}
+
+#[cfg(test)]
+mod tests;

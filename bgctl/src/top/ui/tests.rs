@@ -1,0 +1,219 @@
+//! What each key does.
+
+use bgd_shared::task::{Kind, Task};
+
+use super::*;
+use crate::render::samples;
+use crate::render::wall::Clock;
+
+fn id(number: u128) -> TaskId {
+    TaskId::from_u128(number << 96)
+}
+
+fn ui(tasks: &[Task]) -> Ui {
+    let mut model = Model::new(None);
+    for task in tasks {
+        model.put(task, &Clock::of_tests());
+    }
+    model.window(20);
+    Ui::new(model)
+}
+
+fn task(number: u128, status: Status) -> Task {
+    Task { id: id(number), status, ..samples::task() }
+}
+
+/// Presses the keys of a text; returns what the last one wants.
+fn press(ui: &mut Ui, keys: &str) -> Option<Want> {
+    let mut want = None;
+    for c in keys.chars() {
+        want = ui.key(match c {
+            '\r' => Key::Enter,
+            '\x1b' => Key::Escape,
+            c => Key::Char(c),
+        });
+    }
+    want
+}
+
+#[test]
+fn r162_whatever_ends_work_asks_once() {
+    for (key, what) in [("x", "cancel"), ("X", "kill")] {
+        let mut ui = ui(&[task(1, Status::Running)]);
+        assert_eq!(press(&mut ui, key), None);
+        assert_eq!(ui.mode, Mode::Confirm(format!("{what} 00000001 make -j8? y/n"), confirmed(what)));
+        assert_eq!(press(&mut ui, "xX1"), None, "only an answer answers");
+        assert_eq!(press(&mut ui, "n"), None);
+        assert_eq!(ui.mode, Mode::List);
+        assert_eq!(press(&mut ui, &format!("{key}y")), Some(confirmed(what)));
+    }
+}
+
+fn confirmed(what: &str) -> Want {
+    let ids = vec![id(1)];
+    Want::Call(if what == "kill" { Act::Kill(ids) } else { Act::Cancel(ids) })
+}
+
+#[test]
+fn r162_verbs_that_end_work_ask_too() {
+    for line in ["cancel --all", "clear", "signal 3f2a INT", "session end .", "daemon stop", "daemon restart"]
+    {
+        let mut ui = ui(&[]);
+        assert_eq!(press(&mut ui, &format!(":{line}\r")), None, "{line}");
+        assert_eq!(ui.mode_text(), format!("bgctl {line}? y/n"));
+        let Some(Want::Verb(words)) = press(&mut ui, "y") else { panic!("{line}") };
+        assert_eq!(words.join(" "), line);
+    }
+    let mut ui = ui(&[]);
+    assert_eq!(press(&mut ui, ":daemon status\r"), Some(Want::Verb(vec!["daemon".into(), "status".into()])));
+    assert_eq!(press(&mut ui, ":list 'x\r"), None);
+    assert!(ui.note.as_deref().unwrap().contains("not closed"));
+    assert_eq!(press(&mut ui, ":  \r"), None);
+}
+
+impl Ui {
+    fn mode_text(&self) -> &str {
+        match &self.mode {
+            Mode::Typing(_, text) | Mode::Confirm(text, _) => text,
+            Mode::List | Mode::Help | Mode::Graph(..) => "",
+        }
+    }
+}
+
+#[test]
+fn r162_keys_apply_to_all_marked_tasks() {
+    let mut ui = ui(&[task(1, Status::Running), task(2, Status::Running), task(3, Status::Running)]);
+    press(&mut ui, "  x");
+    assert_eq!(ui.mode_text(), "cancel 2 tasks? y/n");
+    assert!(matches!(press(&mut ui, "y"), Some(Want::Call(Act::Cancel(ids))) if ids.len() == 2));
+    assert_eq!(ui.model.chosen().len(), 1, "the marks have been used");
+}
+
+#[test]
+fn r162_a_question_is_answered() {
+    let mut task = Task { kind: Kind::Agent, ..task(1, Status::Running) };
+    task.progress.needs_input = Some(samples::question());
+    let answer = |option: &str| Act::Answer { id: id(1), request: 7, option: option.into() };
+    assert_eq!(press(&mut ui(std::slice::from_ref(&task)), "y"), Some(Want::Call(answer("once"))));
+    assert_eq!(press(&mut ui(&[task]), "n"), Some(Want::Call(answer("reject"))));
+    let mut ui = ui(&[self::task(1, Status::Running)]);
+    assert_eq!(press(&mut ui, "y"), None);
+    assert_eq!(ui.note.as_deref(), Some("this task asks nothing"));
+}
+
+#[test]
+fn r162_enter_attaches_or_shows_the_output() {
+    let attach = Want::Verb(vec!["attach".into(), id(1).to_string()]);
+    assert_eq!(press(&mut ui(&[task(1, Status::Running)]), "\r"), Some(attach));
+    let mut ui = ui(&[task(1, Status::Failed)]);
+    assert_eq!(ui.model.waiting(), 1);
+    assert_eq!(press(&mut ui, "\r"), Some(Want::Page(id(1))));
+    assert_eq!(ui.model.waiting(), 0, "it was looked at");
+    press(&mut ui, "k\r");
+    assert!(matches!(ui.model.selected(), Some(Spot::Head(head)) if ui.model.is_folded(head)));
+}
+
+#[test]
+fn r162_a_task_is_held_released_rerun_and_prompted() {
+    let mut held = task(1, Status::Pending);
+    assert_eq!(press(&mut ui(&[held.clone()]), "h"), Some(Want::Call(Act::Hold(vec![id(1)]))));
+    held.waiting = Some(bgd_shared::order::Waiting {
+        reason: bgd_shared::order::WaitingFor::Held,
+        ids: Vec::new(),
+        until: None,
+    });
+    assert_eq!(press(&mut ui(&[held]), "h"), Some(Want::Call(Act::Release(vec![id(1)]))));
+    assert_eq!(press(&mut ui(&[task(1, Status::Failed)]), "r"), Some(Want::Call(Act::Rerun(vec![id(1)]))));
+    let agent = Task { kind: Kind::Agent, ..task(1, Status::Completed) };
+    let prompt = Want::Call(Act::Prompt(id(1), "go on".into()));
+    assert_eq!(press(&mut ui(&[agent]), "pgo on\r"), Some(prompt));
+    for (key, why) in [("h", "only pending"), ("r", "only ended"), ("p", "runs a command")] {
+        let mut ui = ui(&[task(1, Status::Running)]);
+        assert_eq!(press(&mut ui, key), None);
+        assert!(ui.note.as_deref().unwrap().contains(why), "{key}: {:?}", ui.note);
+    }
+}
+
+#[test]
+fn r162_a_filter_works_while_it_is_typed() {
+    let named =
+        |number, description: &str| Task { description: description.into(), ..task(number, Status::Running) };
+    let mut ui = ui(&[named(1, "make"), named(2, "test")]);
+    press(&mut ui, "/mak");
+    assert_eq!((ui.model.shown(), ui.mode_text()), (1, "mak"));
+    ui.key(Key::Backspace);
+    ui.key(Key::Paste("x".repeat(1 << 20)));
+    assert_eq!((ui.model.shown(), ui.model.filter().len()), (0, 256));
+    ui.key(Key::Ctrl('u'));
+    press(&mut ui, "test\r");
+    assert_eq!((ui.model.shown(), &ui.mode), (1, &Mode::List));
+    press(&mut ui, "\x1b");
+    assert_eq!(ui.model.shown(), 2);
+    press(&mut ui, "/mak\x1b");
+    assert_eq!((ui.model.shown(), ui.model.filter()), (2, ""));
+}
+
+#[test]
+fn r162_every_key_is_shown_and_none_ends_the_view_by_surprise() {
+    let tasks = [task(1, Status::Running), task(2, Status::Pending), task(3, Status::Completed)];
+    let shown: String = super::super::help::KEYS.iter().map(|(keys, _)| *keys).collect::<Vec<_>>().join(" ");
+    for key in ' '..='~' {
+        let mut ui = ui(&tasks);
+        let (before, by, filter) =
+            (ui.model.selected().cloned(), ui.model.by(), ui.model.filter().to_owned());
+        let want = press(&mut ui, &key.to_string());
+        let did = want.is_some()
+            || ui.mode != Mode::List
+            || ui.note.is_some()
+            || ui.model.selected() != before.as_ref()
+            || (ui.model.by(), ui.model.filter()) != (by, filter.as_str())
+            || ui.preview != Preview::Auto
+            || !ui.model.pins().is_empty();
+        let is_shown = shown.split(' ').any(|shown| shown == key.to_string()) || key == ' ' || key == 'G';
+        assert_eq!(did, is_shown, "{key:?}: {want:?}");
+        assert_eq!(want == Some(Want::Quit), key == 'q');
+    }
+}
+
+#[test]
+fn r162_the_mouse_selects() {
+    let mut ui = ui(&[task(1, Status::Running), task(2, Status::Running)]);
+    ui.drawn = (2, ui.model.window(9));
+    ui.key(Key::Click(4, 0));
+    assert_eq!(ui.model.selected_task(), Some(id(2)));
+    ui.key(Key::Click(3, 7));
+    assert_eq!(ui.model.selected_task(), Some(id(1)));
+    ui.key(Key::Click(0, 0));
+    ui.key(Key::Click(999, 0));
+    assert_eq!(ui.model.selected_task(), Some(id(1)));
+    ui.key(Key::Wheel(1));
+    assert_eq!(ui.model.selected_task(), Some(id(2)));
+}
+
+#[test]
+fn r162_a_graph_shows_what_is_before_and_behind() {
+    use bgd_shared::order::{Condition, Dependency};
+    let on = |number| vec![Dependency { id: id(number), condition: Condition::Ok, met: false }];
+    let tasks = [
+        Task { after: on(1), ..task(2, Status::Pending) },
+        Task { after: on(2), ..task(3, Status::Pending) },
+        Task { after: on(9), ..task(1, Status::Running) },
+    ];
+    let mut ui = ui(&tasks);
+    ui.model.select(ui.model.selected().cloned().unwrap());
+    press(&mut ui, "g");
+    let Mode::Graph(lines, 0) = &ui.mode else { panic!("{:?}", ui.mode) };
+    assert_eq!(
+        lines[..],
+        [
+            "  ^ 00000009 (deleted)",
+            "> 00000001 running make -j8",
+            "  v 00000002 pending make -j8",
+            "    v 00000003 pending make -j8",
+        ]
+    );
+    press(&mut ui, "jjjjjjjj");
+    assert!(matches!(ui.mode, Mode::Graph(_, 3)));
+    press(&mut ui, "q");
+    assert_eq!(ui.mode, Mode::List);
+}

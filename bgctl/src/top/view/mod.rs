@@ -1,0 +1,195 @@
+//! Draws the state of the live view into cells. Lays out only what is visible; no I/O.
+
+mod list;
+mod preview;
+mod text;
+
+use std::collections::HashMap;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::time::Timestamp;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+pub use self::text::width;
+use self::text::{line, put};
+use super::model::By;
+use super::pane::Pane;
+use super::row::Section;
+use super::ui::{Line, Mode, Preview, Ui};
+
+/// The width from which the preview is beside the list.
+const BESIDE: u16 = 100;
+
+/// The height from which the preview can be below the list.
+const BELOW: u16 = 12;
+
+/// The most rows and columns that are drawn.
+const SIDE: u16 = 1000;
+
+/// What a frame is drawn from, besides the state.
+pub struct Scene<'a> {
+    /// The previews that were read.
+    pub panes: &'a HashMap<TaskId, Pane>,
+    /// The current time.
+    pub now: Timestamp,
+    /// Whether to use colours.
+    pub colour: bool,
+}
+
+impl Scene<'_> {
+    fn style(&self, colour: Color) -> Style {
+        if self.colour { Style::new().fg(colour) } else { Style::new() }
+    }
+}
+
+/// What became of a frame.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// The tasks that are visible in the list.
+    pub tasks: Vec<TaskId>,
+    /// The tasks that have a preview, with the size of each.
+    pub previews: Vec<(TaskId, Rect)>,
+    /// In how many milliseconds something visible changes by itself.
+    pub changes_in: Option<u64>,
+    /// Where the cursor is, if something is typed.
+    pub cursor: Option<(u16, u16)>,
+}
+
+/// Draws everything.
+pub fn draw(ui: &mut Ui, scene: &Scene<'_>, buffer: &mut Buffer) -> Frame {
+    let area = buffer.area.intersection(Rect::new(0, 0, SIDE, SIDE));
+    let mut frame = Frame::default();
+    if area.is_empty() {
+        return frame;
+    }
+    title(ui, scene, line(area, 0), buffer);
+    let footer = u16::from(area.height > 2 && !ui.is_still);
+    let body = Rect::new(area.x, area.y + 1, area.width, area.height - 1 - footer);
+    let (below_title, preview) = parted(ui, body);
+    list::draw(ui, scene, below_title, buffer, &mut frame);
+    if let Some(preview) = preview {
+        preview::draw(ui, scene, preview, buffer, &mut frame);
+    }
+    if footer > 0 {
+        frame.cursor = foot(ui, scene, line(area, area.height - 1), buffer);
+    }
+    match &ui.mode {
+        Mode::Help => boxed("Keys", &super::help::lines(), 0, body, buffer),
+        Mode::Graph(lines, at) => boxed("Dependencies", lines, *at, body, buffer),
+        Mode::List | Mode::Typing(..) | Mode::Confirm(..) => {}
+    }
+    frame
+}
+
+/// Parts the screen into the list and the preview.
+fn parted(ui: &Ui, body: Rect) -> (Rect, Option<Rect>) {
+    let is_beside = body.width >= BESIDE && body.height >= 3;
+    let is_below = body.height >= BELOW && body.width >= 20;
+    match ui.preview {
+        Preview::Auto | Preview::On if is_beside => {
+            let list = body.width / 2;
+            let right = Rect::new(body.x + list + 1, body.y, body.width - list - 1, body.height);
+            (Rect { width: list, ..body }, Some(right))
+        }
+        Preview::On if is_below => {
+            let list = body.height / 2;
+            let below = Rect::new(body.x, body.y + list, body.width, body.height - list);
+            (Rect { height: list, ..body }, Some(below))
+        }
+        Preview::Auto | Preview::On | Preview::Off => (body, None),
+    }
+}
+
+/// The title: first what waits for the user.
+fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let counts = ui.model.counts();
+    let waiting = ui.model.waiting();
+    let mut at = 0;
+    if let Some(lost) = &ui.lost {
+        at = put(buffer, area, at, lost, scene.style(Color::Red).add_modifier(Modifier::BOLD));
+        at = put(buffer, area, at, "  ", Style::new());
+    }
+    let (words, style) = match waiting {
+        0 => ("nothing waits for you".to_owned(), bold),
+        1 => ("1 waits for you".to_owned(), scene.style(Color::Yellow).add_modifier(Modifier::BOLD)),
+        count => (format!("{count} wait for you"), scene.style(Color::Yellow).add_modifier(Modifier::BOLD)),
+    };
+    at = put(buffer, area, at, &words, style);
+    for section in Section::ALL {
+        let count = counts[section as usize];
+        if count > 0 {
+            at = put(buffer, area, at, &format!("  {count} {}", section.name()), Style::new());
+        }
+    }
+    let mut rest = String::new();
+    if ui.model.by() != By::Section {
+        rest.push_str("  by ");
+        rest.push_str(ui.model.by().name());
+    }
+    if !ui.model.filter().is_empty() {
+        rest.push_str(&format!("  /{} ({})", ui.model.filter(), ui.model.shown()));
+    }
+    if let Some((text, continues)) = &ui.search {
+        let how = if *continues { "searching" } else { "found" };
+        rest.push_str(&format!("  ?{text} ({how} {})", ui.model.shown()));
+    }
+    put(buffer, area, at, &rest, Style::new().add_modifier(Modifier::DIM));
+}
+
+/// The last line: what is typed, asked or told, else the keys.
+fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(u16, u16)> {
+    let before = match &ui.mode {
+        Mode::Typing(Line::Filter, _) => "/",
+        Mode::Typing(Line::Search, _) => "search outputs: ",
+        Mode::Typing(Line::Prompt(_), _) => "prompt: ",
+        Mode::Typing(Line::Verb, _) => ":",
+        Mode::Confirm(question, _) => {
+            put(buffer, area, 0, question, scene.style(Color::Yellow).add_modifier(Modifier::BOLD));
+            return None;
+        }
+        Mode::List | Mode::Help | Mode::Graph(..) => {
+            let dim = Style::new().add_modifier(Modifier::DIM);
+            match &ui.note {
+                Some(note) => put(buffer, area, 0, note, Style::new()),
+                None => put(buffer, area, 0, super::help::SHORT, dim),
+            };
+            return None;
+        }
+    };
+    let Mode::Typing(_, text) = &ui.mode else { return None };
+    let at = put(buffer, area, 0, before, Style::new().add_modifier(Modifier::BOLD));
+    // Of a long text the end is visible, where typing goes on.
+    let room = usize::from(area.width.saturating_sub(at + 1));
+    let mut shown = text.as_str();
+    while text::width(shown) > room {
+        let first = shown.chars().next().map_or(1, char::len_utf8);
+        shown = &shown[first..];
+    }
+    let end = put(buffer, area, at, shown, Style::new());
+    Some((area.x + end.min(area.width.saturating_sub(1)), area.y))
+}
+
+/// Draws lines over everything else, from one of them on.
+fn boxed(title: &str, lines: &[String], from: usize, area: Rect, buffer: &mut Buffer) {
+    for row in 0..area.height {
+        let area = line(area, row);
+        for column in 0..area.width {
+            buffer[(area.x + column, area.y)].reset();
+        }
+        match usize::from(row).checked_sub(1) {
+            None => {
+                put(buffer, area, 0, title, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
+            }
+            Some(number) => {
+                let text = lines.get(from + number).map_or("", String::as_str);
+                put(buffer, area, 0, text, Style::new());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The preview: the output of the selected task and of pinned ones, with its colours.
+
+use bgd_shared::id::TaskId;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::text::{line, put};
+use super::{Frame, Scene};
+use crate::render::clean;
+use crate::top::pane::Pane;
+use crate::top::ui::Ui;
+
+/// The fewest rows of a preview with its title.
+const ROWS: u16 = 3;
+
+/// Draws as many previews as there is room for, pinned ones first.
+pub fn draw(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, frame: &mut Frame) {
+    let mut ids: Vec<TaskId> = ui.model.pins().to_vec();
+    ids.extend(ui.model.selected_task().filter(|id| !ids.contains(id)));
+    ids.truncate(usize::from(area.height / ROWS).max(1));
+    let Ok(count) = u16::try_from(ids.len()) else { return };
+    for (number, id) in (0..count).zip(ids) {
+        let top = area.height * number / count;
+        let end = area.height * (number + 1) / count;
+        let part = Rect::new(area.x, area.y + top, area.width, end - top);
+        frame.previews.push((id, part));
+        one(ui, id, scene, part, buffer);
+    }
+}
+
+fn one(ui: &Ui, id: TaskId, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
+    let Some(row) = ui.model.row(id) else { return };
+    let how = if ui.model.pins().contains(&id) { " (follows)" } else { "" };
+    let title = format!("{}{how} {} {}", id.short(), row.state, row.description);
+    put(buffer, area, 0, &title, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
+    let Some(pane) = scene.panes.get(&id) else { return };
+    let mut at = 1;
+    for text in pane.about() {
+        // Half of the room at most, as the output matters more.
+        if at > area.height / 2 {
+            break;
+        }
+        put(buffer, line(area, at), 0, &text, scene.style(Color::Yellow));
+        at += 1;
+    }
+    let rest = Rect::new(area.x, area.y + at, area.width, area.height.saturating_sub(at));
+    if !rest.is_empty() {
+        output(pane, scene, rest, buffer);
+    }
+}
+
+fn output(pane: &Pane, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
+    let drawn = pane.screen(area.height, area.width);
+    let Some(screen) = drawn.screen else { return };
+    for row in 0..area.height {
+        for column in 0..area.width {
+            let Some(cell) = screen.cell(drawn.from + row, column) else { continue };
+            if cell.is_wide_continuation() || (cell.is_wide() && column + 1 == area.width) {
+                continue;
+            }
+            let (x, y) = (area.x + column, area.y + row);
+            if cell.has_contents() {
+                buffer[(x, y)].set_symbol(&clean(cell.contents()));
+            }
+            buffer[(x, y)].set_style(style(cell, scene));
+            if cell.is_wide() {
+                buffer[(x + 1, y)].set_symbol("");
+            }
+        }
+    }
+}
+
+fn style(cell: &vt100::Cell, scene: &Scene<'_>) -> Style {
+    let mut style = Style::new();
+    if scene.colour {
+        style = style.fg(colour(cell.fgcolor())).bg(colour(cell.bgcolor()));
+    }
+    for (is_set, modifier) in [
+        (cell.bold(), Modifier::BOLD),
+        (cell.dim(), Modifier::DIM),
+        (cell.italic(), Modifier::ITALIC),
+        (cell.underline(), Modifier::UNDERLINED),
+        (cell.inverse(), Modifier::REVERSED),
+    ] {
+        if is_set {
+            style = style.add_modifier(modifier);
+        }
+    }
+    style
+}
+
+const fn colour(colour: vt100::Color) -> Color {
+    match colour {
+        vt100::Color::Default => Color::Reset,
+        vt100::Color::Idx(index) => Color::Indexed(index),
+        vt100::Color::Rgb(red, green, blue) => Color::Rgb(red, green, blue),
+    }
+}

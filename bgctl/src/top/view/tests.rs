@@ -1,0 +1,232 @@
+//! Frames at several sizes, by ratatui's test backend.
+
+use bgd_shared::task::{Status, Task};
+use proptest::prelude::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+use crate::render::samples;
+use crate::render::wall::Clock;
+use crate::top::keys::Key;
+use crate::top::model::{Live, Model};
+
+fn id(number: u128) -> TaskId {
+    TaskId::from_u128(number << 96)
+}
+
+fn task(number: u128, status: Status, description: &str) -> Task {
+    let clock = Clock::of_tests();
+    let started_at = (status != Status::Pending).then_some(samples::task().created_at);
+    Task {
+        id: id(number),
+        status,
+        description: description.into(),
+        started_at,
+        completed_at: (!status.is_active()).then_some(clock.now),
+        ..samples::task()
+    }
+}
+
+fn ui() -> Ui {
+    let mut model = Model::new(None);
+    let mut asks = task(1, Status::Running, "review the code");
+    asks.progress.needs_input = Some(samples::question());
+    for task in [
+        asks,
+        task(2, Status::Failed, "make test"),
+        task(3, Status::Running, "漢字 and e\u{301}\u{202e}evil"),
+        task(4, Status::Pending, "deploy"),
+        task(5, Status::Completed, "build"),
+    ] {
+        model.put(&task, &Clock::of_tests());
+    }
+    let line = "Epoch 3/8 [====>   ] 42%".to_owned();
+    model.set_live(id(3), Live { percent: Some(42), line, is_stale: false });
+    Ui::new(model)
+}
+
+/// Draws a frame of this size, and returns its lines without trailing blanks.
+fn drawn(ui: &mut Ui, panes: &HashMap<TaskId, Pane>, (rows, cols): (u16, u16)) -> (Vec<String>, Frame) {
+    let mut terminal = Terminal::new(TestBackend::new(cols, rows)).unwrap();
+    let mut frame = Frame::default();
+    let scene = Scene { panes, now: Clock::of_tests().now, colour: true };
+    terminal.draw(|on| frame = draw(ui, &scene, on.buffer_mut())).unwrap();
+    let cells = terminal.backend().buffer().content().chunks(usize::from(cols));
+    let line = |row: &[ratatui::buffer::Cell]| {
+        let text: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
+        text.trim_end().to_owned()
+    };
+    (cells.map(line).collect(), frame)
+}
+
+fn lines(size: (u16, u16)) -> Vec<String> {
+    drawn(&mut ui(), &HashMap::new(), size).0
+}
+
+#[test]
+fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
+    assert_eq!(
+        lines((14, 80)),
+        [
+            "2 wait for you  1 asks  1 failed  1 running  1 pending  1 done",
+            " ID       STATE            AGE     QUIET   DONE DESCRIPTION",
+            "- asks 1",
+            " 00000001 running (asks)   1m 40s  1m 40s       review the code",
+            "- failed 1",
+            " 00000002 failed           1m 40s               make test",
+            "- running 1",
+            " 00000003 running          1m 40s  1m 40s  42%  漢 字  and e\u{301}\u{fffd}evil Epoch 3/8 [====…",
+            "- pending 1",
+            " 00000004 pending          1m 40s               deploy",
+            "- done 1",
+            " 00000005 completed        1m 40s               build",
+            "",
+            "F1 help  q quit  Enter attach  o output  / filter  Tab fold  x cancel  y n answ…",
+        ]
+    );
+}
+
+#[test]
+fn r163_a_tiny_terminal_shows_what_matters() {
+    assert_eq!(
+        lines((5, 20)),
+        ["2 wait for you  1 a…", "- asks 1", " running review the…", "- failed 1", "F1 help  q quit  En…"]
+    );
+    assert_eq!(lines((2, 9)), ["2 wait f…", " review …"]);
+    assert_eq!(lines((1, 1)), ["…"]);
+}
+
+#[test]
+fn r161_the_preview_is_beside_the_list_where_there_is_room() {
+    let mut ui = ui();
+    let mut pane = Pane::default();
+    pane.set_output(0, b"\x1b[31mred\x1b[m and\nmore \xff\xfe\n");
+    let mut asking = task(1, Status::Running, "review the code");
+    asking.progress.needs_input = Some(samples::question());
+    pane.set_task(&asking);
+    let panes = HashMap::from([(id(1), pane)]);
+    let (wide, frame) = drawn(&mut ui, &panes, (14, 120));
+    assert_eq!(frame.previews, [(id(1), Rect::new(61, 1, 59, 12))]);
+    let right = |row: usize| wide[row].chars().skip(61).collect::<String>();
+    assert_eq!(right(1), "00000001 running (asks) review the code");
+    assert_eq!(right(2), "asks: Run `make`?");
+    assert_eq!((right(3).as_str(), right(4).as_str()), ("  Allow once", "  No"));
+    assert_eq!((right(5).as_str(), right(6).as_str()), ("red and", "more"));
+    let (_, frame) = drawn(&mut ui, &panes, (14, 80));
+    assert!(frame.previews.is_empty());
+    ui.key(Key::Char('v'));
+    ui.key(Key::Char('v'));
+    let (_, frame) = drawn(&mut ui, &panes, (14, 80));
+    assert_eq!(frame.previews, [(id(1), Rect::new(0, 7, 80, 6))], "below it on demand");
+}
+
+#[test]
+fn r161_several_can_be_pinned() {
+    let mut ui = ui();
+    for _ in 0..3 {
+        drawn(&mut ui, &HashMap::new(), (20, 120));
+        ui.key(Key::Char('f'));
+        ui.key(Key::Down);
+        ui.key(Key::Down);
+    }
+    let (_, frame) = drawn(&mut ui, &HashMap::new(), (20, 120));
+    let shown: Vec<TaskId> = frame.previews.iter().map(|(id, _)| *id).collect();
+    assert_eq!(shown, [id(1), id(2), id(3), id(4)], "three pinned and the selected one");
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (20, 120));
+    assert!(lines[1].ends_with("00000001 (follows) running (asks) review the code"), "{lines:?}");
+    assert!(lines[3].starts_with("> 00000001") || lines[3].starts_with(">00000001"), "{lines:?}");
+}
+
+#[test]
+fn r160_visible_ages_say_when_they_change() {
+    let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 80));
+    assert_eq!(frame.changes_in, Some(1000));
+    let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 40));
+    assert_eq!(frame.changes_in, None, "no age is visible");
+    let (_, frame) = drawn(&mut Ui::new(Model::new(None)), &HashMap::new(), (14, 80));
+    assert_eq!(frame.changes_in, None);
+    let mut model = Model::new(None);
+    let mut old = task(1, Status::Completed, "old");
+    old.created_at = bgd_shared::time::Timestamp::from_unix_ms(1_100_000 - 7_230_000);
+    model.put(&old, &Clock::of_tests());
+    let (_, frame) = drawn(&mut Ui::new(model), &HashMap::new(), (14, 80));
+    assert_eq!(frame.changes_in, Some(30_000), "minutes are shown");
+}
+
+#[test]
+fn r162_what_is_typed_and_asked_is_in_the_last_line() {
+    let mut ui = ui();
+    ui.key(Key::Char('/'));
+    ui.key(Key::Paste("make".into()));
+    let (lines, frame) = drawn(&mut ui, &HashMap::new(), (8, 30));
+    assert_eq!((lines[7].as_str(), frame.cursor), ("/make", Some((5, 7))));
+    ui.key(Key::Paste("x".repeat(100)));
+    let (lines, frame) = drawn(&mut ui, &HashMap::new(), (8, 30));
+    assert_eq!(lines[7], format!("/{}", "x".repeat(28)));
+    assert_eq!(frame.cursor, Some((29, 7)));
+    ui.key(Key::Escape);
+    ui.key(Key::Char('x'));
+    let (lines, frame) = drawn(&mut ui, &HashMap::new(), (8, 60));
+    assert_eq!((lines[7].as_str(), frame.cursor), ("cancel 00000001 review the code? y/n", None));
+    ui.key(Key::Char('n'));
+    ui.key(Key::Help);
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (8, 60));
+    assert_eq!(lines[1], "Keys");
+}
+
+#[test]
+fn r163_without_colours_there_are_none() {
+    let mut ui = ui();
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 120, 14));
+    let mut pane = Pane::default();
+    pane.set_output(0, b"\x1b[31mred\n");
+    let panes = HashMap::from([(id(1), pane)]);
+    let scene = Scene { panes: &panes, now: Clock::of_tests().now, colour: false };
+    draw(&mut ui, &scene, &mut buffer);
+    assert!(buffer.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
+}
+
+#[test]
+fn r163_nothing_to_show_says_what_to_do() {
+    let (lines, _) = drawn(&mut Ui::new(Model::new(None)), &HashMap::new(), (6, 60));
+    assert_eq!(lines[..2], ["nothing waits for you", "no tasks; `:submit -- COMMAND` starts one"]);
+    let mut ui = ui();
+    ui.lost = Some("the daemon is gone; waiting for it".into());
+    ui.model.set_filter("nobody");
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (6, 60));
+    assert_eq!(lines[0], "the daemon is gone; waiting for it  2 wait for you  1 asks …");
+    assert_eq!(lines[1], "no task matches; Esc shows all");
+}
+
+#[test]
+fn r163_a_huge_terminal_is_filled() {
+    let (lines, frame) = drawn(&mut ui(), &HashMap::new(), (300, 1000));
+    assert_eq!((lines.len(), frame.tasks.len()), (300, 5));
+}
+
+proptest! {
+    #[test]
+    fn r163_no_size_and_no_keys_are_too_odd(
+        rows in 1u16..40, cols in 1u16..140, keys in "[jkG/?:vfghxXynor \t<>a-c]{0,12}", texts in ".{0,30}",
+    ) {
+        let mut ui = ui();
+        ui.model.put(&task(6, Status::Running, &texts), &Clock::of_tests());
+        let mut pane = Pane::default();
+        pane.set_output(0, texts.as_bytes());
+        let panes = HashMap::from([(id(1), pane)]);
+        for key in keys.chars() {
+            drawn(&mut ui, &panes, (rows, cols));
+            ui.key(match key {
+                '\t' => Key::Tab,
+                '<' => Key::Left,
+                '>' => Key::Help,
+                c => Key::Char(c),
+            });
+        }
+        let (lines, frame) = drawn(&mut ui, &panes, (rows, cols));
+        prop_assert_eq!(lines.len(), usize::from(rows));
+        prop_assert!(frame.cursor.is_none_or(|(x, y)| x < cols && y < rows));
+        prop_assert!(frame.previews.iter().all(|(_, area)| area.right() <= cols && area.bottom() <= rows));
+    }
+}

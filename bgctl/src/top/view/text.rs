@@ -1,0 +1,84 @@
+//! Puts texts into the cells of a screen.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use unicode_width::UnicodeWidthChar as _;
+
+/// The columns that a text takes.
+pub fn width(text: &str) -> usize {
+    text.chars().map(|c| c.width().unwrap_or(0)).sum()
+}
+
+/// The beginning of a text that fits into this many columns, with `…` if something is left out.
+pub fn cut(text: &str, columns: usize) -> String {
+    // Every column needs a byte at least.
+    if text.len() <= columns || width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut taken = 0;
+    let mut out = String::new();
+    for c in text.chars() {
+        taken += c.width().unwrap_or(0);
+        if taken >= columns {
+            break;
+        }
+        out.push(c);
+    }
+    if columns > 0 {
+        out.push('…');
+    }
+    out
+}
+
+/// Writes a text on one line of an area, at this column of it. Returns the column behind it.
+pub fn put(buffer: &mut Buffer, area: Rect, column: u16, text: &str, style: Style) -> u16 {
+    let left = area.width.saturating_sub(column);
+    if left == 0 || area.height == 0 {
+        return column;
+    }
+    let text = cut(text, usize::from(left));
+    let (end, _) = buffer.set_stringn(area.x + column, area.y, &text, usize::from(left), style);
+    end - area.x
+}
+
+/// A line of an area.
+pub fn line(area: Rect, row: u16) -> Rect {
+    if row < area.height {
+        Rect::new(area.x, area.y + row, area.width, 1)
+    } else {
+        Rect::new(area.x, area.y, area.width, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_text_is_cut_where_the_columns_end() {
+        assert_eq!(cut("make", 4), "make");
+        assert_eq!(cut("make", 3), "ma…");
+        assert_eq!(cut("漢字", 4), "漢字");
+        assert_eq!(cut("漢字x", 4), "漢…");
+        assert_eq!(cut("e\u{301}e\u{301}", 2), "e\u{301}e\u{301}");
+        assert_eq!((cut("ab", 1), cut("ab", 0)), ("…".into(), String::new()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_wider_than_its_room(text in "[a-z漢e\u{301}🦀]{0,20}", columns in 0usize..12) {
+            prop_assert!(width(&cut(&text, columns)) <= columns);
+        }
+
+        #[test]
+        fn no_text_leaves_its_area(text in ".{0,40}", column in 0u16..12, columns in 0u16..12) {
+            let mut buffer = Buffer::empty(Rect::new(0, 0, 20, 1));
+            put(&mut buffer, Rect::new(0, 0, columns, 1), column, &crate::render::clean(&text), Style::new());
+            for x in columns..20 {
+                prop_assert_eq!(buffer[(x, 0)].symbol(), " ");
+            }
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The daemon's side of the live view: what it is asked, and what becomes of its answers and events. It only speaks of
+//! what is looked at: the list by events, and the outputs of visible tasks.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use bgd_shared::agent::{AnswerParams, ResumeParams};
+use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
+use bgd_shared::error::RpcError;
+use bgd_shared::event::{Event, EventKind, News};
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
+use bgd_shared::request::{
+    AgentAnswer, AttachParams, CancelParams, DetachParams, EventsSubscribe, ListParams, Method, OutputNews,
+    OutputParams, RerunParams, SelectParams, SubscribeParams, TaskAttach, TaskCancel, TaskDetach, TaskHold,
+    TaskList, TaskOutput, TaskRelease, TaskRerun, TaskResume,
+};
+use bgd_shared::task::Status;
+use bgd_shared::time::Timestamp;
+use regex::bytes::{Regex, RegexBuilder};
+use serde_json::value::RawValue;
+
+use super::model::Live;
+use super::pane::{Pane, TAIL};
+use super::ui::{Act, Ui};
+use super::view::Frame;
+use crate::failure::Failure;
+use crate::percent::percent;
+use crate::render::clean;
+use crate::render::wall::Clock;
+
+/// The most calls for the last lines of visible tasks at a time.
+const LINES: usize = 8;
+
+/// The most calls of a search at a time.
+const SEARCHES: usize = 4;
+
+/// Bytes at the end of an output in which progress is looked for.
+const LINE_BYTES: i64 = 4096;
+
+/// The unparsed result of a call, or the daemon's refusal.
+type Outcome = Result<Box<RawValue>, RpcError>;
+
+/// What a call is for.
+enum Asked {
+    /// The events.
+    Events,
+    /// A page of the list.
+    Page,
+    /// The last line of a task.
+    Line(TaskId),
+    /// The end of a task's output, for the preview.
+    Pane(TaskId),
+    /// The terminal of a task, for the preview.
+    Screen(TaskId),
+    /// The end of an output, for a search of this number.
+    Search(TaskId, u64),
+    /// What a key does, in words for when it is done.
+    Act(String, Act),
+    /// Nothing that matters.
+    Nothing,
+}
+
+/// A search in outputs.
+struct Search {
+    number: u64,
+    pattern: Regex,
+    next: VecDeque<TaskId>,
+    under_way: usize,
+}
+
+/// A connection with what is known from it.
+pub struct Wire {
+    /// The connection.
+    pub client: PolledClient,
+    /// The previews.
+    pub panes: HashMap<TaskId, Pane>,
+    asked: HashMap<u64, Asked>,
+    /// Tasks with an event since the current page was asked for: what the page says of them may be older. `None`:
+    /// everything is listed.
+    touched: Option<HashSet<TaskId>>,
+    attached: HashSet<TaskId>,
+    search: Option<Search>,
+    searches: u64,
+    clock: Clock,
+}
+
+impl Wire {
+    /// Subscribes to the events, and asks for the first page of the list.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn begin(client: PolledClient, ui: &mut Ui) -> Result<Self, ClientError> {
+        let mut wire = Self {
+            client,
+            panes: HashMap::new(),
+            asked: HashMap::new(),
+            touched: None,
+            attached: HashSet::new(),
+            search: None,
+            searches: 0,
+            clock: Clock::system(Timestamp::now()),
+        };
+        wire.relist(ui)?;
+        Ok(wire)
+    }
+
+    /// Subscribes and lists everything, at the start and after events were lost.
+    fn relist(&mut self, ui: &mut Ui) -> Result<(), ClientError> {
+        ui.model.begin_listing();
+        self.call::<EventsSubscribe>(&SubscribeParams::default(), Asked::Events)?;
+        self.page(None)
+    }
+
+    fn page(&mut self, after: Option<u64>) -> Result<(), ClientError> {
+        self.touched = Some(HashSet::new());
+        let params = ListParams { limit: Some(LIST_PAGE), after, ..ListParams::default() };
+        self.call::<TaskList>(&params, Asked::Page)
+    }
+
+    fn call<M: Method>(&mut self, params: &M::Params, what: Asked) -> Result<(), ClientError> {
+        let number = self.client.call::<M>(params)?;
+        self.asked.insert(number, what);
+        Ok(())
+    }
+
+    /// Handles a message of the daemon.
+    ///
+    /// # Errors
+    /// The connection is broken, or the message is invalid.
+    pub fn received(&mut self, received: Received, ui: &mut Ui) -> Result<(), ClientError> {
+        match received {
+            Received::Answer { call, outcome } => match self.asked.remove(&call) {
+                Some(asked) => self.answered(asked, outcome, ui),
+                None => Ok(()),
+            },
+            Received::News(news) => match news.news {
+                News::Event(event) => {
+                    self.event(&event, ui);
+                    Ok(())
+                }
+                // Events are missing: everything is looked up again. A subscription that has not ended would be
+                // doubled.
+                News::Gap(gap) if gap.ended => self.relist(ui),
+                News::Gap(_) => {
+                    ui.model.begin_listing();
+                    self.page(None)
+                }
+            },
+            Received::Output(news) => {
+                self.shown(*news);
+                Ok(())
+            }
+            Received::Stopped(_) => Ok(()),
+        }
+    }
+
+    fn event(&mut self, event: &Event, ui: &mut Ui) {
+        let task = &event.task;
+        if let Some(touched) = &mut self.touched {
+            touched.insert(task.id);
+        }
+        if event.kind == EventKind::Cleared {
+            ui.model.remove(task.id);
+            self.panes.remove(&task.id);
+            return;
+        }
+        self.clock.now = event.at;
+        ui.model.put(task, &self.clock);
+        ui.model.output_grew(task.id);
+        if let Some(pane) = self.panes.get_mut(&task.id) {
+            pane.is_stale = true;
+            pane.end = task.output.bytes;
+            pane.set_task(task);
+        }
+    }
+
+    fn answered(&mut self, asked: Asked, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
+        match asked {
+            Asked::Page => self.listed(outcome, ui)?,
+            Asked::Events => {
+                Protocol::result::<EventsSubscribe>(outcome)?;
+            }
+            Asked::Nothing => {}
+            Asked::Line(id) => line_read(id, outcome, ui)?,
+            Asked::Pane(id) => self.pane_read(id, outcome)?,
+            Asked::Screen(id) => {
+                if let (Err(_), Some(pane)) = (outcome, self.panes.get_mut(&id)) {
+                    // It has ended meanwhile: its output is shown instead.
+                    self.attached.remove(&id);
+                    pane.has_no_screen = true;
+                    pane.is_stale = true;
+                }
+            }
+            Asked::Search(id, number) => self.searched(id, number, outcome, ui)?,
+            Asked::Act(words, act) => {
+                ui.note = Some(match outcome {
+                    Ok(_) => words,
+                    Err(error) => Failure::from(ClientError::Rpc(error)).message,
+                });
+                if let Act::Answer { id, .. } | Act::Prompt(id, _) = act {
+                    ui.model.see(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn listed(&mut self, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
+        let page = Protocol::result::<TaskList>(outcome)?;
+        let touched = self.touched.take().unwrap_or_default();
+        ui.model.make_room(usize::try_from(page.summary.total()).unwrap_or(0));
+        self.clock.now = Timestamp::now();
+        for task in page.tasks.iter().filter(|task| !touched.contains(&task.id)) {
+            ui.model.put(task, &self.clock);
+        }
+        match page.next {
+            Some(next) => self.page(Some(next)),
+            None => {
+                ui.model.end_listing();
+                Ok(())
+            }
+        }
+    }
+
+    fn pane_read(&mut self, id: TaskId, outcome: Outcome) -> Result<(), ClientError> {
+        let Some(pane) = self.panes.get_mut(&id) else { return Ok(()) };
+        pane.is_asked = false;
+        let Ok(raw) = outcome else { return Ok(()) };
+        let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
+        pane.set_task(&answer.task);
+        // With `split` this counts both outputs, and the end is where nothing more comes.
+        let is_all = (answer.next - answer.offset) < OUTPUT_CHUNK_BYTES.min(TAIL);
+        pane.end = if is_all { answer.next } else { answer.task.output.bytes };
+        if let Ok(bytes) = answer.encoding.decode(answer.data) {
+            pane.set_output(answer.offset, &bytes);
+        }
+        Ok(())
+    }
+
+    /// Takes a part of what a task's terminal shows.
+    fn shown(&mut self, news: OutputNews) {
+        if let (Some(pane), Ok(bytes)) = (self.panes.get_mut(&news.id), news.encoding.decode(news.data)) {
+            pane.is_asked = false;
+            pane.set_screen(&bytes, news.redraw);
+        }
+    }
+
+    /// Asks for what is visible and not known yet, or not any more; ends what nobody looks at.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn tend(&mut self, ui: &mut Ui, frame: &Frame) -> Result<(), ClientError> {
+        self.tend_panes(ui, frame)?;
+        ui.model.keep_live(&frame.tasks);
+        let under_way = self.asked.values().filter(|asked| matches!(asked, Asked::Line(_))).count();
+        let mut room = LINES.saturating_sub(under_way);
+        for id in &frame.tasks {
+            let is_running =
+                ui.model.row(*id).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed));
+            let is_known = ui.model.live(*id).is_some_and(|live| !live.is_stale);
+            if room == 0 || !is_running || is_known {
+                continue;
+            }
+            room -= 1;
+            let known = ui.model.live(*id).cloned().unwrap_or_default();
+            // What comes meanwhile makes it stale again.
+            ui.model.set_live(*id, Live { is_stale: false, ..known });
+            self.call::<TaskOutput>(&output(*id, -LINE_BYTES), Asked::Line(*id))?;
+        }
+        self.tend_search(ui)
+    }
+
+    fn tend_panes(&mut self, ui: &Ui, frame: &Frame) -> Result<(), ClientError> {
+        let visible: HashSet<TaskId> = frame.previews.iter().map(|(id, _)| *id).collect();
+        self.panes.retain(|id, _| visible.contains(id));
+        let left: Vec<TaskId> = self.attached.iter().filter(|id| !visible.contains(id)).copied().collect();
+        for id in left {
+            self.detach(id)?;
+        }
+        for id in visible {
+            let is_pinned = ui.model.pins().contains(&id);
+            let pane = self.panes.entry(id).or_default();
+            let has_screen = !pane.has_no_screen
+                && ui.model.row(id).is_some_and(|row| row.has_terminal && row.status == Status::Running);
+            let is_known = pane.is_known();
+            if self.attached.contains(&id) {
+                if is_known && (!is_pinned || !has_screen) {
+                    self.detach(id)?;
+                }
+                continue;
+            }
+            // Without a pin it stays as it was when it was selected.
+            if pane.is_asked || !pane.is_stale || (is_known && !is_pinned) {
+                continue;
+            }
+            (pane.is_asked, pane.is_stale) = (true, false);
+            if has_screen {
+                self.attached.insert(id);
+                self.call::<TaskAttach>(
+                    &AttachParams { id: id.into(), rows: None, cols: None },
+                    Asked::Screen(id),
+                )?;
+            } else {
+                let offset = pane.continues_at();
+                self.call::<TaskOutput>(&output(id, offset), Asked::Pane(id))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, id: TaskId) -> Result<(), ClientError> {
+        self.attached.remove(&id);
+        self.call::<TaskDetach>(&DetachParams { id: id.into(), background: false }, Asked::Nothing)
+    }
+
+    /// Begins a search in the outputs of the tasks that are shown, instead of the one before; an empty text shows
+    /// them all again.
+    pub fn search(&mut self, text: &str, ui: &mut Ui) {
+        ui.model.set_found(None);
+        (self.search, ui.search) = (None, None);
+        let pattern = RegexBuilder::new(&regex::escape(text)).case_insensitive(true).build();
+        let (false, Ok(pattern)) = (text.is_empty(), pattern) else { return };
+        self.searches += 1;
+        let next = ui.model.tasks().collect();
+        self.search = Some(Search { number: self.searches, pattern, next, under_way: 0 });
+        ui.search = Some((text.to_owned(), true));
+        ui.model.set_found(Some(std::collections::BTreeSet::new()));
+    }
+
+    fn tend_search(&mut self, ui: &mut Ui) -> Result<(), ClientError> {
+        loop {
+            let Some(search) = &mut self.search else { return Ok(()) };
+            if search.under_way >= SEARCHES {
+                return Ok(());
+            }
+            let Some(id) = search.next.pop_front() else {
+                if let Some((_, continues)) = &mut ui.search {
+                    *continues = search.under_way > 0;
+                }
+                return Ok(());
+            };
+            search.under_way += 1;
+            let number = search.number;
+            let most = i64::try_from(OUTPUT_CHUNK_BYTES).unwrap_or(i64::MAX);
+            let params = OutputParams { limit: Some(OUTPUT_CHUNK_BYTES), ..output(id, -most) };
+            self.call::<TaskOutput>(&params, Asked::Search(id, number))?;
+        }
+    }
+
+    fn searched(
+        &mut self,
+        id: TaskId,
+        number: u64,
+        outcome: Outcome,
+        ui: &mut Ui,
+    ) -> Result<(), ClientError> {
+        let Some(search) = self.search.as_mut().filter(|search| search.number == number) else {
+            return Ok(());
+        };
+        search.under_way -= 1;
+        // A task that is gone is not found.
+        let Ok(raw) = outcome else { return Ok(()) };
+        let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
+        if answer.encoding.decode(answer.data).is_ok_and(|bytes| search.pattern.is_match(&bytes)) {
+            ui.model.find(id);
+        }
+        Ok(())
+    }
+
+    /// Does what a key wants.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn act(&mut self, act: Act, ui: &mut Ui) -> Result<(), ClientError> {
+        let count = |ids: &[TaskId]| match ids {
+            [id] => id.short(),
+            ids => format!("{} tasks", ids.len()),
+        };
+        let done = |words: String| Asked::Act(words, act.clone());
+        let cancel = |ids: &[TaskId]| CancelParams { ids: refs(ids), ..CancelParams::default() };
+        let select = |ids: &[TaskId]| SelectParams { ids: refs(ids), matching: None };
+        match &act {
+            Act::Cancel(ids) => {
+                ui.note = Some(format!("cancelling {}; SIGKILL follows after the grace period", count(ids)));
+                self.call::<TaskCancel>(&cancel(ids), done(format!("cancelled {}", count(ids))))
+            }
+            Act::Kill(ids) => {
+                let params =
+                    CancelParams { signal: Some("KILL".to_owned()), grace_ms: Some(0), ..cancel(ids) };
+                self.call::<TaskCancel>(&params, done(format!("killed {}", count(ids))))
+            }
+            Act::Rerun(ids) => {
+                let params = RerunParams { ids: refs(ids), ..RerunParams::default() };
+                self.call::<TaskRerun>(&params, done(format!("submitted {} again", count(ids))))
+            }
+            Act::Hold(ids) => self.call::<TaskHold>(&select(ids), done(format!("held {}", count(ids)))),
+            Act::Release(ids) => {
+                self.call::<TaskRelease>(&select(ids), done(format!("released {}", count(ids))))
+            }
+            Act::Answer { id, request, option } => {
+                let params = AnswerParams { id: (*id).into(), request: *request, option: option.clone() };
+                self.call::<AgentAnswer>(&params, done(format!("answered {}", id.short())))
+            }
+            Act::Prompt(id, prompt) => {
+                let params = ResumeParams {
+                    id: (*id).into(),
+                    prompt: prompt.clone(),
+                    settings: bgd_shared::agent::AgentSettings::default(),
+                };
+                self.call::<TaskResume>(&params, done(format!("sent the prompt to {}", id.short())))
+            }
+        }
+    }
+}
+
+fn refs(ids: &[TaskId]) -> Vec<TaskRef> {
+    ids.iter().map(|id| (*id).into()).collect()
+}
+
+fn output(id: TaskId, offset: i64) -> OutputParams {
+    OutputParams { id: id.into(), offset: Some(offset), limit: Some(TAIL), stream: None }
+}
+
+fn line_read(id: TaskId, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
+    // A task that is gone has no line.
+    let Ok(raw) = outcome else { return Ok(()) };
+    let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
+    let line = answer.task.progress.last_line.as_deref();
+    let bytes = answer.encoding.decode(answer.data).unwrap_or_default();
+    let is_stale = ui.model.live(id).is_some_and(|live| live.is_stale);
+    let live = Live { percent: percent(&bytes, line), line: line.map(clean).unwrap_or_default(), is_stale };
+    ui.model.set_live(id, live);
+    Ok(())
+}

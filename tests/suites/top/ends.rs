@@ -1,0 +1,107 @@
+//! How it ends: by a key, a signal, a closed terminal; and what it does when the daemon ends.
+
+use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
+use rustix::process::Signal;
+
+use super::{open_gate, top, waits_at};
+
+#[test]
+fn r163_the_terminal_is_given_back_on_every_way_out() {
+    let daemon = TestDaemon::start();
+    for (keys, signal, code) in [
+        ("q", None, 0),
+        ("\x03", None, 0),
+        ("", Some(Signal::TERM), 143),
+        ("", Some(Signal::INT), 130),
+        ("", Some(Signal::HUP), 129),
+    ] {
+        let mut shell = Terminal::shell(&daemon);
+        shell.type_line("echo before; bgctl top; echo \"<$?>\"");
+        shell.wait_alternate(true);
+        shell.wait_text("no tasks");
+        assert!(!shell.is_sane());
+        shell.type_keys(keys);
+        if let Some(signal) = signal {
+            let is_top = |one: &Process| one.cmdline().contains("bgctl top");
+            let all = processes_of(daemon.home());
+            all.into_iter().find(is_top).expect("it runs").signal(signal).unwrap();
+        }
+        assert_eq!(shell.wait_code(), code, "{keys:?} {signal:?}");
+        assert!(!shell.emulated().alternate_screen() && !shell.emulated().hide_cursor());
+        assert_eq!(shell.emulated().mouse_protocol_mode(), vt100::MouseProtocolMode::None);
+        assert_eq!(shell.run_line("stty -a | grep -q ' icanon.* echo '"), 0);
+    }
+}
+
+#[test]
+fn r163_a_closed_terminal_ends_it() {
+    let daemon = TestDaemon::start();
+    let mut top = top(&daemon);
+    assert_eq!(top.close().code(), Some(129));
+}
+
+#[test]
+fn r163_ctrl_z_and_fg() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl top");
+    shell.wait_text("no tasks");
+    shell.type_keys("\x1a");
+    shell.wait_alternate(false);
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    let id = waits_at(&daemon, "gate", "exit 0");
+    shell.type_line("fg");
+    shell.wait_alternate(true);
+    shell.wait_text(&format!(" {} running ", id.short()));
+    shell.type_keys("q");
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+}
+
+#[test]
+fn r163_it_connects_again_when_the_daemon_is_back() {
+    let mut daemon = TestDaemon::start();
+    let id = waits_at(&daemon, "gate", "exit 0");
+    let mut top = top(&daemon);
+    top.wait_text(&id.short());
+    daemon.stop();
+    top.wait_text("the daemon is gone; waiting for it");
+    top.wait_text(&id.short());
+    top.type_keys("r");
+    top.wait_text("there is no daemon to ask");
+    daemon.launch();
+    top.wait_text("no tasks");
+    let id = daemon.run(&["submit", "-d", "new", "--", "true"]).success().word::<bgd_shared::id::TaskId>();
+    top.wait_text(&id.short());
+    daemon.kill9();
+    top.wait_text("the daemon is gone; waiting for it");
+    daemon.launch();
+    top.wait_text("no tasks");
+}
+
+#[test]
+fn r163_idle_it_does_nothing() {
+    let daemon = TestDaemon::start();
+    let id = waits_at(&daemon, "gate", "exit 0");
+    // So narrow that no age is visible.
+    let mut top = super::sized(&daemon, &[], (10, 40));
+    top.wait_text(&id.short());
+    let process = top.process();
+    let switches = || process.status_value("voluntary_ctxt_switches").unwrap();
+    let after_lists = |count| {
+        for _ in 0..count {
+            daemon.run(&["list"]).success();
+        }
+        switches()
+    };
+    // Whatever it still has to do after its first frame.
+    let at_rest = wait::poll_until("a rest", || {
+        let before = switches();
+        (after_lists(5) == before).then_some(before)
+    });
+    after_lists(20);
+    assert_eq!(switches(), at_rest, "nobody has woken it");
+    open_gate(&daemon, "gate");
+    top.wait_text("done 1");
+}

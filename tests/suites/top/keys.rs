@@ -1,0 +1,166 @@
+//! What the keys do to tasks.
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bgd_tests::TestDaemon;
+
+use super::{open_gate, sized, top, waits_at};
+
+#[test]
+fn r162_x_cancels_and_asks_once() {
+    let daemon = TestDaemon::start();
+    let id = waits_at(&daemon, "gate", "exit 0");
+    let mut top = top(&daemon);
+    top.wait_text(" gate\n");
+    top.type_keys("x");
+    top.wait_text(&format!("cancel {} gate? y/n", id.short()));
+    top.type_keys("n");
+    top.wait_text("F1 help");
+    assert_eq!(daemon.task(id).status, Status::Running);
+    top.type_keys("xy");
+    top.wait_text(&format!(" {} cancelled ", id.short()));
+    let id = waits_at(&daemon, "stubborn", "exit 0");
+    top.wait_text(" stubborn\n");
+    top.type_keys("\x1b[H\x1b[BXy");
+    top.wait_text(&format!("killed {}", id.short()));
+    assert_eq!(daemon.task(id).status, Status::Cancelled);
+}
+
+#[test]
+fn r162_marked_tasks_are_held_released_and_rerun() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let running = waits_at(&daemon, "gate", "exit 0");
+    let ids: Vec<TaskId> = (0..3)
+        .map(|number| daemon.run(&["submit", "--", "echo", &number.to_string()]).success().word())
+        .collect();
+    let mut top = top(&daemon);
+    top.wait_text("3 pending");
+    // The heading and its three tasks are the last lines.
+    top.type_keys("\x1b[F   \x1b[A\x1b[A   ");
+    top.type_keys("\x1b");
+    top.wait_text("F1 help");
+    top.type_keys("\x1b[F\x1b[A\x1b[A   h");
+    top.wait_text("held 3 tasks");
+    top.type_keys("\x1b[F");
+    for id in &ids {
+        top.wait_text(&format!("{} pending (held)", id.short()));
+    }
+    top.type_keys("h");
+    top.wait_text("released ");
+    open_gate(&daemon, "gate");
+    daemon.block(&[running]);
+    top.wait_text(&format!(" {} completed ", running.short()));
+    top.type_keys("/gate\r");
+    top.wait_text("/gate (1)");
+    top.type_keys("\x1b[F");
+    top.type_keys("r");
+    top.wait_text(&format!("submitted {} again", running.short()));
+}
+
+#[test]
+fn r162_a_filter_and_a_search_show_less() {
+    let daemon = TestDaemon::start();
+    let ids: Vec<TaskId> = ["alpha", "beta"]
+        .iter()
+        .map(|word| {
+            let line = format!("echo in {word} out");
+            daemon
+                .run(&["submit", "-d", &format!("say {word}"), "--tag", word, "--shell", &line])
+                .success()
+                .word()
+        })
+        .collect();
+    daemon.block(&ids);
+    let mut top = top(&daemon);
+    top.wait_text("2 done");
+    top.type_keys("/tag:alp");
+    top.wait("one task", |screen| {
+        screen.contents().contains("say alpha") && !screen.contents().contains("say beta")
+    });
+    top.type_keys("\x1b");
+    top.wait_text("say beta");
+    top.type_keys("?IN BETA\r");
+    top.wait_text("?IN BETA (found 1)");
+    top.wait("one task", |screen| {
+        screen.contents().contains("say beta") && !screen.contents().contains("say alpha")
+    });
+    top.type_keys("\x1b");
+    top.wait_text("say alpha");
+    top.type_keys("\t");
+    top.wait_text("folded by session");
+    top.type_keys("\t\t\t\t");
+    top.wait_text("folded by status");
+}
+
+#[test]
+fn r162_enter_and_o_open_the_output() {
+    let daemon = TestDaemon::start();
+    let id = daemon.run(&["submit", "-d", "fails", "--shell", "echo its output; exit 1"]).success().word();
+    daemon.block(&[id]);
+    let mut top = top(&daemon);
+    for key in ["\r", "o"] {
+        top.wait_text(" fails\n");
+        top.type_keys(key);
+        top.wait_text("its output\n<paged>");
+        top.type_line("");
+    }
+    top.wait_text("nothing waits for you");
+    let running = waits_at(&daemon, "gate", "echo done; exit 0");
+    top.wait_text(" gate\n");
+    top.type_keys("\x1b[H\x1b[B\r");
+    top.wait_text("[Ctrl-B] Detach");
+    open_gate(&daemon, "gate");
+    daemon.block(&[running]);
+    top.wait_text("2 done");
+}
+
+#[test]
+fn r162_every_verb_can_be_typed() {
+    let daemon = TestDaemon::start();
+    let mut top = top(&daemon);
+    top.type_keys(":submit -d 'typed here' -- true\r");
+    top.wait_text("[press a key to return to bgctl top]");
+    top.type_keys(" ");
+    top.wait_text(" typed here\n");
+    top.type_keys(":nonsense\r");
+    top.wait_text("unrecognized subcommand");
+    top.type_keys(" ");
+    top.wait_text(" typed here\n");
+    top.type_keys(":clear --all-sessions\r");
+    top.wait_text("bgctl clear --all-sessions? y/n");
+    top.type_keys("y");
+    top.wait_text("[press a key to return to bgctl top]");
+    top.type_keys(" ");
+    top.wait_text("no tasks");
+}
+
+#[test]
+fn r162_a_prompt_is_sent_to_an_agent() {
+    let daemon = bgd_tests::FakeDaemon::start(&[], "");
+    let task = daemon.completed("say one");
+    let mut top = sized(&daemon, &[], (20, 120));
+    top.wait_text(" one\n");
+    top.type_keys("pask Nothing?\r");
+    top.wait_text(&format!("sent the prompt to {}", task.id.short()));
+    assert_eq!(daemon.task(task.id).resume_count, 1);
+}
+
+#[test]
+fn r162_f1_shows_the_keys_and_the_mouse_selects() {
+    let daemon = TestDaemon::start();
+    for number in 0..3 {
+        let id = daemon.run(&["submit", "-d", &format!("task {number}"), "--", "true"]).success().word();
+        daemon.block(&[id]);
+    }
+    let mut top = top(&daemon);
+    top.wait_text("3 done");
+    top.type_keys("\x1bOP");
+    top.wait_text("cancel by SIGKILL");
+    top.type_keys("\x1b[<0;5;6M");
+    top.wait_text("F1 help");
+    // Row 6 has the last task of the title, the header, the heading and three tasks.
+    top.type_keys("\x1b[<0;5;6M\x1b[<0;5;6m");
+    top.wait("the selection", |screen| screen.cell(5, 2).is_some_and(vt100::Cell::inverse));
+    top.type_keys("\x1b[<64;5;6M");
+    top.wait("the selection", |screen| screen.cell(2, 2).is_some_and(vt100::Cell::inverse));
+}

@@ -1,0 +1,148 @@
+//! `bgctl top` in a real terminal (R160 to R163): what its user sees, what the keys do, how it ends, and what is odd.
+
+mod ends;
+mod keys;
+mod odd;
+
+use std::process::Command;
+
+use bgd_tests::{Terminal, TestDaemon};
+
+/// A `bgctl top` in a terminal of this size.
+#[track_caller]
+fn sized(daemon: &TestDaemon, args: &[&str], size: (u16, u16)) -> Terminal {
+    let mut command: Command = daemon.bgctl(&[&["top"], args].concat());
+    Terminal::sized(command.env("PAGER", "cat; echo '<paged>'; read x < /dev/tty"), size)
+}
+
+/// A `bgctl top` in a terminal with room for the list alone, which shows its keys.
+#[track_caller]
+fn top(daemon: &TestDaemon) -> Terminal {
+    let mut top = sized(daemon, &[], (20, 90));
+    top.wait_text("F1 help");
+    top
+}
+
+/// A task that waits for a line in this FIFO, which is made.
+#[track_caller]
+fn waits_at(daemon: &TestDaemon, name: &str, rest: &str) -> bgd_shared::id::TaskId {
+    let gate = daemon.home().join(name);
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let line = format!("read x < {}; {rest}", gate.display());
+    let id = daemon.run(&["submit", "-d", name, "--shell", &line]).success().word();
+    daemon.wait_running(id);
+    id
+}
+
+/// Opens what a task waits at.
+#[track_caller]
+fn open_gate(daemon: &TestDaemon, name: &str) {
+    std::fs::write(daemon.home().join(name), "\n").unwrap();
+}
+
+#[test]
+fn r160_what_happens_is_seen_without_a_key() {
+    let daemon = TestDaemon::start();
+    let mut top = top(&daemon);
+    top.wait_text("nothing waits for you");
+    top.wait_text("no tasks");
+    let id = waits_at(&daemon, "gate", "exit 3");
+    top.wait_text("nothing waits for you  1 running");
+    top.wait_text(&format!(" {} running ", id.short()));
+    open_gate(&daemon, "gate");
+    top.wait_text("1 waits for you  1 failed");
+    top.wait_text(&format!(" {} failed (3) ", id.short()));
+    daemon.run(&["clear", &id.to_string()]).success();
+    top.wait_text("no tasks");
+    top.type_keys("q");
+    assert!(top.ended().success());
+}
+
+#[test]
+fn r160_an_agent_that_asks_is_on_top_and_answered_by_a_key() {
+    let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
+    let other = waits_at(&daemon, "gate", "exit 0");
+    let mut top = sized(&daemon, &[], (20, 120));
+    top.wait_text(&other.short());
+    for (key, answer) in [("y", "allowed: allow-once"), ("n", "denied")] {
+        let id = daemon.prompt("ask May I?");
+        top.wait_text("1 waits for you  1 asks");
+        top.type_keys("\x1b[H\x1b[B");
+        top.wait_text("asks: May I?");
+        top.type_keys(key);
+        top.wait_text("nothing waits for you");
+        daemon.ends_as(id, bgd_shared::task::Status::Completed);
+        assert!(daemon.result(id).starts_with(answer), "{key}: {}", daemon.result(id));
+    }
+}
+
+#[test]
+fn r161_a_pinned_preview_follows_and_others_stay() {
+    let daemon = TestDaemon::start();
+    let line = "echo one; read x < first; printf '\\033[31mtwo\\033[m\\n'; read x < second; echo three";
+    for gate in ["first", "second"] {
+        nix::unistd::mkfifo(&daemon.home().join(gate), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    let id: bgd_shared::id::TaskId = daemon.run(&["submit", "-d", "steps", "--shell", line]).success().word();
+    daemon.wait_running(id);
+    let mut top = sized(&daemon, &[], (20, 120));
+    top.wait_text(" one\n");
+    top.type_keys("f");
+    top.wait_text("(follows) running steps");
+    open_gate(&daemon, "first");
+    top.wait_text(" two\n");
+    let screen = top.emulated();
+    let red = (0..20).flat_map(|row| (60..120).map(move |col| (row, col))).any(|(row, col)| {
+        screen
+            .cell(row, col)
+            .is_some_and(|cell| cell.contents() == "t" && cell.fgcolor() == vt100::Color::Idx(1))
+    });
+    assert!(red, "{top:?}");
+    open_gate(&daemon, "second");
+    top.wait_text(" three\n");
+}
+
+#[test]
+fn r161_the_screen_of_a_terminal_is_shown() {
+    let daemon = TestDaemon::start();
+    let line = "printf '\\033[2J\\033[3;5Hin the middle'; read x; printf '\\033[5;5Hand below'; read x";
+    let id = daemon
+        .run(&["submit", "-d", "full", "--pty", "--shell", line])
+        .success()
+        .word::<bgd_shared::id::TaskId>();
+    daemon.wait_running(id);
+    let mut top = sized(&daemon, &[], (20, 120));
+    top.wait_text("    in the middle\n");
+    top.type_keys("f");
+    top.wait_text("(follows)");
+    daemon.run(&["write", &id.to_string(), "-n", "go"]).success();
+    top.wait_text("    and below\n");
+    top.type_keys("\r");
+    top.wait_text("[Ctrl-B]");
+    top.type_keys("\x02");
+    top.wait_text("(follows)");
+    top.type_keys("q");
+    assert!(top.ended().success());
+    assert!(daemon.task(id).status.is_active(), "it was only looked at");
+}
+
+#[test]
+fn r163_a_frame_for_scripts() {
+    let daemon = TestDaemon::start();
+    let id = waits_at(&daemon, "gate", "exit 0");
+    let frame = daemon.run(&["top", "--once"]).success().stdout_text();
+    let lines: Vec<&str> = frame.lines().collect();
+    assert_eq!(
+        (lines[0], lines[2], lines.len()),
+        ("nothing waits for you  1 running", "- running 1", 4),
+        "{frame}"
+    );
+    assert!(
+        lines[3].starts_with(&format!(" {} running ", id.short())) && lines[3].ends_with(" gate"),
+        "{frame}"
+    );
+    assert!(daemon.run(&["top", "--once", "s:failed"]).success().stdout_text().contains("no task matches"));
+    let refused = daemon.run(&["top"]).expect_code(2);
+    assert!(refused.stderr.contains("bgctl top --once"), "{}", refused.stderr);
+    assert!(daemon.run(&["top", "--json"]).expect_code(2).stderr.contains("bgctl events"));
+}

@@ -13,6 +13,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::text::{Env, OsText};
 
 use crate::features::Feature;
+use crate::remotes::Ssh;
 
 /// The placeholder for the prompt in a template's command line.
 pub const PROMPT: &str = "{prompt}";
@@ -22,6 +23,15 @@ pub const PROMPT_FILE: &str = "{prompt_file}";
 
 /// The placeholder for the agent's session ID in a template's command line.
 pub const SESSION: &str = "{session}";
+
+/// Another machine that an agent's program runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The name of its executor.
+    pub name: Arc<str>,
+    /// How to reach it, and what its tasks get.
+    pub ssh: Ssh,
+}
 
 /// One agent's complete settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +50,9 @@ pub struct Agent {
     pub result: Option<String>,
     /// For `opencode`: the URL of a server that is already running.
     pub url: Option<String>,
-    /// Variables added to the submitter's environment.
+    /// The other machine that its program runs on; `None`: this one.
+    pub on: Option<Arc<Machine>>,
+    /// Variables added to the submitter's environment; on another machine, to what there is.
     pub env: BTreeMap<String, String>,
     /// How its permission requests are handled.
     pub permissions: Permissions,
@@ -89,6 +101,7 @@ impl Agent {
             session: None,
             result: None,
             url: None,
+            on: None,
             env: BTreeMap::new(),
             permissions: Permissions::Deny,
             settings: AgentSettings::default(),
@@ -150,8 +163,14 @@ impl Agent {
         })
     }
 
-    /// Returns the environment of the agent's program: the submitter's, with the configured variables added.
+    /// Returns the environment of the agent's program: the submitter's, with the configured variables added. On another
+    /// machine only what is configured: the rest is known there.
     pub fn environment(&self, submitter: &Env) -> Env {
+        if let Some(machine) = &self.on {
+            let theirs = machine.ssh.env.iter().filter(|(name, _)| !self.env.contains_key(*name));
+            let all = theirs.chain(&self.env);
+            return all.map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect();
+        }
         let kept = submitter.0.iter().filter(|(name, _)| !self.env.contains_key(&**name)).cloned();
         let added = self.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
         kept.chain(added).collect()
@@ -189,7 +208,8 @@ impl Agent {
             let message = format!("the protocol of the agent {:?} {missing}", &*self.name);
             return Err(RpcError::new(ErrorKind::AgentUnavailable, message));
         }
-        if self.url.is_some() || self.program(submitter).is_some() {
+        // Whether another machine has the program is known once it is started there.
+        if self.on.is_some() || self.url.is_some() || self.program(submitter).is_some() {
             return Ok(());
         }
         let program = self.command.first().map(String::as_str).unwrap_or_default();
@@ -208,9 +228,10 @@ impl Agent {
 
     /// Returns the agent's entry in `agent.list`.
     pub fn info(&self, submitter: &Env, default: bool) -> AgentInfo {
-        let program = self.program(submitter);
+        let program = if self.on.is_some() { None } else { self.program(submitter) };
         let missing = self.missing_feature();
-        let available = missing.is_none() && (self.url.is_some() || program.is_some());
+        let is_there = self.on.is_some() || self.url.is_some() || program.is_some();
+        let available = missing.is_none() && is_there;
         AgentInfo {
             name: self.name.to_string(),
             protocol: self.protocol,

@@ -82,9 +82,9 @@ impl Wire {
         state.cut_at = Some(state.carried + bytes);
     }
 
-    /// Whether a cut is still to come.
-    pub fn is_to_cut(&self) -> bool {
-        self.shared.state().cut_at.is_some()
+    /// Cuts every connection.
+    pub fn cut(&self) {
+        self.shared.state().cut();
     }
 
     /// Lets nothing through, while all connections stay open.

@@ -184,7 +184,8 @@ fn the_examples_on_the_page_and_in_the_readme_are_good_and_show_every_protocol_a
     let of_readme: Vec<&str> =
         readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(!of_readme.is_empty());
-    let of_page = ["ACP", "OPENCODE", "SERVER", "TEMPLATE", "CHANNELS"].map(|name| shown(&page, name));
+    let of_page =
+        ["ACP", "ELSEWHERE", "OPENCODE", "SERVER", "TEMPLATE", "CHANNELS"].map(|name| shown(&page, name));
     for text in of_page.iter().map(String::as_str).chain(of_readme) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");

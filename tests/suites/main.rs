@@ -8,6 +8,7 @@ mod agents_asks;
 mod agents_cli;
 mod agents_codex;
 mod agents_config;
+mod agents_elsewhere;
 mod agents_opencode;
 mod agents_readme;
 mod agents_recorded;

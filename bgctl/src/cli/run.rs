@@ -67,6 +67,9 @@ pub struct RunArgs {
     /// Key that moves the job to the background: ctrl-b, ctrl-], …, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
+    /// Further environment variables, as a JSON object in this variable; for a daemon that runs an agent elsewhere
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub env_from: Option<String>,
     /// Run directly in this terminal: the job gets every key and can't be moved to the background
     #[arg(long, conflicts_with = "key")]
     pub direct: bool,

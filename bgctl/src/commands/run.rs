@@ -1,5 +1,6 @@
 //! `run`: runs a job in the foreground as if the shell had started it; Ctrl-B moves it to the background.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -36,6 +37,9 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     if let Some(agent) = args.agent.take() {
         return with_agent(agent, args, context);
     }
+    if let Some(name) = &args.env_from {
+        args.job.env.extend(variables(name)?);
+    }
     let work = match args.shell {
         Some(line) => Work::Shell(line),
         None => Work::Argv(args.command),
@@ -54,6 +58,12 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     } else {
         with_own_streams(params, context)
     }
+}
+
+/// Reads the variables that a variable of this process holds as a JSON object.
+fn variables(name: &str) -> Result<BTreeMap<String, String>, Failure> {
+    let text = std::env::var(name).map_err(|error| Failure::usage(format!("--env-from {name}: {error}")))?;
+    serde_json::from_str(&text).map_err(|error| Failure::usage(format!("--env-from {name}: {error}")))
 }
 
 /// Gives the job a terminal of its own in place of each stream that is a terminal here, and passes on the other

@@ -143,6 +143,10 @@ impl<'a> Dial<'a> {
                 outcome => return outcome,
             }
         }
+        // An agent's daemon ends all that the agent has started: a shared connection would go with it.
+        if std::env::var_os("BGD_AGENT_ID").is_some() {
+            return run(None, deadline);
+        }
         let _turn = turn(control, deadline);
         if !is_open(control) {
             self.open_shared(control, deadline)?;

@@ -26,6 +26,8 @@ pub struct AgentConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    on: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     env: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     permissions: Option<Permissions>,
@@ -48,13 +50,14 @@ pub struct AgentConfig {
 }
 
 /// The keys of an agent, for suggestions on mistyped keys and for the documentation.
-pub const KEYS: [&str; 16] = [
+pub const KEYS: [&str; 17] = [
     "protocol",
     "command",
     "resume",
     "session",
     "result",
     "url",
+    "on",
     "env",
     "permissions",
     "mode",
@@ -92,6 +95,7 @@ impl AgentConfig {
             session: self.session.clone(),
             result: self.result.clone(),
             url: self.url.clone(),
+            on: None,
             env: self.env.clone().unwrap_or_default(),
             permissions: self.permissions.unwrap_or(default.permissions),
             settings: self.settings(),
@@ -106,6 +110,11 @@ impl AgentConfig {
         };
         self.check(&agent).map_err(|(key, what)| (format!("agents.{name}{key}"), what))?;
         Ok(agent)
+    }
+
+    /// The name of the executor that its program runs on, if it is one.
+    pub fn on(&self) -> Option<&str> {
+        self.on.as_deref()
     }
 
     fn settings(&self) -> AgentSettings {
@@ -139,6 +148,9 @@ impl AgentConfig {
                 ".url",
                 "is not a server address: it must begin with http://, as in \"http://127.0.0.1:4096\"",
             );
+        }
+        if self.on.is_some() && agent.protocol != AgentProtocol::Acp {
+            return fault(".on", "requires protocol = \"acp\": only that goes over the connection");
         }
         if agent.url.is_none() && agent.command.first().is_none_or(String::is_empty) {
             return fault(".command", "is missing: give the program with its arguments");

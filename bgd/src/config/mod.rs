@@ -4,6 +4,7 @@ mod agents;
 mod channels;
 mod executors;
 mod groups;
+mod places;
 mod size;
 mod span;
 mod words;
@@ -330,7 +331,8 @@ impl Config {
     /// A value is invalid; the fault names the key and the reason.
     pub fn agents(&self) -> Result<Agents, agents::Fault> {
         let configured =
-            self.agents.iter().map(|(name, config)| config.agent(name)).collect::<Result<_, _>>()?;
+            self.agents.iter().map(|(name, config)| places::agent(name, config, &self.executors));
+        let configured = configured.collect::<Result<_, _>>()?;
         let agents = Agents::new(configured, self.default_agent.as_deref());
         match &self.default_agent {
             Some(name) if !agents.knows(name) => {

@@ -320,6 +320,7 @@ pub fn agent_key(key: &str) -> AgentKey {
         "config" => return optional("a table of strings or flags", "at most 32"),
         "session" | "result" => return optional("a string", "a JSON pointer"),
         "url" => return optional("a string", "a URL"),
+        "on" => return optional("a string", "an executor"),
         "env" => return optional("a table of strings", "any"),
         other => panic!("{other} is a key that nobody has told about"),
     };

@@ -168,7 +168,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("shared/src/foreground/", &["foreground", "error", "id", "text"]),
     ("bgd/src/core/", &["core"]),
     ("bgd/src/os/", &["os"]),
-    ("bgd/src/agents.rs", &["features"]),
+    ("bgd/src/agents.rs", &["features", "remotes"]),
     ("bgd/src/channels.rs", &["features"]),
     ("bgd/src/features.rs", &[]),
     ("bgd/src/remotes.rs", &["core"]),

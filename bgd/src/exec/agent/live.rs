@@ -15,6 +15,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::watch;
 
 use super::acp::Acp;
+use super::far;
 use super::link::Connection;
 use super::opencode::{self, Opencode};
 use super::start::Start;
@@ -268,10 +269,16 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
     let stdin = Sender::from_owned_fd(stdin).map_err(|error| refuse(&error))?;
     let stdout = Receiver::from_owned_fd(stdout).map_err(|error| refuse(&error))?;
     let stderr = Receiver::from_owned_fd(stderr).map_err(|error| refuse(&error))?;
+    let (argv, variables) = if let Some(machine) = &start.agent.on {
+        far::process(&start.agent, machine)?
+    } else {
+        let words = start.agent.command.iter().map(|word| OsText::from(word.as_str()));
+        (words.collect(), start.agent.environment(&env))
+    };
     let launch = Launch {
-        argv: start.agent.command.iter().map(|word| OsText::from(word.as_str())).collect(),
+        argv,
         cwd: home(&env),
-        env: start.agent.environment(&env),
+        env: variables,
         task: None,
         like: start.like.clone(),
         streams: [their_in, their_out, their_err],

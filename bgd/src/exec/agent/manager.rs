@@ -22,7 +22,7 @@ use super::pool::{Choice, Pool, ProcessId, Rest};
 use super::sameness::relevant_env;
 use super::start::Start;
 use super::template::{self, Template};
-use crate::agents::Agent;
+use crate::agents::{Agent, Machine};
 use crate::core::{Refusal, Spec};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Purpose};
@@ -37,6 +37,7 @@ struct Key {
     protocol: AgentProtocol,
     command: Vec<String>,
     url: Option<String>,
+    on: Option<Arc<Machine>>,
     /// Only the variables that matter, including those that the configuration adds.
     env: Env,
     umask: u32,
@@ -322,6 +323,7 @@ fn key_of(agent: &Agent, env: &Env, spec: &Spec) -> Key {
         protocol: agent.protocol,
         command: agent.command.clone(),
         url: agent.url.clone(),
+        on: agent.on.clone(),
         env: relevant_env(&agent.environment(env)),
         umask: spec.umask,
         rlimits: spec.rlimits.clone(),

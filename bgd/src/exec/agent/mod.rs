@@ -6,6 +6,7 @@ pub mod acp;
 mod after;
 mod asked;
 pub mod connection;
+mod far;
 mod link;
 pub mod live;
 pub mod manager;

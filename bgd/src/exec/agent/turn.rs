@@ -178,7 +178,8 @@ impl Turn {
         let folder = order.spec.cwd.clone();
         let opening = async {
             let is_folder = move || std::path::Path::new(folder.as_os_str()).is_dir();
-            if self.context.workers.run(is_folder).await != Some(true) {
+            // On another machine it is the folder of that path there, which the agent looks for.
+            if order.agent.on.is_none() && self.context.workers.run(is_folder).await != Some(true) {
                 return Err(no_folder(&order.spec).into());
             }
             // The configuration may have been reloaded since the task was submitted.

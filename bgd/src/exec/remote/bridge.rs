@@ -4,15 +4,14 @@
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::client::{AsyncClient, ClientError};
 use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, HelloResult, Method, SubscribeParams};
-use bgd_shared::text::{Env, OsText};
 use serde::Deserialize;
 
+use super::program;
 use crate::core::Spec;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
 use crate::remotes::Shell;
@@ -82,9 +81,9 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
     let (stderr, errors) = pipe(PipeEnd::Writing).map_err(cant)?;
     let output = theirs.try_clone().map_err(cant)?;
     let launch = Launch {
-        argv: command(shell)?,
+        argv: program::line(shell, &["--json"], &["dial"]).ok_or_else(no_bgctl)?,
         cwd: "/".into(),
-        env: environment(shell),
+        env: program::environment(shell),
         task: None,
         like: Arc::new(Spec::of_daemon()),
         streams: [theirs.into(), output.into(), stderr],
@@ -137,34 +136,6 @@ impl Bridge {
     }
 }
 
-fn command(shell: &Shell) -> Result<Vec<OsText>, Trouble> {
-    let bgctl = bgctl().ok_or_else(|| Trouble {
-        message: "there is no bgctl beside this bgd, and without it no other machine can be reached".into(),
-        hint: Some("install both programs into one folder".into()),
-        is_final: true,
-    })?;
-    let within = format!("{}ms", shell.connect_timeout.as_millis());
-    let words = ["--json", "--host", &shell.host, "--connect-timeout", &within];
-    let mut argv = vec![OsText::from(bgctl.into_os_string())];
-    argv.extend(words.map(OsText::from));
-    argv.extend(shell.bootstrap.then(|| OsText::from("--bootstrap")));
-    argv.push(OsText::from("dial"));
-    Ok(argv)
-}
-
-/// Returns the path of `bgctl`, which is installed beside this program.
-fn bgctl() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?;
-    Some(own.with_file_name("bgctl")).filter(|path| path.exists())
-}
-
-/// Returns the daemon's own environment, for ssh: its agent, its home.
-fn environment(shell: &Shell) -> Env {
-    let own = Env::of_this_process();
-    let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));
-    others.cloned().chain([("BGD_SSH".into(), shell.ssh.as_str().into())]).collect()
-}
-
 /// The error line of `bgctl --json`.
 #[derive(Deserialize)]
 struct ErrorLine {
@@ -181,6 +152,14 @@ struct ErrorBody {
 struct ErrorData {
     kind: Box<str>,
     hint: Option<Box<str>>,
+}
+
+fn no_bgctl() -> Trouble {
+    Trouble {
+        message: program::MISSING.into(),
+        hint: Some("install both programs into one folder".into()),
+        is_final: true,
+    }
 }
 
 /// Returns the trouble that the process reported before it exited.

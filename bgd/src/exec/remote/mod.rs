@@ -6,6 +6,7 @@ mod copy;
 mod link;
 mod machine;
 mod order;
+pub mod program;
 mod run;
 mod sweep;
 

@@ -1,0 +1,58 @@
+//! Where agents run: `on` of an agent names an executor.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::agents::{AgentConfig, Fault};
+use super::executors::ExecutorConfig;
+use crate::agents::{Agent, Machine};
+use crate::remotes::{Remote, RemoteSettings};
+
+/// Builds and checks an agent, with the machine that its program runs on.
+///
+/// # Errors
+/// A value is invalid; the fault names the key and the reason.
+pub fn agent(
+    name: &str,
+    config: &AgentConfig,
+    executors: &BTreeMap<String, ExecutorConfig>,
+) -> Result<Agent, Fault> {
+    let agent = config.agent(name)?;
+    let Some(on) = config.on() else { return Ok(agent) };
+    let fault = |what: String| (format!("agents.{name}.on"), what);
+    let Some(executor) = executors.get(on) else {
+        return Err(fault(format!("is {on:?}, but there is no [executors.{on}]")));
+    };
+    match executor.remote(on)? {
+        Remote { name, settings: RemoteSettings::Ssh(ssh) } => {
+            Ok(Agent { on: Some(Arc::new(Machine { name, ssh })), ..agent })
+        }
+        Remote { settings: RemoteSettings::Slurm(_), .. } => Err(fault(format!(
+            "is {on:?}, a Slurm cluster: an agent runs on a machine, an executor with type = \"ssh\""
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r152_an_agent_runs_on_a_machine_that_is_configured() {
+        let executors = "[far]\ntype = \"ssh\"\nhost = \"h\"\n[hpc]\ntype = \"slurm\"\n";
+        let executors: BTreeMap<String, ExecutorConfig> = toml::from_str(executors).unwrap();
+        let placed = |on: &str, more: &str| {
+            let config = format!("command = [\"a\"]\non = \"{on}\"\n{more}\n");
+            agent("x", &toml::from_str(&config).unwrap(), &executors)
+        };
+        for (on, more, words) in [
+            ("near", "", "there is no [executors.near]"),
+            ("hpc", "", "a Slurm cluster: an agent runs on a machine"),
+            ("far", "protocol = \"template\"", "requires protocol = \"acp\""),
+        ] {
+            let (key, what) = placed(on, more).unwrap_err();
+            assert!(key == "agents.x.on" && what.contains(words), "{key} {what}");
+        }
+        assert_eq!(placed("far", "").unwrap().on.as_ref().unwrap().ssh.shell.host, "h");
+    }
+}

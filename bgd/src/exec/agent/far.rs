@@ -1,0 +1,40 @@
+//! An agent's program on another machine (R152): `bgctl run` there has its streams, so its protocol goes over them, and it
+//! ends with the connection. Here it is the process of that `bgctl`.
+
+use std::collections::BTreeMap;
+
+use bgd_shared::error::ErrorKind;
+use bgd_shared::text::{Env, OsText};
+
+use crate::agents::{Agent, Machine};
+use crate::core::Refusal;
+use crate::exec::remote::program;
+
+/// The variable that carries those of the agent, as a JSON object: an argument could be read by everybody.
+const VARIABLES: &str = "BGD_RUN_ENV";
+
+/// Returns the command line and the environment of the process here.
+///
+/// # Errors
+/// `bgctl` is not installed beside this program.
+pub fn process(agent: &Agent, machine: &Machine) -> Result<(Vec<OsText>, Env), Refusal> {
+    let shell = &machine.ssh.shell;
+    let about = format!("agent {}", agent.name);
+    let verb = ["run", "--description", &about, "--env-from", VARIABLES, "--"];
+    let line = program::line(shell, &[], &verb).ok_or_else(|| {
+        Refusal::new(ErrorKind::AgentUnavailable, program::MISSING)
+            .hint("install both programs into one folder")
+    })?;
+    let words = agent.command.iter().map(|word| OsText::from(word.as_str()));
+    let variables: BTreeMap<&str, &str> = pairs(&machine.ssh.env).chain(pairs(&agent.env)).collect();
+    let variables = serde_json::to_string(&variables).map_err(|error| {
+        Refusal::new(ErrorKind::Internal, format!("the agent's variables can't be written: {error}"))
+    })?;
+    let own = program::environment(shell);
+    let env = own.0.iter().cloned().chain([(VARIABLES.into(), variables.as_str().into())]).collect();
+    Ok((line.into_iter().chain(words).collect(), env))
+}
+
+fn pairs(variables: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+}

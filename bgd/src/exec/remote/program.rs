@@ -1,0 +1,34 @@
+//! The `bgctl` beside this program, which reaches other machines: all that is known of ssh is there.
+
+use std::path::PathBuf;
+
+use bgd_shared::text::{Env, OsText};
+
+use crate::remotes::Shell;
+
+/// What to say where it is missing.
+pub const MISSING: &str = "there is no bgctl beside this bgd, and without it no other machine can be reached";
+
+/// Returns its command line for a machine: `options` come before the options of the connection, `verb` after them.
+/// `None` if it is not installed.
+pub fn line(shell: &Shell, options: &[&str], verb: &[&str]) -> Option<Vec<OsText>> {
+    let within = format!("{}ms", shell.connect_timeout.as_millis());
+    let way = ["--host", &shell.host, "--connect-timeout", &within];
+    let bootstrap = shell.bootstrap.then_some("--bootstrap");
+    let words = options.iter().chain(&way).chain(&bootstrap).chain(verb);
+    let program = OsText::from(bgctl()?.into_os_string());
+    Some([program].into_iter().chain(words.map(|word| OsText::from(*word))).collect())
+}
+
+/// Returns the path of `bgctl`, which is installed beside this program.
+fn bgctl() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    Some(own.with_file_name("bgctl")).filter(|path| path.exists())
+}
+
+/// Returns the daemon's own environment, for ssh: its agent, its home.
+pub fn environment(shell: &Shell) -> Env {
+    let own = Env::of_this_process();
+    let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));
+    others.cloned().chain([("BGD_SSH".into(), shell.ssh.as_str().into())]).collect()
+}

@@ -1,0 +1,135 @@
+//! Agents whose program runs on another machine, through a real ssh and a real sshd (R152).
+
+use std::fs;
+
+use bgd_tests::far::Far;
+use bgd_tests::prompts::fake_agent;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{ListParams, SubmitParams, TaskList};
+use bgd_tests::shared::task::{Origin, Status, Task};
+use bgd_tests::{TestDaemon, wait};
+
+/// Two machines, of which this one's daemon has the agent `fake`, whose program runs on the other one.
+fn two() -> Far {
+    let mut far = Far::start();
+    let home = far.daemon.home().join("fake");
+    fs::create_dir(&home).unwrap();
+    let variables = format!(
+        "on = \"far\"\n[agents.fake.env]\nFAKE_ACP_HOME = \"{}\"\nSECRET = \"s3cret\"",
+        home.display()
+    );
+    far.start_here(&fake_agent(&[], &variables));
+    far
+}
+
+/// Sends another prompt, and returns the answer.
+#[track_caller]
+fn follow_up(far: &mut Far, id: TaskId, prompt: &str) -> String {
+    far.here().resume(id, prompt);
+    far.here().ends_as(id, Status::Completed);
+    far.here().result(id)
+}
+
+/// The tasks of the other machine that have not ended.
+fn active(far: &Far) -> Vec<Task> {
+    let mut tasks = far.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    tasks.retain(|task| task.status.is_active());
+    tasks
+}
+
+/// Waits until nothing runs over there.
+#[track_caller]
+fn none_left(far: &Far) {
+    wait::poll_until("the end of the agent there", || active(far).is_empty().then_some(()));
+}
+
+#[test]
+fn r152_an_agent_works_there_and_belongs_here() {
+    let mut far = two();
+    // A folder that only the other machine need have.
+    let params = SubmitParams { cwd: Some("/nowhere/here".into()), ..far.here().prompt_params("say hello") };
+    let id = far.here().submit_with(&params).id;
+    far.here().ends_as(id, Status::Completed);
+    assert_eq!(far.here().result(id), "hello");
+    let there = active(&far);
+    assert_eq!(there.len(), 1, "its program is kept warm there");
+    assert_eq!((there[0].origin, &*there[0].description), (Origin::Run, "agent fake"));
+    let new = far.daemon.home().join("fake");
+    let journal: String = fs::read_dir(&new)
+        .unwrap()
+        .filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok())
+        .collect();
+    assert!(journal.contains("/nowhere/here"), "{journal}");
+    assert_eq!(follow_up(&mut far, id, "count"), "2");
+    // Variables of the agent may be secret.
+    let shown = |daemon: &TestDaemon| daemon.processes().iter().any(|one| one.cmdline().contains("s3cret"));
+    assert!(!shown(far.here()) && !shown(&far.daemon));
+    let checked = far.run_here(&["agents", "--check", "fake"]).success().stdout_text();
+    assert!(checked.contains("fake"), "{checked}");
+    // Its connection is nobody else's.
+    far.run(&["list"]).success();
+    far.hang_up();
+    assert_eq!(follow_up(&mut far, id, "count"), "3");
+}
+
+#[test]
+fn r152_a_question_is_answered_and_a_cancel_ends_the_turn() {
+    let mut far = Far::start();
+    let home = far.daemon.home().join("fake");
+    fs::create_dir(&home).unwrap();
+    let more = format!("permissions = \"ask\"\non = \"far\"\nenv.FAKE_ACP_HOME = \"{}\"", home.display());
+    far.start_here(&fake_agent(&[], &more));
+    let id = far.here().prompt("ask may I");
+    wait::poll_until("the question", || far.here().task(id).progress.needs_input);
+    far.run_here(&["answer", &id.to_string(), "allow"]).success();
+    far.here().ends_as(id, Status::Completed);
+    assert!(far.here().result(id).starts_with("allowed: "));
+    let hangs = far.here().prompt("hang");
+    far.here().wait_running(hangs);
+    far.here().cancel(&[hangs]);
+    assert_eq!(far.here().task(hangs).status, Status::Cancelled);
+}
+
+#[test]
+fn r152_a_cut_fails_the_turn_and_the_next_one_works() {
+    let mut far = two();
+    let wire = far.wire();
+    let id = far.here().prompt("say working; hang");
+    far.here().wait_output(id, "working");
+    wire.cut();
+    let task = far.here().ends_as(id, Status::Failed);
+    let error = task.error.unwrap();
+    assert!(error.contains("the agent's process exited with code 69"), "{error}");
+    assert!(error.contains("far: the connection is lost"), "{error}");
+    none_left(&far);
+    let again = far.here().completed("say again").id;
+    assert_eq!(far.here().result(again), "again");
+}
+
+#[test]
+fn r152_the_end_of_the_daemon_ends_the_agent_there() {
+    for kills in [false, true] {
+        let mut far = two();
+        let id = far.here().prompt("say working; hang");
+        far.here().wait_output(id, "working");
+        assert_eq!(active(&far).len(), 1);
+        if kills {
+            far.here().kill9();
+        } else {
+            far.here().stop();
+        }
+        none_left(&far);
+    }
+}
+
+#[test]
+fn r152_what_is_missing_over_there_is_said() {
+    let mut far = Far::start();
+    far.start_here("[agents.fake]\ncommand = [\"no-such-agent\"]\non = \"far\"");
+    let (_, error) = far.here().failed("say hello");
+    assert!(error.contains("its process exited with code 127"), "{error}");
+    assert!(error.contains("no-such-agent: command not found"), "{error}");
+    far.wrap("echo 'no route' >&2; exit 255");
+    let (_, error) = far.here().failed("say hello");
+    assert!(error.contains("far: ssh can't connect: no route"), "{error}");
+}

@@ -95,6 +95,7 @@ mod shown;
 mod slurm;
 mod slurm_cluster;
 mod slurm_far;
+mod slurm_order;
 mod submit;
 mod systemd;
 mod tasks;

@@ -142,6 +142,8 @@ pub struct AfterTask {
     pub id: TaskId,
     /// The task as it is when the other one starts; `None` if it was cleared.
     pub task: Option<Snapshot>,
+    /// Whether the place that gets the other one must not start it before this one has succeeded there.
+    pub is_awaited: bool,
 }
 
 /// What to do about a run, other than ending it.

@@ -506,6 +506,12 @@ pub enum PlaceFact {
         /// What, and why, for people.
         why: Box<str>,
     },
+    /// The run did not start, and the place does not have it any more: what it was to follow there has not succeeded, or
+    /// can't be followed.
+    GivenBack {
+        /// Its environment.
+        env: Arc<Env>,
+    },
     /// The run has ended.
     Concluded(Conclusion),
 }

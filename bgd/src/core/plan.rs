@@ -61,7 +61,12 @@ impl Plan {
 
     /// Whether it waits for nothing but slots.
     pub fn is_open(&self) -> bool {
-        !self.held && self.not_before.is_none() && self.after.iter().all(|dependency| dependency.met)
+        !self.held && self.not_before.is_none() && self.after.iter().all(Dependency::is_no_hindrance)
+    }
+
+    /// Whether it waits in a place that has the task it comes after, too.
+    pub fn is_held_by_place(&self) -> bool {
+        self.after.iter().any(|one| !one.met && one.held_by == HeldBy::Place)
     }
 
     /// Returns what `became` means for the open conditions on the task `other`.
@@ -142,6 +147,28 @@ pub struct Dependency {
     pub condition: Condition,
     /// Whether the condition has come true.
     pub met: bool,
+    /// Who sees to it until then.
+    #[serde(default)]
+    pub held_by: HeldBy,
+}
+
+/// Who keeps a task from starting before a condition has come true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HeldBy {
+    /// The core: the task stays in its queue.
+    #[default]
+    Core,
+    /// The cluster that has both tasks, by a dependency of its own.
+    Place,
+    /// The core again, as the cluster gave the task back.
+    CoreAgain,
+}
+
+impl Dependency {
+    /// Whether the core need not wait for it.
+    pub fn is_no_hindrance(&self) -> bool {
+        self.met || self.held_by == HeldBy::Place
+    }
 }
 
 /// What happened to a task, as far as conditions on it are concerned.

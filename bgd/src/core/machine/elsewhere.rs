@@ -30,6 +30,7 @@ impl Core {
             }
             PlaceFact::Started { at } => self.started_elsewhere(now, ordinal, at),
             PlaceFact::Requeued { reason } => self.requeued(now, ordinal, reason),
+            PlaceFact::GivenBack { env } => self.given_back(now, ordinal, env),
             PlaceFact::Concluded(conclusion) => self.concluded(now, ordinal, conclusion),
         }
     }
@@ -37,7 +38,11 @@ impl Core {
     /// Changes what is known of an unfinished run, and publishes an event if that makes a difference.
     fn change_elsewhere(&mut self, now: Now, ordinal: Ordinal, change: impl FnOnce(&mut Elsewhere)) {
         let changed = self.registry.change(ordinal, |task| {
-            if !task.status().is_active() || task.spec.on.is_none() {
+            let has_run = match &task.state {
+                State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => true,
+                State::Queued { .. } | State::Finished(_) | State::Resuming { .. } => false,
+            };
+            if !has_run || task.spec.on.is_none() {
                 return false;
             }
             let before = task.elsewhere.clone();
@@ -57,6 +62,7 @@ impl Core {
                 (known.reason, known.unknown) = (None, None);
             });
             // Somebody may have released it there.
+            self.met_there(ordinal);
             if self.registry.get(ordinal).is_some_and(|task| task.plan().held) {
                 self.replan(ordinal, |plan| plan.held = false);
             }

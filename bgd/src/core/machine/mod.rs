@@ -377,6 +377,9 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
         let env = env.clone();
+        if self.takes_back(ordinal) {
+            return;
+        }
         self.set_state(ordinal, State::Starting { stop: None });
         let Some(task) = self.registry.get(ordinal) else { return };
         let after = self.seen_after(task);
@@ -395,6 +398,7 @@ impl Core {
         };
         let start = orders::start(task, begin);
         self.effects.push(start);
+        self.pass_on_dependents(ordinal);
     }
 
     /// Resolves a selection to tasks, each once.

@@ -13,7 +13,7 @@ use crate::core::effect::{Control, CoreError, OrderError, Reply};
 use crate::core::filter::Filter;
 use crate::core::group::GroupState;
 use crate::core::input::{Edit, PlanRequest, Selection, StartTime};
-use crate::core::plan::{Again, Dependency, NotBefore, PLAIN, Plan};
+use crate::core::plan::{Again, Dependency, HeldBy, NotBefore, PLAIN, Plan};
 use crate::core::queue::GroupSlots;
 use crate::core::task::{Ordinal, State, Task};
 use crate::core::time::Now;
@@ -84,7 +84,13 @@ impl Core {
             if *condition == Condition::Ready && task.spec.ready.is_none() && !task.is_finished() {
                 return Err(CoreError::Order(OrderError::NeverReady(task.id)));
             }
-            let dependency = Dependency { task: task.id, ordinal, condition: *condition, met: false };
+            let dependency = Dependency {
+                task: task.id,
+                ordinal,
+                condition: *condition,
+                met: false,
+                held_by: HeldBy::Core,
+            };
             if !conditions.contains(&dependency) {
                 conditions.push(dependency);
             }

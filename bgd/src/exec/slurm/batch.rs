@@ -24,14 +24,16 @@ pub struct Wish {
     pub resources: Resources,
     /// The time limit, in milliseconds.
     pub time_limit_ms: Option<u64>,
+    /// What it is to follow, as Slurm words it.
+    pub dependency: Option<Arc<str>>,
 }
 
 impl Wish {
-    /// Returns what a run asks for; `defaults` is what it has not said.
-    pub fn of(run: &Run, defaults: &Resources) -> Self {
+    /// Returns what a run asks for that is to follow this; `defaults` is what it has not said.
+    pub fn of(run: &Run, defaults: &Resources, dependency: Option<Arc<str>>) -> Self {
         let spec = &run.job.spec;
         let own = spec.on.as_ref().map(|on| on.resources.clone()).unwrap_or_default();
-        Self { resources: own.over(defaults), time_limit_ms: spec.time_limit_ms }
+        Self { resources: own.over(defaults), time_limit_ms: spec.time_limit_ms, dependency }
     }
 }
 
@@ -125,6 +127,7 @@ mod tests {
         let wish = |cpus| Wish {
             resources: Resources { cpus: Some(cpus), ..Resources::default() },
             time_limit_ms: None,
+            dependency: None,
         };
         for number in 0..25 {
             gathering.add(now, wish(1 + u32::from(number % 5 == 0)), TaskId::from_u128(number), 1);

@@ -13,6 +13,7 @@ mod job;
 mod login;
 mod order;
 mod origin;
+mod over;
 mod pace;
 mod parse;
 mod pipe;

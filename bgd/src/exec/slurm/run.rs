@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
@@ -66,6 +67,8 @@ pub struct Run {
     pub number: u32,
     /// What it runs.
     pub job: Arc<Job>,
+    /// The tasks of this cluster that must have succeeded before it starts.
+    pub awaits: Box<[TaskId]>,
     /// The key of its submission, and its index there, once it is being submitted.
     pub place: Option<(Arc<str>, u32)>,
     /// Its id there, once known.
@@ -119,8 +122,10 @@ struct Ended {
 impl Run {
     /// Creates a run that was not submitted yet.
     pub fn new(number: u32, job: Job) -> Self {
+        let awaits = job.place.after.iter().filter(|other| other.is_awaited).map(|other| other.id).collect();
         Self {
             number,
+            awaits,
             job: Arc::new(job),
             place: None,
             id: None,
@@ -151,6 +156,21 @@ impl Run {
     /// Whether it has ended there, in somebody's eyes.
     pub const fn is_ending(&self) -> bool {
         self.noted.is_some() || self.ended.is_some() || self.missing > 0
+    }
+
+    /// Whether its success can still be followed.
+    pub const fn can_be_followed(&self) -> bool {
+        !self.is_concluded && !self.is_given_up && !self.is_ending() && self.stop.is_none()
+    }
+
+    /// Whether the cluster says that it has ended, in whatever way.
+    pub const fn is_told_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Whether the cluster says that what it is to follow can never come true.
+    pub fn follows_nothing(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| &*ended.reason == states::NEVER)
     }
 
     /// How often it was put back into the queue.

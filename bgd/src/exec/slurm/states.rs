@@ -47,6 +47,9 @@ pub enum End {
     Revoked,
 }
 
+/// The reason of a job that is to follow what has not succeeded.
+pub const NEVER: &str = "DependencyNeverSatisfied";
+
 /// Returns what a state means, as `squeue` and `sacct` print it. `sacct` adds who cancelled a job.
 pub fn standing(state: &str) -> Standing {
     match state.split([' ', '+']).next().unwrap_or_default() {
@@ -92,7 +95,7 @@ pub fn verdict(end: End, reason: &str, exit: Option<&Exit>) -> Verdict {
         (End::Boot, _) => failed(Cause::Node, "its nodes could not be booted"),
         (End::Deadline, _) => failed(Cause::Other, "it could not end before its deadline on the cluster"),
         (End::Revoked, _) => failed(Cause::Other, "another cluster of the federation took it"),
-        (End::Cancelled, _) if reason == "DependencyNeverSatisfied" => {
+        (End::Cancelled, _) if reason == NEVER => {
             failed(Cause::Other, "what it depends on can never come true")
         }
         (End::Cancelled, _) => Verdict::Cancelled,

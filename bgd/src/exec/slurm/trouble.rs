@@ -120,6 +120,11 @@ pub fn of(stderr: &str) -> Trouble {
     }
 }
 
+/// Whether a submission was refused because of the job that it is to follow.
+pub fn is_about_dependency(why: &str) -> bool {
+    why.contains("dependency") || why.contains("Invalid job id")
+}
+
 /// Returns the words of a command's standard error as one sentence, without what repeats the command's name.
 pub fn message(stderr: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();

@@ -103,7 +103,7 @@ async fn try_submit(
         name: &tools.origin.job_name,
         key: &batch.key,
         elements: (count > 1).then_some(count),
-        dependency: None,
+        dependency: batch.wish.dependency.as_deref(),
         is_held: false,
         nice: 0,
         script: &folder.script(),
@@ -214,6 +214,15 @@ pub async fn scan(tools: Tools, mut seen: HashSet<String>) -> Done {
         }
         None => Done::Scanned(HashSet::new(), Vec::new()),
     }
+}
+
+/// Removes what a job that has never started would have needed.
+pub async fn discard(tools: Tools, key: Arc<str>, index: u32) -> Done {
+    if tools.programs.login().is_none() {
+        let folder = Arc::clone(&tools.folder);
+        let _ = tools.context.workers.run(move || folder.remove_job(&key, index, 0)).await;
+    }
+    Done::Abandoned
 }
 
 /// Carries out orders of one kind.

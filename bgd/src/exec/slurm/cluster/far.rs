@@ -21,32 +21,6 @@ const LATEST_LOOK: Duration = Duration::from_secs(10);
 /// The shortest time between two looks.
 const LOOK_SPACING: Duration = Duration::from_millis(250);
 
-/// What is under way over a login node.
-#[derive(Debug)]
-pub(super) struct Over {
-    /// Outputs that are copied.
-    pub(super) copies: HashMap<TaskId, Copy>,
-    is_copying: bool,
-    /// What the next look removes.
-    leavings: Look,
-    /// The time to the next look while nothing moves.
-    quiet: Duration,
-    /// When the connection is closed.
-    pub(super) idle_at: Option<Instant>,
-}
-
-impl Default for Over {
-    fn default() -> Self {
-        Self {
-            copies: HashMap::new(),
-            is_copying: false,
-            leavings: Look::default(),
-            quiet: TICK,
-            idle_at: None,
-        }
-    }
-}
-
 impl Cluster {
     /// Whether it is behind a login node.
     pub(super) fn is_far(&self) -> bool {

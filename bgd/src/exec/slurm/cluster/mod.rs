@@ -2,6 +2,7 @@
 //! have noted together. A cluster that can't be asked loses nothing: submissions carry keys, jobs the name of this
 //! daemon's instance, and everything is asked again. It decides nothing about tasks.
 
+mod after;
 mod far;
 mod news;
 mod submit;
@@ -17,16 +18,16 @@ use futures_util::stream::FuturesUnordered;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
-use self::far::Over;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{Host, SIGKILL, SIGTERM};
 use crate::exec::job::Job as Watching;
 use crate::exec::slurm::acts::{self, Act, Deed};
-use crate::exec::slurm::batch::{Gathering, Unsure, Wish};
+use crate::exec::slurm::batch::{Gathering, Unsure};
 use crate::exec::slurm::check;
 use crate::exec::slurm::commands;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::order::Order;
+use crate::exec::slurm::over::Over;
 use crate::exec::slurm::pace::Pace;
 use crate::exec::slurm::parse::{self, Settings};
 use crate::exec::slurm::program::Programs;
@@ -75,6 +76,8 @@ pub struct Cluster {
     /// Runs whose output is followed.
     tracked: HashSet<TaskId>,
     gathering: Gathering,
+    /// Runs that wait for the ids of those that they follow.
+    parked: BTreeSet<TaskId>,
     unsure: HashMap<Arc<str>, Unsure>,
     acts: Vec<Act>,
     works: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -118,6 +121,7 @@ impl Cluster {
             readiness: HashMap::new(),
             tracked: HashSet::new(),
             gathering: Gathering::default(),
+            parked: BTreeSet::new(),
             unsure: HashMap::new(),
             acts: Vec::new(),
             works: FuturesUnordered::new(),
@@ -152,7 +156,10 @@ impl Cluster {
                     Some(Order::Close) | None => break,
                     Some(order) => self.order(order),
                 },
-                Some(done) = self.works.next(), if !self.works.is_empty() => self.done(Instant::now(), done),
+                Some(done) = self.works.next(), if !self.works.is_empty() => {
+                    self.done(Instant::now(), done);
+                    self.unpark(Instant::now());
+                }
                 () = changed(self.watch.as_ref()) => self.scan_by(Instant::now()),
                 () = sleep_until(due) => {}
             }
@@ -233,12 +240,6 @@ impl Cluster {
         self.known = None;
     }
 
-    fn gather(&mut self, now: Instant, task: TaskId) {
-        let Some(run) = self.runs.get(&task) else { return };
-        let (wish, number) = (Wish::of(run, &self.settings.resources), run.number);
-        self.gathering.add(now, wish, task, number);
-    }
-
     fn send(&self, task: TaskId, run: u32, fact: Fact) {
         self.tools.context.facts.send(task, run, fact);
     }
@@ -249,7 +250,7 @@ impl Cluster {
             run.stop = Some(signal);
         }
         let is_last = signal == SIGKILL || run.is_waiting();
-        if self.gathering.withdraw(task) {
+        if self.gathering.withdraw(task) || self.parked.remove(&task) {
             let failure = "it was cancelled before it was submitted".into();
             self.send(task, number, Fact::StartFailed { failure });
             return self.remove(task);
@@ -318,6 +319,7 @@ impl Cluster {
         let Some(run) = self.runs.remove(&task) else { return };
         if run.place.is_none() {
             self.gathering.withdraw(task);
+            self.parked.remove(&task);
         }
         if let Some(id) = run.id {
             self.by_id.remove(&id);

@@ -129,8 +129,12 @@ impl Cluster {
 
     /// Ends a run if it is decided how.
     pub(super) fn conclude(&mut self, now: Instant, task: TaskId) {
-        let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
+        let Some(run) = self.runs.get(&task).filter(|run| !run.is_concluded) else { return };
         let (Some(conclusion), Some(place)) = (run.conclusion(now), run.place.clone()) else { return };
+        if self.has_nothing_to_follow(task, &conclusion) {
+            return self.give_back(task);
+        }
+        let Some(run) = self.runs.get_mut(&task) else { return };
         run.is_concluded = true;
         let (number, split, restarts) = (run.number, run.job.spec.split, run.restarts());
         // If the cluster has it after all, it must not run beside another attempt.

@@ -12,7 +12,7 @@ use crate::exec::slurm::batch::{Batch, Unsure};
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::tools::NotSubmitted;
-use crate::exec::slurm::trouble::Trouble;
+use crate::exec::slurm::trouble::{self, Trouble};
 use crate::exec::slurm::work::{self, Accepted};
 use crate::os::watch;
 
@@ -67,14 +67,19 @@ impl Cluster {
             Err(NotSubmitted::Unwritten(why) | NotSubmitted::Trouble(Trouble::NoAccess(why))) => {
                 self.not_submitted(&batch, &why);
             }
+            Err(NotSubmitted::Trouble(Trouble::Refused(why)))
+                if batch.wish.dependency.is_some() && trouble::is_about_dependency(&why) =>
+            {
+                self.give_back_all(&batch);
+            }
+            Err(NotSubmitted::Trouble(Trouble::Gone)) if batch.wish.dependency.is_some() => {
+                self.give_back_all(&batch);
+            }
             Err(NotSubmitted::Trouble(Trouble::Refused(why))) => {
                 self.not_submitted(&batch, &format!("the cluster refuses it: {why}"));
             }
             Err(NotSubmitted::Trouble(Trouble::Gone)) => {
-                self.not_submitted(
-                    &batch,
-                    "the cluster refuses it: it does not know a job that it is to follow",
-                );
+                self.not_submitted(&batch, "the cluster refuses it: it does not know a job");
             }
             Err(NotSubmitted::Trouble(Trouble::Unanswered(why))) => {
                 tracing::warn!(why, "it is not known whether jobs were submitted");
@@ -98,7 +103,7 @@ impl Cluster {
     }
 
     /// Iterates over the runs of a submission that are still wanted, with their indexes.
-    fn of_batch(&self, batch: &Batch) -> Vec<(u32, TaskId)> {
+    pub(super) fn of_batch(&self, batch: &Batch) -> Vec<(u32, TaskId)> {
         let is_run = |(task, number): (TaskId, u32)| {
             self.runs.get(&task).is_some_and(|run| run.number == number && !run.is_concluded)
         };

@@ -1,0 +1,109 @@
+//! Runs that follow others of the same cluster (R150): the cluster itself keeps them from starting, once it has those.
+//! What can't be followed any more is given back to the core, which judges how it ended.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+
+use super::Cluster;
+use crate::core::{Conclusion, Fact, PlaceFact, Verdict};
+use crate::exec::slurm::batch::{Batch, Wish};
+use crate::exec::slurm::work;
+
+/// What a run can do that follows others.
+enum Following {
+    /// Be submitted with this dependency.
+    By(Option<Arc<str>>),
+    /// Wait until those have ids that can be followed.
+    Later,
+    /// Nothing: one of those has ended, or is about to.
+    Never,
+}
+
+impl Cluster {
+    /// Has a run submitted, as soon as what it follows has an id.
+    pub(super) fn gather(&mut self, now: Instant, task: TaskId) {
+        let Some(run) = self.runs.get(&task) else { return };
+        let dependency = match self.following(&run.awaits) {
+            Following::By(dependency) => dependency,
+            Following::Later => {
+                let number = run.number;
+                if self.parked.insert(task) {
+                    // The cluster's own word for it.
+                    let fact = PlaceFact::Waiting { reason: "Dependency".into() };
+                    self.send(task, number, Fact::Elsewhere(fact));
+                }
+                return;
+            }
+            Following::Never => return self.give_back(task),
+        };
+        let (wish, number) = (Wish::of(run, &self.settings.resources, dependency), run.number);
+        self.gathering.add(now, wish, task, number);
+    }
+
+    fn following(&self, awaits: &[TaskId]) -> Following {
+        let mut text = String::new();
+        for task in awaits {
+            let Some(run) = self.runs.get(task).filter(|run| run.can_be_followed()) else {
+                return Following::Never;
+            };
+            match run.id {
+                // A cluster forgets an element that is cancelled before it starts, and takes what it has forgotten for
+                // done.
+                Some(id) if id.index.is_none() || !run.is_waiting() => {
+                    // A text takes everything.
+                    let _ = write!(text, ":{id}");
+                }
+                Some(_) | None => return Following::Later,
+            }
+        }
+        Following::By((!text.is_empty()).then(|| format!("afterok{text}").into()))
+    }
+
+    /// Looks again at the runs that wait for the ids of others.
+    pub(super) fn unpark(&mut self, now: Instant) {
+        let parked: Vec<TaskId> = self.parked.iter().copied().collect();
+        for task in parked {
+            let follows = self.runs.get(&task).map(|run| self.following(&run.awaits));
+            if !matches!(follows, Some(Following::Later)) {
+                self.parked.remove(&task);
+                self.gather(now, task);
+            }
+        }
+    }
+
+    /// Gives a run back that the cluster does not have, and will not start.
+    pub(super) fn give_back(&mut self, task: TaskId) {
+        let Some(run) = self.runs.get(&task) else { return };
+        let (number, env) = (run.number, Arc::clone(&run.job.env));
+        if let Some((key, index)) = run.place.clone() {
+            self.works.push(Box::pin(work::discard(self.tools.clone(), Arc::clone(&key), index)));
+            self.leave(&(key, index), run.job.spec.split);
+        }
+        self.send(task, number, Fact::Elsewhere(PlaceFact::GivenBack { env }));
+        self.remove(task);
+    }
+
+    /// Gives a whole submission back.
+    pub(super) fn give_back_all(&mut self, batch: &Batch) {
+        for (_, task) in self.of_batch(batch) {
+            self.give_back(task);
+        }
+    }
+
+    /// Whether a run has come to this end because it can't follow another one, rather than by somebody's wish.
+    pub(super) fn has_nothing_to_follow(&self, task: TaskId, conclusion: &Conclusion) -> bool {
+        let Some(run) = self.runs.get(&task).filter(|run| run.is_waiting() && run.stop.is_none()) else {
+            return false;
+        };
+        let has_failed = |other: &TaskId| self.runs.get(other).is_none_or(|other| !other.can_be_followed());
+        let is_left = run.follows_nothing() || !run.is_told_ended() && run.awaits.iter().any(has_failed);
+        let is_unstarted = match conclusion.verdict {
+            Verdict::Cancelled | Verdict::Failed(..) => true,
+            Verdict::ByExit => false,
+        };
+        !run.awaits.is_empty() && is_left && is_unstarted
+    }
+}

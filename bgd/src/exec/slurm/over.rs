@@ -1,0 +1,39 @@
+//! What is under way over a login node. It decides nothing.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+
+use super::copy::Copy;
+use super::there::Look;
+
+/// The time to the next look after something has moved.
+pub const FIRST_LOOK: Duration = Duration::from_secs(1);
+
+/// What is under way over a login node.
+#[derive(Debug)]
+pub struct Over {
+    /// Outputs that are copied.
+    pub copies: HashMap<TaskId, Copy>,
+    /// Whether parts of them are under way.
+    pub is_copying: bool,
+    /// What the next look removes.
+    pub leavings: Look,
+    /// The time to the next look while nothing moves.
+    pub quiet: Duration,
+    /// When the connection is closed.
+    pub idle_at: Option<Instant>,
+}
+
+impl Default for Over {
+    fn default() -> Self {
+        Self {
+            copies: HashMap::new(),
+            is_copying: false,
+            leavings: Look::default(),
+            quiet: FIRST_LOOK,
+            idle_at: None,
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Tasks of a cluster that come after others: what the cluster itself sees to, and what the daemon does.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::CancelReason;
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::slurm::{Builder, Site};
+use bgd_tests::wait;
+
+/// A task that notes its runs and then ends with this code as soon as a file is there. Returns that file, too.
+fn gated(site: &Site, code: u8) -> (TaskId, PathBuf) {
+    let gate = site.daemon.home().join(format!("gate-{code}"));
+    let line =
+        format!("echo first >>{0}.runs; until [ -e {0} ]; do sleep 0.1; done; exit {code}", gate.display());
+    let id = site.submit(&[], &line);
+    site.running(id);
+    wait::for_lines(&gate.with_extension("runs"), 1, "first");
+    (id, gate)
+}
+
+fn after(site: &Site, condition: &str, line: &str) -> TaskId {
+    site.submit(&["--after", condition], line)
+}
+
+#[track_caller]
+fn assert_cancelled_for(site: &Site, id: TaskId, other: TaskId) -> Task {
+    let task = site.ended(id);
+    assert_eq!(
+        (task.status, task.cancel_reason),
+        (Status::Cancelled, Some(CancelReason::Dependency)),
+        "{task:?}"
+    );
+    assert!(task.error.as_ref().unwrap().contains(&other.to_string()), "{task:?}");
+    assert_eq!(task.started_at, None);
+    task
+}
+
+#[test]
+fn r150_success_is_left_to_the_cluster_as_root() {
+    let site = Site::start();
+    let (first, gate) = gated(&site, 0);
+    let second = after(&site, &first.to_string(), &format!("cat {}.runs", gate.display()));
+    // By itself, as an element of an array could be followed only once it runs.
+    site.job(second);
+    let third = after(&site, &second.to_string(), "echo third");
+    site.job(third);
+    let items = site.daemon.home().join("items");
+    fs::write(&items, "1\n2\n3\n").unwrap();
+    let many = [
+        "submit",
+        "--on",
+        "hpc",
+        "--after",
+        &first.to_string(),
+        "--each",
+        items.to_str().unwrap(),
+        "--",
+        "echo",
+        "{}",
+    ];
+    let batch: TaskId = site.run(&many).word();
+    let depends = |id: TaskId| site.cluster.field(&site.job(id), "Dependency").unwrap();
+    assert!(depends(second).starts_with(&format!("afterok:{}", site.job(first))), "{}", depends(second));
+    assert!(depends(third).starts_with(&format!("afterok:{}", site.job(second))), "{}", depends(third));
+    let waits = site.until(second, "the cluster says why", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.reason.as_deref() == Some("Dependency"))
+    });
+    assert_eq!(waits.status, Status::Pending);
+    fs::write(&gate, "").unwrap();
+    assert_eq!(site.ended(third).status, Status::Completed);
+    assert_eq!(site.output(second), "first\n");
+    site.run(&["block", "--batch", &batch.to_string()]).success();
+    let [one, two] = [first, second].map(|id| site.daemon.task(id));
+    assert!(two.after.iter().all(|one| one.met) && one.completed_at <= two.completed_at);
+    assert!(site.cluster.programs().calls("sbatch").len() <= 4);
+    // One that has ended already is no condition any more.
+    let late = after(&site, &first.to_string(), "true");
+    assert_eq!(site.ended(late).status, Status::Completed);
+}
+
+#[test]
+fn r103_what_can_never_come_true_ends_there_too_as_root() {
+    let site = Site::start();
+    let (first, gate) = gated(&site, 3);
+    let second = after(&site, &first.to_string(), "true");
+    let third = after(&site, &second.to_string(), "true");
+    let items = site.daemon.home().join("items");
+    fs::write(&items, "1\n2\n3\n").unwrap();
+    let many = [
+        "submit",
+        "--on",
+        "hpc",
+        "--after",
+        &first.to_string(),
+        "--each",
+        items.to_str().unwrap(),
+        "--",
+        "echo",
+        "{}",
+    ];
+    let batch: TaskId = site.run(&many).word();
+    for id in [second, third] {
+        site.until(id, "it waits there", |task| {
+            task.elsewhere.as_ref().is_some_and(|there| there.reason.as_deref() == Some("Dependency"))
+        });
+    }
+    fs::write(&gate, "").unwrap();
+    assert_cancelled_for(&site, second, first);
+    assert_cancelled_for(&site, third, second);
+    site.run(&["block", "--batch", &batch.to_string()]);
+    let list = site.run(&["list", "--batch", &batch.to_string(), "--json"]).success().stdout_text();
+    assert_eq!(list.matches("\"cancel_reason\":\"dependency\"").count(), 3, "{list}");
+    wait::poll_until("nothing waits there", || {
+        site.cluster.jobs().iter().all(|(_, state)| state != "PENDING").then_some(())
+    });
+    // One that is cancelled, here or by others, has not succeeded either.
+    let (first, _) = gated(&site, 0);
+    let second = after(&site, &first.to_string(), "true");
+    site.job(second);
+    site.daemon.cancel(&[first]);
+    assert_cancelled_for(&site, second, first);
+    let (first, _) = gated(&site, 1);
+    let second = after(&site, &first.to_string(), "true");
+    site.job(second);
+    site.cluster.run(&["scancel", &site.job(first)]).success();
+    assert_cancelled_for(&site, second, first);
+}
+
+#[test]
+fn r103_other_conditions_are_the_daemons_as_root() {
+    let site = Site::start();
+    let (first, gate) = gated(&site, 3);
+    let any = after(&site, &format!("{first}:any"), "true");
+    let fails = after(&site, &format!("{first}:fail"), "true");
+    let runs = after(&site, &format!("{first}:start"), "true");
+    assert_eq!(site.ended(runs).status, Status::Completed);
+    for id in [any, fails] {
+        let task = site.daemon.task(id);
+        assert!(task.status == Status::Pending && task.elsewhere.is_none(), "{task:?}");
+    }
+    fs::write(&gate, "").unwrap();
+    for id in [any, fails] {
+        assert_eq!(site.ended(id).status, Status::Completed);
+    }
+    // The cluster would take one that never started for one that has ended.
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let waits = site.submit(&["--cpus", "16"], "true");
+    site.job(waits);
+    let any = after(&site, &format!("{waits}:any"), "true");
+    site.daemon.cancel(&[waits]);
+    assert_cancelled_for(&site, any, waits);
+    site.daemon.cancel(&[all]);
+    // A task that may be tried again has not failed for good.
+    let file = site.daemon.home().join("tried");
+    let line = format!("test -e {0} || {{ touch {0}; exit 1; }}", file.display());
+    let tried = site.submit(&["--retry", "1", "--retry-delay", "0s"], &line);
+    let next = after(&site, &tried.to_string(), "true");
+    assert_eq!(site.ended(next).status, Status::Completed);
+    assert_eq!(site.daemon.task(tried).attempt, Some(2));
+}
+
+#[test]
+fn r103_order_goes_across_places_as_root() {
+    let site = Site::start();
+    let gate = site.daemon.home().join("local");
+    let line = format!("until [ -e {} ]; do sleep 0.1; done", gate.display());
+    let here: TaskId = site.run(&["submit", "--shell", &line]).word();
+    let (there, gate_there) = gated(&site, 0);
+    let both = site.submit(&["--after", &here.to_string(), "--after", &there.to_string()], "echo both");
+    let local: TaskId = site.run(&["submit", "--after", &both.to_string(), "--", "true"]).word();
+    assert!(site.daemon.task(both).elsewhere.is_none());
+    fs::write(&gate, "").unwrap();
+    // What is left is the cluster's.
+    let job = site.job(both);
+    let depends = site.cluster.field(&job, "Dependency").unwrap();
+    assert!(depends.starts_with(&format!("afterok:{}", site.job(there))), "{depends}");
+    assert_eq!(site.daemon.task(local).status, Status::Pending);
+    fs::write(&gate_there, "").unwrap();
+    assert_eq!(site.ended(local).status, Status::Completed);
+}
+
+#[test]
+fn r150_a_requeued_task_is_followed_still_as_root() {
+    let site = Site::start();
+    let (first, gate) = gated(&site, 0);
+    let second = after(&site, &first.to_string(), &format!("cat {}.runs", gate.display()));
+    let (job, next) = (site.job(first), site.job(second));
+    site.cluster.run(&["scontrol", "requeue", &job]).success();
+    site.until(first, "it waits again", |task| task.status == Status::Pending);
+    assert_eq!(site.cluster.field(&next, "JobState").as_deref(), Some("PENDING"));
+    site.cluster.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now"]).success();
+    wait::for_lines(&gate.with_extension("runs"), 2, "first");
+    fs::write(&gate, "").unwrap();
+    assert_eq!(site.ended(second).status, Status::Completed);
+    assert_eq!(site.output(second), "first\nfirst\n");
+}
+
+#[test]
+fn r150_a_chain_goes_through_a_login_node_at_once_as_root() {
+    let site = Site::far(Builder::default());
+    let (first, gate) = gated(&site, 0);
+    let mut last = first;
+    let mut chain = Vec::new();
+    for number in 0..5 {
+        last = after(&site, &last.to_string(), &format!("echo {number}"));
+        chain.push(last);
+    }
+    chain.iter().for_each(|id| assert_ne!(site.job(*id), ""));
+    fs::write(&gate, "").unwrap();
+    assert_eq!(site.ended(last).status, Status::Completed);
+    let outputs: Vec<String> = chain.iter().map(|id| site.output(*id)).collect();
+    assert_eq!(outputs, ["0\n", "1\n", "2\n", "3\n", "4\n"]);
+}

@@ -2,6 +2,8 @@
 
 #[path = "core/expected.rs"]
 mod expected;
+#[path = "core/histories_elsewhere.rs"]
+mod histories_elsewhere;
 #[path = "core/model/mod.rs"]
 mod model;
 #[path = "core/ops.rs"]

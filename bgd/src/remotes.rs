@@ -10,6 +10,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{Chosen, Stdin};
 use bgd_shared::resources::{ExecutorKind, Resources};
+use serde::{Deserialize, Serialize};
 
 use crate::core::{Command, On, Work};
 
@@ -35,7 +36,7 @@ pub enum RemoteSettings {
 }
 
 /// How to reach another machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shell {
     /// The ssh program.
     pub ssh: String,

@@ -70,6 +70,16 @@ impl Machines {
                 machines.serve(name, ssh, true);
             }
         }
+        let is_known = |name: &str| remotes.get(name).is_some_and(|remote| ssh_of(remote).is_some());
+        for (name, sessions) in sweep::unknown(&machines.state, &machines.context.socket, is_known) {
+            let sessions = sessions.into_iter().collect::<Vec<_>>().join(" ");
+            tracing::warn!(
+                name,
+                sessions,
+                "an earlier daemon may have left tasks on a machine that is not configured any more: configure it \
+                 again, or use `bgctl session end` there"
+            );
+        }
         machines
     }
 

@@ -82,6 +82,23 @@ impl Origin {
     }
 }
 
+/// Returns the names of machines on which earlier daemons of this socket may have left tasks, as far as the filter does
+/// not know them, with the parent sessions of those tasks.
+pub fn unknown(
+    state: &Path,
+    socket: &Path,
+    is_known: impl Fn(&str) -> bool,
+) -> Vec<(String, BTreeSet<String>)> {
+    let end = format!("@{}", socket.to_string_lossy().replace('/', "+"));
+    let entries = fs::read_dir(state.join("executors")).into_iter().flatten().flatten();
+    let of_note = |note: PathBuf| {
+        let name = note.file_name()?.to_str()?.strip_suffix(&end)?.to_owned();
+        let text = fs::read_to_string(&note).ok().filter(|_| !is_known(&name))?;
+        Some((name, text.lines().filter(|line| !line.is_empty()).map(session_of).collect()))
+    };
+    entries.filter_map(|entry| of_note(entry.path())).collect()
+}
+
 /// The parent session of an instance's tasks. Instances have random names, so no other daemon has it.
 fn session_of(instance: &str) -> String {
     format!("bgd:{instance}")

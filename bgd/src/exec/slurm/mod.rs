@@ -82,20 +82,38 @@ impl Clusters {
         };
         let remotes = Arc::clone(&clusters.remotes);
         for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
-            if !clusters.origin(name).earlier().is_empty() {
+            if !clusters.origin(name, slurm).earlier().is_empty() {
                 clusters.serve(name, slurm, true);
             }
         }
+        clusters.sweep_unknown();
         clusters
     }
 
-    fn origin(&self, name: &str) -> Origin {
-        Origin::new(&self.state, &self.context.socket, &self.instance, name)
+    /// Ends what was left on clusters that are not configured any more.
+    fn sweep_unknown(&mut self) {
+        let is_known = |name: &str| self.remotes.get(name).is_some_and(|remote| slurm_of(remote).is_some());
+        for (name, slurm) in origin::unknown(&self.state, &self.context.socket, is_known) {
+            if let Some(slurm) = slurm {
+                tracing::info!(name, "jobs are ended on a cluster that is not configured any more");
+                self.serve(&name.into(), &slurm, true);
+            } else {
+                tracing::warn!(
+                    name,
+                    "an earlier daemon may have left jobs on a cluster that is not configured any more: configure it \
+                     again, or use scancel there"
+                );
+            }
+        }
+    }
+
+    fn origin(&self, name: &str, slurm: &Slurm) -> Origin {
+        Origin::new(&self.state, &self.context.socket, &self.instance, name, slurm)
     }
 
     fn serve(&mut self, name: &Arc<str>, slurm: &Slurm, sweeps: bool) -> &mpsc::UnboundedSender<Order> {
         let (sender, orders) = mpsc::unbounded_channel();
-        let origin = self.origin(name);
+        let origin = self.origin(name, slurm);
         let folder = slurm.work_folder.as_ref().unwrap_or(&self.state).join(&origin.job_name);
         let tools = Tools {
             programs: Programs::new(self.host.clone(), slurm, &self.context.socket, name),

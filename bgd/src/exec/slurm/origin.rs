@@ -2,13 +2,35 @@
 //! carry the name of its instance, so that the next daemon cancels them by one command. A note in the state folder says
 //! that there may be some, so that a daemon without such jobs asks nobody.
 
-use std::fs::{self, DirBuilder};
-use std::io;
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use bgd_shared::resources::Resources;
+use serde::{Deserialize, Serialize};
+
 use super::folder::WorkFolder;
+use crate::remotes::{Shell, Slurm};
+
+/// The folder of the notes, within the state folder.
+const FOLDER: &str = "executors";
+
+/// What the names of notes about clusters begin with.
+const KIND: &str = "slurm+";
+
+/// What a note says: how what was left is found, even if the cluster is not configured any more.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    /// The folder of the jobs' files.
+    folder: Vec<u8>,
+    /// The way to the login node, if there is one.
+    shell: Option<Shell>,
+    /// Variables for Slurm's own commands.
+    env: BTreeMap<String, String>,
+}
 
 /// How this daemon is known on a cluster.
 #[derive(Debug)]
@@ -17,6 +39,8 @@ pub struct Origin {
     pub job_name: String,
     note: PathBuf,
     prefix: String,
+    shell: Option<Shell>,
+    env: BTreeMap<String, String>,
 }
 
 /// What an earlier daemon may have left.
@@ -30,12 +54,12 @@ pub struct Earlier {
 
 impl Origin {
     /// Names the daemon at this socket; `instance` is its current run, `state` its state folder.
-    pub fn new(state: &Path, socket: &Path, instance: &str, executor: &str) -> Self {
+    pub fn new(state: &Path, socket: &Path, instance: &str, executor: &str, slurm: &Slurm) -> Self {
         // Neither the names of executors nor instances have such characters.
-        let prefix = format!("slurm+{executor}@{}@", socket.to_string_lossy().replace('/', "+"));
+        let prefix = format!("{KIND}{executor}{}", of_socket(socket));
         let job_name = format!("bgd-{instance}-{executor}");
-        let note = state.join("executors").join(format!("{prefix}{job_name}"));
-        Self { job_name, note, prefix }
+        let note = state.join(FOLDER).join(format!("{prefix}{job_name}"));
+        Self { job_name, note, prefix, shell: slurm.shell.clone(), env: slurm.env.clone() }
     }
 
     /// Notes that there may be jobs on the cluster, and where their files are.
@@ -49,7 +73,14 @@ impl Origin {
         if let Some(parent) = self.note.parent() {
             DirBuilder::new().mode(0o700).recursive(true).create(parent)?;
         }
-        fs::write(&self.note, folder.as_os_str().as_bytes())
+        let folder = folder.as_os_str().as_bytes().to_vec();
+        let note = Note { folder, shell: self.shell.clone(), env: self.env.clone() };
+        let text = serde_json::to_vec(&note)?;
+        // Variables may be nobody else's business. A note that is not complete must not be found.
+        let draft = self.note.with_file_name(format!(".{}", self.job_name));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(&text)?;
+        fs::rename(draft, &self.note)
     }
 
     /// Notes that there is nothing left on the cluster.
@@ -65,7 +96,7 @@ impl Origin {
             .filter(|path| *path != self.note)
             .filter_map(|note| {
                 let job_name = note.file_name()?.to_str()?.strip_prefix(&self.prefix)?.to_owned();
-                let folder = fs::read(&note).ok().filter(|path| !path.is_empty());
+                let folder = read(&note).map(|note| note.folder);
                 let folder = folder.map(|path| WorkFolder::new(std::ffi::OsString::from_vec(path).into()));
                 // The folder of jobs has their name, so that no damaged note can name another one.
                 let folder = folder.filter(|folder| folder.path().file_name() == Some(job_name.as_ref()));
@@ -94,6 +125,41 @@ impl Earlier {
     }
 }
 
+/// Returns the clusters on which earlier daemons of this socket may have left jobs, as far as the filter does not know
+/// them: with what the latest note says of the way there, if it can be read.
+pub fn unknown(
+    state: &Path,
+    socket: &Path,
+    is_known: impl Fn(&str) -> bool,
+) -> BTreeMap<String, Option<Slurm>> {
+    let entries = fs::read_dir(state.join(FOLDER)).into_iter().flatten().flatten();
+    let mut found = BTreeMap::new();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(KIND));
+        let Some((executor, _)) = name.and_then(|name| name.split_once(&of_socket(socket))) else { continue };
+        if is_known(executor) {
+            continue;
+        }
+        let slurm = read(&path).map(|Note { folder, shell, env }| Slurm {
+            shell,
+            resources: Resources::default(),
+            time_limit_ms: None,
+            env,
+            work_folder: Path::new(std::ffi::OsStr::from_bytes(&folder)).parent().map(Path::to_owned),
+        });
+        found.insert(executor.to_owned(), slurm);
+    }
+    found
+}
+
+fn of_socket(socket: &Path) -> String {
+    format!("@{}@", socket.to_string_lossy().replace('/', "+"))
+}
+
+fn read(note: &Path) -> Option<Note> {
+    serde_json::from_slice(&fs::read(note).ok()?).ok()
+}
+
 fn remove(note: &Path) {
     match fs::remove_file(note) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -110,14 +176,30 @@ mod tests {
     #[test]
     fn r151_the_next_daemon_finds_what_a_killed_one_has_left() {
         let home = tempfile::tempdir().unwrap();
-        let origin =
-            |instance, executor| Origin::new(home.path(), Path::new("/run/bgd.sock"), instance, executor);
+        let shell = Shell {
+            ssh: "ssh".into(),
+            host: "login".into(),
+            connect_timeout: std::time::Duration::from_secs(30),
+        };
+        let slurm = Slurm {
+            shell: Some(shell),
+            resources: Resources::default(),
+            time_limit_ms: None,
+            env: BTreeMap::new(),
+            work_folder: Some(home.path().to_owned()),
+        };
+        let socket = Path::new("/run/bgd.sock");
+        let origin = |instance, executor| Origin::new(home.path(), socket, instance, executor, &slurm);
         let (old, new) = (origin("a1", "hpc"), origin("b2", "hpc"));
         let folder = WorkFolder::new(home.path().join(&old.job_name));
         folder.prepare().unwrap();
         old.remember(folder.path()).unwrap();
         new.remember(Path::new("/")).unwrap();
         assert!(origin("b2", "hp").earlier().is_empty());
+        assert!(unknown(home.path(), socket, |name| name == "hpc").is_empty());
+        assert!(unknown(home.path(), Path::new("/run/other.sock"), |_| false).is_empty());
+        let found = unknown(home.path(), socket, |_| false);
+        assert_eq!(found["hpc"].as_ref().and_then(|slurm| slurm.shell.clone()), slurm.shell);
         let earlier = new.earlier();
         assert_eq!(earlier.iter().map(|left| &left.job_name).collect::<Vec<_>>(), [&old.job_name]);
         earlier[0].remove_files();

@@ -5,6 +5,7 @@ use bgd_shared::request::{
     CancelParams, ClearParams, Hello, HelloParams, ListParams, TaskCancel, TaskClear, TaskList, TaskSubmit,
 };
 
+use super::live;
 use super::memory::{self, Memory};
 use super::pipeline::{Pipeline, command, trivial};
 use super::report::{Figure, Row, Target, Unit};
@@ -105,8 +106,10 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     few.add(100)?;
     many.add(tenth)?;
     let some = many.memory()?;
+    let frame = live::frame(&many.daemon, tenth, bench)?;
     many.add(most - tenth)?;
     let full = many.memory()?;
+    let live = live::memory(&many.daemon, most)?;
 
     let (mut list_empty, mut list_many) = (Vec::new(), Vec::new());
     let (mut call_empty, mut call_many) = (Vec::new(), Vec::new());
@@ -142,5 +145,6 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
             .note("to know: 100 tasks against an empty page"),
     ];
     rows.extend(memory::rows(idle, (tenth, some), (most, full)));
+    rows.extend([frame, live]);
     Ok(rows)
 }

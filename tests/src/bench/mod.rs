@@ -6,6 +6,7 @@
 mod filled;
 mod foreground;
 mod idle;
+mod live;
 mod machine;
 mod memory;
 mod order;

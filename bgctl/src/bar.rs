@@ -1,8 +1,9 @@
 //! Terminal progress for a caller that waits for tasks (R114): a bar for several tasks, the last output line for one.
 //! Drawn on standard error on each update and once per second, and erased at the end.
 
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
@@ -11,6 +12,7 @@ use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::percent::telling;
 use crate::render::clean;
 use crate::render::table::{run_time, status};
 use crate::render::wall::Clock;
@@ -35,7 +37,8 @@ pub struct Bar {
 }
 
 enum State {
-    One(Box<Task>),
+    /// A task, with how far it is.
+    One(Box<Task>, Option<u8>),
     Many(Many),
 }
 
@@ -46,17 +49,19 @@ struct Many {
     begun: Instant,
     /// How many had already ended at `begun`.
     ended_before: usize,
+    /// How far the terminal was told that they are.
+    told: Cell<Option<u8>>,
 }
 
 impl Bar {
     /// Starts drawing `tasks`, of which at least one is still active.
     pub fn begin(tasks: &[Task]) -> Self {
         let state = match tasks {
-            [task] => State::One(Box::new(task.clone())),
+            [task] => State::One(Box::new(task.clone()), None),
             _ => State::Many(Many::new(tasks, Instant::now())),
         };
         let (length, form) = match &state {
-            State::One(_) => (None, "{wide_msg}"),
+            State::One(..) => (None, "{wide_msg}"),
             State::Many(many) => (Some(many.statuses.len() as u64), BAR),
         };
         let drawn = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr());
@@ -71,8 +76,8 @@ impl Bar {
     pub fn update<'a>(&mut self, tasks: impl IntoIterator<Item = &'a Task>) {
         for task in tasks {
             match &mut self.state {
-                State::One(known) if known.id == task.id => **known = task.clone(),
-                State::One(_) => {}
+                State::One(known, _) if known.id == task.id => **known = task.clone(),
+                State::One(..) => {}
                 State::Many(many) => {
                     if let Some(status) = many.statuses.get_mut(&task.id) {
                         *status = task.status;
@@ -82,15 +87,30 @@ impl Bar {
         }
     }
 
+    /// Takes how far the only task is, and tells the terminal (OSC 9;4, R165).
+    pub fn set_percent(&mut self, percent: Option<u8>) {
+        if let State::One(_, known) = &mut self.state
+            && *known != percent
+        {
+            *known = percent;
+            tell(percent);
+        }
+    }
+
     /// Redraws the current state.
     pub fn draw(&self) {
         match &self.state {
-            State::One(task) => {
+            State::One(task, percent) => {
                 let clock = self.clock.at(Timestamp::now());
-                self.drawn.set_message(of_one(task, &clock));
+                self.drawn.set_message(of_one(task, *percent, &clock));
             }
             State::Many(many) => {
-                self.drawn.set_position(many.count(|status| !status.is_active()) as u64);
+                let ended = many.count(|status| !status.is_active());
+                self.drawn.set_position(ended as u64);
+                let percent = u8::try_from(ended * 100 / many.statuses.len().max(1)).ok();
+                if many.told.replace(percent) != percent {
+                    tell(percent);
+                }
                 self.drawn.set_message(many.words(Instant::now()));
             }
         }
@@ -100,22 +120,38 @@ impl Bar {
 impl Drop for Bar {
     fn drop(&mut self) {
         self.drawn.finish_and_clear();
+        match &self.state {
+            State::One(_, Some(_)) => tell(None),
+            State::Many(many) if many.told.get().is_some() => tell(None),
+            State::One(_, None) | State::Many(_) => {}
+        }
     }
 }
 
+/// Tells the terminal how far it is, which may show that in its title or its bar.
+fn tell(percent: Option<u8>) {
+    // Standard error may be closed; nothing depends on it.
+    let _ = io::stderr().write_all(telling(percent).as_bytes());
+}
+
 /// Formats the run time with the last output line; a pending task shows what it waits for.
-fn of_one(task: &Task, clock: &Clock) -> String {
+fn of_one(task: &Task, percent: Option<u8>, clock: &Clock) -> String {
     if task.status == Status::Pending {
         return status(task, clock);
     }
     let line = task.progress.last_line.as_deref().map(clean).unwrap_or_default();
-    format!("{} {}", run_time(task, clock.now), if line.is_empty() { clean(&task.description) } else { line })
+    let percent = percent.map_or_else(String::new, |percent| format!("{percent}% "));
+    format!(
+        "{} {percent}{}",
+        run_time(task, clock.now),
+        if line.is_empty() { clean(&task.description) } else { line }
+    )
 }
 
 impl Many {
     fn new(tasks: &[Task], begun: Instant) -> Self {
         let statuses = tasks.iter().map(|task| (task.id, task.status)).collect();
-        let mut many = Self { statuses, begun, ended_before: 0 };
+        let mut many = Self { statuses, begun, ended_before: 0, told: Cell::new(None) };
         many.ended_before = many.count(|status| !status.is_active());
         many
     }
@@ -201,11 +237,12 @@ mod tests {
     fn r114_one_shows_its_time_and_its_last_line() {
         let clock = Clock::of_tests();
         let mut task = samples::task();
-        assert_eq!(of_one(&task, &clock), "pending");
+        assert_eq!(of_one(&task, None, &clock), "pending");
         task.status = Status::Running;
         task.started_at = Some(Timestamp::from_unix_ms(1_035_000));
-        assert_eq!(of_one(&task, &clock), "1m 05s make -j8");
+        assert_eq!(of_one(&task, None, &clock), "1m 05s make -j8");
         task.progress.last_line = Some("CC\x1b x.c".into());
-        assert_eq!(of_one(&task, &clock), "1m 05s CC\u{fffd} x.c");
+        assert_eq!(of_one(&task, None, &clock), "1m 05s CC\u{fffd} x.c");
+        assert_eq!(of_one(&task, Some(42), &clock), "1m 05s 42% CC\u{fffd} x.c");
     }
 }

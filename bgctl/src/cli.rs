@@ -205,6 +205,11 @@ pub struct Globals {
 }
 
 impl Globals {
+    /// What they are without any arguments.
+    pub fn usual() -> Self {
+        Self { connect_timeout: 30_000, ..Self::default() }
+    }
+
     /// The same as words of a command line, for another `bgctl`. `$BGD_HOST` and `$BGD_SOCKET` go with the
     /// environment.
     pub fn words(&self) -> Vec<OsString> {

@@ -71,6 +71,9 @@ pub fn main() -> ExitCode {
         Ok(true) => return Code::OK.into(),
         Err(error) => return usage(&error, false).into(),
     }
+    if args.len() == 1 && pick::is_interactive() {
+        return overview().into();
+    }
     let json = asks_for_json(&args);
     let code = match cli::parse(args, pick::is_interactive()) {
         Ok((globals, verb)) => match context_of(&verb, globals) {
@@ -86,6 +89,20 @@ pub fn main() -> ExitCode {
         Err(error) => usage(&error, json),
     };
     code.into()
+}
+
+/// Runs `bgctl` without any arguments.
+fn overview() -> Code {
+    match Context::new(cli::Globals::usual(), "bgctl") {
+        Ok(mut context) => {
+            let outcome = commands::overview(&mut context);
+            finish(outcome, &mut context, false)
+        }
+        Err(failure) => {
+            failure.tell(false);
+            failure.code
+        }
+    }
 }
 
 /// `dial` is the other end of a `--host`, and goes no further.

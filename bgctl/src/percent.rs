@@ -1,28 +1,46 @@
 //! How far a task is, as its output says (R165). Read on this side, only for tasks that somebody looks at.
 
+use bgd_shared::request::OutputResult;
+
+/// Bytes at the end of an output in which its progress is looked for.
+pub const LINE_BYTES: i64 = 4096;
+
+/// Reads the progress in an answer with the last bytes of an output.
+pub fn in_output(answer: OutputResult) -> Option<u8> {
+    let bytes = answer.encoding.decode(answer.data).unwrap_or_default();
+    percent(&bytes, answer.task.progress.last_line.as_deref())
+}
+
 /// Reads the progress in the last bytes of an output: what it told the terminal last (OSC 9;4), else `n%` or `a/b` in
 /// its last line.
 pub fn percent(bytes: &[u8], last_line: Option<&str>) -> Option<u8> {
     match told(bytes) {
-        Some(told) => told,
-        None => last_line.and_then(in_line),
+        Told::Nothing => last_line.and_then(in_line),
+        Told::Progress(percent) => percent,
     }
 }
 
-/// What the last OSC 9;4 says: `ESC ] 9 ; 4 ; state ; percent`, closed by BEL or `ESC \`. `Some(None)`: that there is
-/// no progress (any more). `None`: there is no such sequence.
-fn told(bytes: &[u8]) -> Option<Option<u8>> {
+/// What the terminal was told.
+enum Told {
+    /// Nothing.
+    Nothing,
+    /// How far it is; `None`: that there is no progress (any more).
+    Progress(Option<u8>),
+}
+
+/// What the last OSC 9;4 says: `ESC ] 9 ; 4 ; state ; percent`, closed by BEL or `ESC \`.
+fn told(bytes: &[u8]) -> Told {
     const START: &[u8] = b"\x1b]9;4;";
     let mut end = bytes.len();
     while let Some(at) = memchr::memmem::rfind(&bytes[..end], START) {
         let rest = &bytes[at + START.len()..];
         if let Some(length) = rest.iter().position(|byte| matches!(byte, 0x07 | 0x1b)) {
-            return Some(state(&rest[..length]));
+            return Told::Progress(state(&rest[..length]));
         }
         // It is not complete yet: the one before counts.
         end = at;
     }
-    None
+    Told::Nothing
 }
 
 /// `state;percent`: 1 is progress, 2 an error, 4 a warning. 0 is none, and 3 one without a number.

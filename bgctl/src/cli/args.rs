@@ -13,6 +13,7 @@ use super::select::{SELECTORS, SelectArgs, none_named};
 use crate::candidates::{active_tasks, finished_tasks, sessions, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
 use crate::name::Name;
+use crate::render::columns::{Field, Sort};
 
 /// Arguments of `list`.
 #[derive(Args, Debug, Default)]
@@ -24,6 +25,8 @@ EXAMPLES:
   bgctl list --session .              tasks of the current session
   bgctl list --tag nightly --group gpu
   bgctl list --tree                   show dependencies
+  bgctl list --columns id,progress,group,description --sort -time
+  bgctl list --watch                  keep the table up to date; see also `bgctl top`
   bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
   bgctl -H build1,build2 list         tasks of two machines, asked at the same time
 
@@ -35,7 +38,9 @@ id unless --limit is given.
 comes the reason why a task has not started, unless it only waits for a free slot:
 the tasks it depends on, `held`, `gpu paused` for its group, its start time, or the
 time of its next attempt. After `running`, `(paused)` marks a task stopped by `bgctl pause`.
---tree shows a task below the one it depends on.
+--tree shows a task below the one it depends on. --sort sorts the tasks that are
+shown (see --limit). `progress` is what a running task says itself: `42%` or `3/8` in its
+last line.
 `(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent
 has been silent for a long time; its last output follows. `(suspect)`: the agent's
 answer looks like an error; `bgctl status` shows why.")]
@@ -55,6 +60,15 @@ pub struct ListArgs {
     /// Show dependencies as a tree
     #[arg(long, conflicts_with = "quiet")]
     pub tree: bool,
+    /// Show these columns, in this order
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', conflicts_with = "quiet")]
+    pub columns: Vec<Field>,
+    /// Sort by a column; -COLUMN reverses the order [default: newest first]
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true, conflicts_with = "tree")]
+    pub sort: Option<Sort>,
+    /// Keep the table up to date until Ctrl-C
+    #[arg(long, conflicts_with_all = ["quiet", "all"])]
+    pub watch: bool,
 }
 
 /// Arguments of `status`.

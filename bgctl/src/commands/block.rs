@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, IdParams, TaskBlock, TaskGet,
+    BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, OutputParams, TaskBlock, TaskOutput,
 };
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
@@ -20,6 +20,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
 use crate::name::Name;
+use crate::percent::{LINE_BYTES, in_output};
 use crate::pick::{self, Chosen};
 use crate::render::clean;
 use crate::render::page::denied;
@@ -203,7 +204,15 @@ impl Progress {
     /// For a single task, fetches the last line, which neither events nor `task.block` contain.
     fn show_line(&mut self, aside: &mut Client) -> Result<(), Failure> {
         if let [id] = self.ids[..] {
-            self.bar.update([&aside.call::<TaskGet>(&IdParams { id: id.into() })?.task]);
+            let params = OutputParams {
+                id: id.into(),
+                offset: Some(-LINE_BYTES),
+                limit: u64::try_from(LINE_BYTES).ok(),
+                stream: None,
+            };
+            let answer = aside.call::<TaskOutput>(&params)?;
+            self.bar.update([&answer.task]);
+            self.bar.set_percent(in_output(answer));
         }
         Ok(())
     }

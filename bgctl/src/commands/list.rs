@@ -1,18 +1,24 @@
 //! `list`: lists tasks, newest first.
 
 mod hosts;
+mod watch;
 
+use std::collections::HashMap;
 use std::io::{IsTerminal as _, Write as _};
 
+use bgd_shared::id::TaskId;
 use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT};
-use bgd_shared::request::{ListParams, ListResult, TaskList};
-use bgd_shared::task::{Status, Summary};
+use bgd_shared::request::{ListParams, ListResult, OutputParams, TaskList, TaskOutput};
+use bgd_shared::task::{Status, Summary, Task};
+use bgd_shared::time::Timestamp;
 
 use crate::cli::ListArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::percent::{LINE_BYTES, in_output};
 use crate::pick;
+use crate::render::columns::{Field, Sort};
 use crate::render::look::{Look, lines};
 use crate::render::table::{list, tree};
 
@@ -25,13 +31,21 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("--limit must be 1 or more"));
     }
     let quiet = args.quiet;
+    let shown = Shown { columns: args.columns, sort: args.sort, tree: args.tree, most: wanted };
     let asked = ListParams::from(pick::selected(args.select, context.link.is_remote())?);
     let links = context.links();
     if !links.is_empty() {
-        return hosts::run(&hosts::Wanted { asked, most: wanted, quiet, tree: args.tree }, links, context);
+        if args.watch {
+            return Err(Failure::usage("--watch takes one host"));
+        }
+        return hosts::run(&hosts::Wanted { asked, quiet, shown: &shown }, links, context);
+    }
+    if args.watch {
+        return watch::run(&asked, &shown, context);
     }
     let is_narrowed = !asked.tags.is_empty() || asked.group.is_some() || asked.batch.is_some();
-    let result = fetch(&asked, wanted, |params| context.call::<TaskList>(params))?;
+    let mut result = fetch(&asked, wanted, |params| context.call::<TaskList>(params))?;
+    shown.sort(&mut result.tasks);
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);
@@ -42,9 +56,9 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
             context.print(&format!("{}\n", task.id))?;
         }
     } else if !result.tasks.is_empty() {
-        let look = Look::of_output(context.colours());
-        let shown = if args.tree { tree(&result.tasks, lines(), &look) } else { list(&result.tasks, &look) };
-        context.print(&shown)?;
+        let mut look = Look::of_output(context.colours());
+        let text = shown.text(&mut result.tasks, &mut look, context)?;
+        context.print(&text)?;
     } else if is_terminal {
         let _ = writeln!(std::io::stderr(), "no tasks");
     }
@@ -58,6 +72,72 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         let _ = writeln!(std::io::stderr(), "{more}; --all shows them");
     }
     Ok(Code::OK)
+}
+
+/// How the tasks are shown.
+pub struct Shown {
+    /// The columns; empty: the usual ones.
+    columns: Vec<Field>,
+    sort: Option<Sort>,
+    tree: bool,
+    /// How many tasks at most.
+    most: usize,
+}
+
+impl Shown {
+    fn sort(&self, tasks: &mut [Task]) {
+        if let Some(sort) = self.sort {
+            sort.apply(tasks, Timestamp::now());
+        }
+    }
+
+    /// Sets the columns; that of the progress is there if any is known.
+    fn set_columns(&self, look: &mut Look) {
+        if !self.columns.is_empty() {
+            look.columns.clone_from(&self.columns);
+            // A tree is drawn in the column of the ids.
+            if self.tree && !look.columns.contains(&Field::Id) {
+                look.columns.insert(0, Field::Id);
+            }
+        } else if !look.percents.is_empty() {
+            let at = look.columns.iter().position(|field| *field == Field::Description);
+            look.columns.insert(at.unwrap_or(0), Field::Progress);
+        }
+    }
+
+    /// Renders the tasks, with their progress where somebody sees it.
+    fn text(&self, tasks: &mut [Task], look: &mut Look, context: &mut Context) -> Result<String, Failure> {
+        self.sort(tasks);
+        if look.table || self.columns.contains(&Field::Progress) {
+            look.percents = percents(tasks, context)?;
+        }
+        self.set_columns(look);
+        Ok(if self.tree { tree(tasks, lines(), look) } else { list(tasks, look) })
+    }
+}
+
+/// The most running tasks whose output is looked at for their progress.
+const LOOKED_AT: usize = 50;
+
+/// Looks how far running tasks are.
+fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>, Failure> {
+    let is_running = |task: &&Task| matches!(task.status, Status::Running | Status::Resumed);
+    let mut percents = HashMap::new();
+    for task in tasks.iter().filter(is_running).take(LOOKED_AT) {
+        let params = OutputParams {
+            id: task.id.into(),
+            offset: Some(-LINE_BYTES),
+            limit: u64::try_from(LINE_BYTES).ok(),
+            stream: None,
+        };
+        match context.call::<TaskOutput>(&params) {
+            Ok(answer) => percents.extend(in_output(answer).map(|percent| (task.id, percent))),
+            // It was cleared meanwhile.
+            Err(failure) if failure.code == Code::NO_TASK => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(percents)
 }
 
 /// Fetches up to `wanted` tasks as one result, by as many calls as that takes.

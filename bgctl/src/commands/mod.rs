@@ -24,6 +24,7 @@ mod list;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod output;
+mod overview;
 mod rerun;
 mod resume;
 mod run;
@@ -37,6 +38,7 @@ mod submit;
 mod top;
 mod write;
 
+pub use self::overview::run as overview;
 use crate::cli::Verb;
 use crate::context::Context;
 use crate::exit::Code;
@@ -53,7 +55,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Resume(args) => resume::run(args, context),
         Verb::List(args) => list::run(args, context),
         #[cfg(feature = "top")]
-        Verb::Top(args) => top::run(args, context),
+        Verb::Top(args) => top::run(&args, context),
         #[cfg(not(feature = "top"))]
         Verb::Top(_) => Err(left_out("top")),
         Verb::Status(args) => status::run(args, context),

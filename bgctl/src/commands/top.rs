@@ -13,6 +13,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Link;
 use crate::render::look::Look;
+use crate::state;
 use crate::terminal::lend;
 use crate::top::{Size, Surroundings, once, run as show};
 
@@ -23,7 +24,7 @@ const SIZE: Size = Size { rows: 24, cols: 80 };
 const PAGER: &str = "less -R";
 
 /// Shows the tasks until the user leaves, or prints a frame.
-pub fn run(args: TopArgs, context: &mut Context) -> Result<Code, Failure> {
+pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         return Err(Failure::usage("--json can't be combined with `top`")
             .hint("`bgctl --json list` and `bgctl events` are for programs"));
@@ -45,7 +46,13 @@ pub fn run(args: TopArgs, context: &mut Context) -> Result<Code, Failure> {
             .hint("`bgctl top --once` prints one frame; or set TERM, for example to xterm-256color"));
     }
     let client = context.link.polled()?;
-    show(&Around { context, colour: look.colour }, client, &filter)
+    let is_remote = context.link.is_remote();
+    let looked_at = if is_remote { None } else { state::last_look() };
+    let outcome = show(&Around { context, colour: look.colour }, client, &filter, looked_at);
+    if !is_remote && outcome.is_ok() {
+        state::note_look();
+    }
+    outcome
 }
 
 /// The size of the terminal, else `$COLUMNS` and `$LINES`.

@@ -126,7 +126,6 @@ fn command(agent: &AgentInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::wall::Clock;
     use bgd_shared::agent::{AgentProtocol, Permissions};
 
     fn agent(name: &str) -> AgentInfo {
@@ -165,7 +164,7 @@ mod tests {
     }
 
     fn look(table: bool) -> Look {
-        Look { table, colour: false, width: None, clock: Clock::of_tests() }
+        Look { table, colour: false, ..Look::of_tests() }
     }
 
     #[test]

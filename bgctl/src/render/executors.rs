@@ -94,7 +94,6 @@ mod tests {
     use bgd_shared::request::ExecutorCheck;
 
     use super::*;
-    use crate::render::wall::Clock;
 
     #[test]
     fn r145_a_check_is_told_with_what_is_wrong_and_what_to_do() {
@@ -106,7 +105,7 @@ mod tests {
             running: 2,
             check,
         };
-        let plain = Look { table: false, colour: false, width: None, clock: Clock::of_tests() };
+        let plain = Look { table: false, colour: false, ..Look::of_tests() };
         assert_eq!(list(&[far(None)], false, &plain), "far\tssh\tme@far\t1\t2\t-\t-\n");
         let fails = ExecutorCheck {
             problem: Some("no bgctl there".into()),

@@ -49,7 +49,6 @@ fn columns(group: &Group) -> [String; 6] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::wall::Clock;
 
     fn group(name: &str, paused: bool) -> Group {
         Group { name: name.into(), slots: 2, used: 1, paused, pending: 3, running: 1, finished: 40 }
@@ -58,7 +57,7 @@ mod tests {
     #[test]
     fn r100_groups_are_a_table_for_people_and_columns_for_programs() {
         let groups = [group("default", false), group("gpu", true)];
-        let plain = Look { table: false, colour: false, width: None, clock: Clock::of_tests() };
+        let plain = Look { table: false, colour: false, ..Look::of_tests() };
         assert_eq!(list(&groups, &plain), "default\t1/2\t-\t3\t1\t40\ngpu\t1/2\tpaused\t3\t1\t40\n");
         let table = list(&groups, &Look { table: true, ..plain.clone() });
         assert_eq!(table.lines().next(), Some("NAME     SLOTS  STATE   PENDING  RUNNING  FINISHED"));

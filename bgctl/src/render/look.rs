@@ -1,14 +1,17 @@
 //! Decides the output format: for people or programs, width, colours. Prints nothing.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 use clap::ValueEnum;
 use comfy_table::Table;
 
+use super::columns::Field;
 use super::tree::{ASCII, BOXES, Lines};
 use super::wall::Clock;
 
@@ -33,6 +36,10 @@ pub struct Look {
     pub colour: bool,
     /// The width of the table in characters; `None` for no limit.
     pub width: Option<u16>,
+    /// The columns, in order; those that the look of a list does not need are ignored.
+    pub columns: Vec<Field>,
+    /// How far tasks are, in percent, where that was looked up.
+    pub percents: HashMap<TaskId, u8>,
     /// The current time, which ages are relative to, and the time zone.
     pub clock: Clock,
 }
@@ -57,7 +64,24 @@ impl Look {
             table: is_terminal || is_watched || colour,
             colour,
             width,
+            columns: Field::USUAL.to_vec(),
+            percents: HashMap::new(),
             clock: Clock::system(Timestamp::now()),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Look {
+    /// Plain columns without a limit, at second 1100.
+    pub fn of_tests() -> Self {
+        Self {
+            table: false,
+            colour: false,
+            width: None,
+            columns: Field::USUAL.to_vec(),
+            percents: HashMap::new(),
+            clock: Clock::of_tests(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! time zone); nothing here prints.
 
 pub mod agents;
+pub mod columns;
 pub mod daemon;
 pub mod doctor;
 pub mod executors;

@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 
 use super::clean;
+use super::columns::Field;
 use super::look::Look;
 use super::order::waits_for;
 use super::tree::{Lines, Node, nodes};
@@ -39,8 +41,9 @@ impl Entry<'_> {
 
 /// Everything that makes up one column of a list.
 struct Column {
+    field: Field,
     header: &'static str,
-    text: fn(&Entry<'_>, &Clock) -> String,
+    text: fn(&Entry<'_>, &Look) -> String,
     colour: fn(&Entry<'_>) -> Option<Color>,
     /// Whether it is only shown if several machines were asked.
     tells_hosts: bool,
@@ -51,8 +54,9 @@ struct Column {
 }
 
 /// The columns of a list. A new one is an entry here.
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 12] = [
     Column {
+        field: Field::Host,
         header: "HOST",
         text: |entry, _| clean(entry.host.unwrap_or_default()),
         colour: |_| None,
@@ -61,6 +65,7 @@ const COLUMNS: [Column; 6] = [
         dropped: None,
     },
     Column {
+        field: Field::Id,
         header: "ID",
         text: |entry, _| entry.of_task(id),
         colour: |_| None,
@@ -69,30 +74,90 @@ const COLUMNS: [Column; 6] = [
         dropped: None,
     },
     Column {
+        field: Field::Status,
         header: "STATUS",
-        text: |entry, clock| entry.task.map_or_else(|_| "no answer".to_owned(), |task| status(task, clock)),
+        text: |entry, look| {
+            entry.task.map_or_else(|_| "no answer".to_owned(), |task| status(task, &look.clock))
+        },
         colour: |entry| Some(entry.task.map_or(Color::Red, |task| colour(task.status))),
         tells_hosts: false,
         shrinks: true,
         dropped: None,
     },
     Column {
+        field: Field::Age,
         header: "AGE",
-        text: |entry, clock| entry.of_task(|task| show_ms(between(task.created_at, clock.now))),
+        text: |entry, look| entry.of_task(|task| show_ms(between(task.created_at, look.clock.now))),
         colour: |_| Some(Color::DarkGrey),
         tells_hosts: false,
         shrinks: false,
         dropped: Some(0),
     },
     Column {
+        field: Field::Time,
         header: "TIME",
-        text: |entry, clock| entry.of_task(|task| run_time(task, clock.now)),
+        text: |entry, look| entry.of_task(|task| run_time(task, look.clock.now)),
         colour: |_| None,
         tells_hosts: false,
         shrinks: false,
         dropped: Some(1),
     },
     Column {
+        field: Field::Progress,
+        header: "PROGRESS",
+        text: |entry, look| entry.of_task(|task| progress(task, look)),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(3),
+    },
+    Column {
+        field: Field::Session,
+        header: "SESSION",
+        text: |entry, _| entry.of_task(|task| clean(task.session.as_deref().unwrap_or("-"))),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: true,
+        dropped: Some(4),
+    },
+    Column {
+        field: Field::Group,
+        header: "GROUP",
+        text: |entry, _| entry.of_task(|task| clean(&task.group)),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: true,
+        dropped: Some(5),
+    },
+    Column {
+        field: Field::Batch,
+        header: "BATCH",
+        text: |entry, _| entry.of_task(|task| task.batch.map_or_else(|| "-".to_owned(), TaskId::short)),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(6),
+    },
+    Column {
+        field: Field::Tags,
+        header: "TAGS",
+        text: |entry, _| entry.of_task(|task| clean(&task.tags.join(","))),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: true,
+        dropped: Some(7),
+    },
+    Column {
+        field: Field::Agent,
+        header: "AGENT",
+        text: |entry, _| entry.of_task(|task| clean(task.agent.as_deref().unwrap_or("-"))),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: true,
+        dropped: Some(8),
+    },
+    Column {
+        field: Field::Description,
         header: "DESCRIPTION",
         text: |entry, _| entry.task.map_or_else(str::to_owned, |task| clean(&task.description)),
         colour: |_| None,
@@ -118,8 +183,19 @@ type Cells<'a> = (Entry<'a>, OfColumns<String>);
 type OfColumns<T> = [T; COLUMNS.len()];
 
 fn cells<'a>(entry: Entry<'a>, look: &Look) -> Cells<'a> {
-    let texts = COLUMNS.map(|column| (column.text)(&entry, &look.clock));
+    let text = |column: Column| {
+        let is_wanted = look.columns.contains(&column.field);
+        if is_wanted { (column.text)(&entry, look) } else { String::new() }
+    };
+    let texts = COLUMNS.map(text);
     (entry, texts)
+}
+
+/// The places of the columns to show, in order. A tree needs its ids.
+fn places(look: &Look, has_hosts: bool) -> Vec<usize> {
+    let place = |field: &Field| COLUMNS.iter().position(|column| column.field == *field);
+    let places = look.columns.iter().filter_map(place);
+    places.filter(|place| has_hosts || !COLUMNS[*place].tells_hosts).collect()
 }
 
 /// Lists the tasks in the given order.
@@ -163,27 +239,27 @@ fn drawn_at<'a>(node: &Node, (entry, mut cells): Cells<'a>) -> Cells<'a> {
 /// Renders rows as a table or as tab-separated columns.
 fn drawn(rows: Vec<Cells<'_>>, look: &Look) -> String {
     let has_hosts = rows.iter().any(|(entry, _)| entry.host.is_some());
-    let is_shown = |place: usize| has_hosts || !COLUMNS[place].tells_hosts;
+    let places = places(look, has_hosts);
     if look.table {
-        return table(rows, is_shown, look);
+        return table(rows, &places, look);
     }
     let line = |(_, cells): Cells<'_>| {
-        let shown = cells.into_iter().enumerate().filter(|(place, _)| is_shown(*place));
-        shown.map(|(_, text)| text).collect::<Vec<_>>().join("\t") + "\n"
+        let shown = places.iter().map(|place| cells[*place].as_str());
+        shown.collect::<Vec<_>>().join("\t") + "\n"
     };
     rows.into_iter().map(line).collect()
 }
 
-fn table(rows: Vec<Cells<'_>>, is_shown: impl Fn(usize) -> bool, look: &Look) -> String {
+fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &Look) -> String {
     let widest: OfColumns<Option<usize>> = std::array::from_fn(|place| {
         let cells = rows.iter().map(|(_, cells)| cells[place].chars().count());
-        is_shown(place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
+        places.contains(&place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
     });
     let widths = widths(widest, look.width);
     let row = |(entry, cells): Cells<'_>| {
-        let shown = cells.into_iter().zip(&COLUMNS).zip(&widths).filter_map(|((text, column), width)| {
-            let cell = Cell::new(cut(text, (*width)?));
-            let colour = (column.colour)(&entry).filter(|_| look.colour);
+        let shown = places.iter().filter_map(|place| {
+            let cell = Cell::new(cut(cells[*place].clone(), widths[*place]?));
+            let colour = (COLUMNS[*place].colour)(&entry).filter(|_| look.colour);
             Some(match colour {
                 Some(colour) => cell.fg(colour),
                 None => cell,
@@ -191,7 +267,7 @@ fn table(rows: Vec<Cells<'_>>, is_shown: impl Fn(usize) -> bool, look: &Look) ->
         });
         Row::from(shown.collect::<Vec<_>>())
     };
-    let header = COLUMNS.iter().zip(&widths).filter_map(|(column, width)| width.map(|_| column.header));
+    let header = places.iter().filter(|place| widths[**place].is_some()).map(|place| COLUMNS[*place].header);
     fitted(header, rows.into_iter().map(row), look)
 }
 
@@ -264,6 +340,11 @@ pub fn fitted(
         }
     }
     table.trim_fmt() + "\n"
+}
+
+/// How far a task is, if that was looked up.
+fn progress(task: &Task, look: &Look) -> String {
+    look.percents.get(&task.id).map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
 }
 
 fn colour(status: Status) -> Color {
@@ -350,179 +431,4 @@ pub fn between(from: Timestamp, to: Timestamp) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bgd_shared::id::TaskId;
-    use bgd_shared::order::{Condition, Dependency, Waiting, WaitingFor};
-    use bgd_shared::task::{Kind, Progress};
-
-    use crate::render::samples::{question, task};
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_unix_ms(second * 1000)
-    }
-
-    fn plain() -> Look {
-        Look { table: false, colour: false, width: None, clock: Clock::of_tests() }
-    }
-
-    fn status_of_task(task: &Task) -> String {
-        status(task, &Clock::of_tests())
-    }
-
-    #[test]
-    fn programs_get_columns_with_tabs_and_no_header() {
-        let failed = Task {
-            status: Status::Failed,
-            exit: Some(Exit::Code(3)),
-            started_at: Some(at(1_010)),
-            completed_at: Some(at(1_075)),
-            ..task()
-        };
-        assert_eq!(
-            list(&[task(), failed], &plain()),
-            "3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\n3f2a9c1e\tfailed (3)\t1m 40s\t1m 05s\tmake -j8\n"
-        );
-    }
-
-    #[test]
-    fn a_table_is_readable_however_narrow_it_is() {
-        let late = Task {
-            status: Status::Failed,
-            error: Some("timed out after 10s".into()),
-            timed_out: true,
-            time_limit_ms: Some(10_000),
-            description: "a description of some length".into(),
-            ..task()
-        };
-        let table = |width| {
-            let text = list(std::slice::from_ref(&late), &Look { table: true, width, ..plain() });
-            let most = width.map_or(usize::MAX, usize::from);
-            assert!(text.lines().all(|line| line.chars().count() <= most), "{most}: {text}");
-            text
-        };
-        let all = "3f2a9c1e  failed (timed out after 10s)  1m 40s  -     a description of some length";
-        for width in [None, Some(200), Some(100)] {
-            assert_eq!(table(width).lines().nth(1), Some(all));
-        }
-        for (width, row) in [
-            (80, "3f2a9c1e  failed (timed out after 10s)  1m 40s  -     a description of some len…"),
-            (50, "3f2a9c1e  failed (time…  1m 40s  -     a descript…"),
-            (40, "3f2a9c1e  failed (ti…  -     a descript…"),
-            (36, "3f2a9c1e  failed (time…  a descript…"),
-            (30, "3f2a9c1e  failed (timed out a…"),
-        ] {
-            assert_eq!(table(Some(width)).lines().nth(1), Some(row), "{width}");
-        }
-    }
-
-    #[test]
-    fn r144_tasks_of_several_hosts_say_where_they_are() {
-        let tasks = [task()];
-        let all = [
-            Listing { host: Some("far"), tasks: Ok(&tasks) },
-            Listing { host: Some("me@gone"), tasks: Err("no route") },
-        ];
-        assert_eq!(
-            listings(&all, None, &plain()),
-            "far\t3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\nme@gone\t-\tno answer\t-\t-\tno route\n"
-        );
-        let table = listings(&all, None, &Look { table: true, ..plain() });
-        assert_eq!(
-            table.lines().map(str::trim_end).collect::<Vec<_>>(),
-            [
-                "HOST     ID        STATUS     AGE     TIME  DESCRIPTION",
-                "far      3f2a9c1e  pending    1m 40s  -     make -j8",
-                "me@gone  -         no answer  -       -     no route"
-            ]
-        );
-    }
-
-    #[test]
-    fn r38_a_resumed_task_says_so_behind_its_id() {
-        let resumed = Task { resume_count: 2, status: Status::Completed, ..task() };
-        for look in [plain(), Look { table: true, ..plain() }] {
-            assert!(list(std::slice::from_ref(&resumed), &look).contains("3f2a9c1e (resumed)"));
-            assert!(!list(&[task()], &look).contains("resumed"));
-        }
-    }
-
-    #[test]
-    fn the_status_tells_how_it_ended_and_what_lives_on() {
-        let status_of = |status, exit, lingering| status_of_task(&Task { status, exit, lingering, ..task() });
-        assert_eq!(status_of(Status::Completed, Some(Exit::Code(0)), true), "completed +lingering");
-        assert_eq!(status_of(Status::Failed, Some(Exit::Signal(9)), false), "failed (SIGKILL)");
-        assert_eq!(status_of(Status::Failed, Some(Exit::Signal(40)), false), "failed (signal 40)");
-        assert_eq!(status_of(Status::Failed, None, false), "failed");
-        assert_eq!(status_of(Status::Cancelled, Some(Exit::Signal(15)), false), "cancelled");
-        let late = Task {
-            status: Status::Failed,
-            exit: Some(Exit::Signal(15)),
-            error: Some("timed out after 10s; its agent said nothing".into()),
-            timed_out: true,
-            time_limit_ms: Some(10_000),
-            ..task()
-        };
-        assert_eq!(status_of_task(&late), "failed (timed out after 10s)");
-        let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
-        incomplete.output.lost_bytes = 1;
-        assert_eq!(status_of_task(&incomplete), "completed +lingering +output-lost");
-        let unknown = Some(Exit::Unknown("not a pidfd".into()));
-        assert_eq!(status_of(Status::Completed, unknown, false), "completed (exit unknown)");
-    }
-
-    #[test]
-    fn an_agent_that_waits_for_somebody_is_seen_in_the_list() {
-        let agent = |status, needs_input, stalled| {
-            let progress = Progress { needs_input, stalled, ..Progress::default() };
-            status_of_task(&Task { kind: Kind::Agent, status, progress, ..task() })
-        };
-        assert_eq!(agent(Status::Running, None, false), "running");
-        assert_eq!(agent(Status::Running, None, true), "running (stalled)");
-        assert_eq!(agent(Status::Resumed, Some(question()), true), "resumed (asks)");
-        assert_eq!(agent(Status::Completed, Some(question()), true), "completed");
-        let last_words = Some(format!("429,\n{}", "try again ".repeat(10)));
-        let progress = Progress { stalled: true, last_words, ..Progress::default() };
-        let stalled = status_of_task(&Task { status: Status::Running, progress, ..task() });
-        assert!(stalled.starts_with("running (stalled: 429, try again") && stalled.len() < 70, "{stalled}");
-        let suspect = Task { status: Status::Completed, suspect: Some("an error".into()), ..task() };
-        assert_eq!(status_of_task(&suspect), "completed (suspect)");
-    }
-
-    #[test]
-    fn a_task_is_one_line_whatever_it_is_called() {
-        let odd = Task { description: "two\nlines\tand \x1b[31mred ".repeat(50), ..task() };
-        assert_eq!(list(std::slice::from_ref(&odd), &plain()).matches('\n').count(), 1);
-        let table = list(&[odd], &Look { table: true, ..plain() });
-        assert!(table.starts_with("ID"));
-        assert_eq!(table.lines().count(), 2);
-        assert!(!table.contains('\x1b'));
-    }
-
-    #[test]
-    fn r115_a_pending_task_says_why_it_waits_and_a_tree_what_it_comes_after() {
-        let first = Task { status: Status::Running, ..task() };
-        let other = TaskId::from_u128(0x91bc_04d2 << 96);
-        let on = |id| Dependency { id, condition: Condition::Ok, met: false };
-        let waiting = Waiting { reason: WaitingFor::After, ids: vec![first.id, other], until: None };
-        let second = Task {
-            id: TaskId::from_u128(2 << 96),
-            after: vec![on(first.id), on(other)],
-            waiting: Some(waiting),
-            ..task()
-        };
-        assert_eq!(status_of_task(&Task { paused: true, ..first.clone() }), "running (paused)");
-        let held = Waiting { reason: WaitingFor::Held, ids: Vec::new(), until: None };
-        assert_eq!(status_of_task(&Task { waiting: Some(held), ..task() }), "pending (held)");
-        assert_eq!(status_of_task(&second), "pending (after 3f2a9c1e, 91bc04d2)");
-        let shown = tree(&[second, first], crate::render::tree::ASCII, &plain());
-        let lines: Vec<&str> = shown.lines().collect();
-        assert!(lines[0].starts_with("3f2a9c1e\trunning\t"), "{shown}");
-        assert!(lines[1].starts_with("`- 00000002 (also after 91bc04d2)\tpending (after "), "{shown}");
-    }
-
-    #[test]
-    fn a_clock_that_was_set_back_makes_no_age() {
-        assert_eq!(between(at(10), at(5)), 0);
-    }
-}
+mod tests;

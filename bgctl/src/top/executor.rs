@@ -244,7 +244,7 @@ impl<'a> Executor<'a> {
             },
             Want::Call(act) => match &mut self.connection {
                 Connection::Live(wire) => {
-                    if let Err(error) = wire.act(act, &mut self.ui) {
+                    if let Err(error) = wire.act(&act, &mut self.ui) {
                         self.lost(error)?;
                     }
                 }

@@ -18,6 +18,7 @@ mod wire;
 mod words;
 
 use bgd_shared::client::PolledClient;
+use bgd_shared::time::Timestamp;
 
 use self::executor::Executor;
 pub use self::executor::Surroundings;
@@ -27,12 +28,17 @@ use self::ui::Ui;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// Shows the tasks until the user leaves.
+/// Shows the tasks until the user leaves, who knows failures from before `looked_at`.
 ///
 /// # Errors
 /// There is no terminal, or it is gone.
-pub fn run(around: &dyn Surroundings, client: PolledClient, filter: &str) -> Result<Code, Failure> {
-    let mut model = Model::new(None);
+pub fn run(
+    around: &dyn Surroundings,
+    client: PolledClient,
+    filter: &str,
+    looked_at: Option<Timestamp>,
+) -> Result<Code, Failure> {
+    let mut model = Model::new(looked_at);
     model.set_filter(filter);
     Executor::begin(around, client, Ui::new(model))?.run()
 }

@@ -51,7 +51,7 @@ pub fn once(
     }
     ui.model.set_filter(filter);
     let mut buffer = Buffer::empty(Rect::new(0, 0, size.cols, size.rows));
-    ui.is_still = true;
+    (ui.is_still, ui.is_listed) = (true, true);
     draw(&mut ui, &Scene { panes: &HashMap::new(), now: clock.now, colour }, &mut buffer);
     Ok(text(&buffer, colour))
 }

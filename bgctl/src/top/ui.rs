@@ -111,6 +111,8 @@ pub struct Ui {
     pub search: Option<(String, bool)>,
     /// Why there is no connection.
     pub lost: Option<String>,
+    /// Whether all tasks are known: until then an empty list says nothing.
+    pub is_listed: bool,
     /// Whether nobody can press a key: a single frame is printed.
     pub is_still: bool,
     /// The lines that were drawn last, with the first one's row on the screen.
@@ -127,6 +129,7 @@ impl Ui {
             note: None,
             search: None,
             lost: None,
+            is_listed: false,
             is_still: false,
             drawn: (0, Vec::new()),
         }
@@ -242,7 +245,7 @@ impl Ui {
         let (first, lines) = &self.drawn;
         let at = row.checked_sub(*first).and_then(|row| lines.get(usize::from(row)));
         if let Some(spot) = at.cloned() {
-            self.model.select(spot);
+            self.model.select(&spot);
         }
     }
 
@@ -372,7 +375,7 @@ impl Ui {
         }
         if line == Line::Filter {
             self.model.set_filter(&text);
-            text = self.model.filter().to_owned();
+            self.model.filter().clone_into(&mut text);
         }
         self.mode = Mode::Typing(line, text);
         None

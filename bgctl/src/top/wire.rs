@@ -24,7 +24,7 @@ use super::pane::{Pane, TAIL};
 use super::ui::{Act, Ui};
 use super::view::Frame;
 use crate::failure::Failure;
-use crate::percent::percent;
+use crate::percent::{LINE_BYTES, in_output};
 use crate::render::clean;
 use crate::render::wall::Clock;
 
@@ -33,9 +33,6 @@ const LINES: usize = 8;
 
 /// The most calls of a search at a time.
 const SEARCHES: usize = 4;
-
-/// Bytes at the end of an output in which progress is looked for.
-const LINE_BYTES: i64 = 4096;
 
 /// The unparsed result of a call, or the daemon's refusal.
 type Outcome = Result<Box<RawValue>, RpcError>;
@@ -55,7 +52,7 @@ enum Asked {
     /// The end of an output, for a search of this number.
     Search(TaskId, u64),
     /// What a key does, in words for when it is done.
-    Act(String, Act),
+    Act(String),
     /// Nothing that matters.
     Nothing,
 }
@@ -187,19 +184,15 @@ impl Wire {
                 if let (Err(_), Some(pane)) = (outcome, self.panes.get_mut(&id)) {
                     // It has ended meanwhile: its output is shown instead.
                     self.attached.remove(&id);
-                    pane.has_no_screen = true;
-                    pane.is_stale = true;
+                    (pane.has_no_screen, pane.is_stale, pane.is_asked) = (true, true, false);
                 }
             }
             Asked::Search(id, number) => self.searched(id, number, outcome, ui)?,
-            Asked::Act(words, act) => {
+            Asked::Act(words) => {
                 ui.note = Some(match outcome {
                     Ok(_) => words,
                     Err(error) => Failure::from(ClientError::Rpc(error)).message,
                 });
-                if let Act::Answer { id, .. } | Act::Prompt(id, _) = act {
-                    ui.model.see(id);
-                }
             }
         }
         Ok(())
@@ -217,6 +210,7 @@ impl Wire {
             Some(next) => self.page(Some(next)),
             None => {
                 ui.model.end_listing();
+                ui.is_listed = true;
                 Ok(())
             }
         }
@@ -289,8 +283,9 @@ impl Wire {
                 }
                 continue;
             }
-            // Without a pin it stays as it was when it was selected.
-            if pane.is_asked || !pane.is_stale || (is_known && !is_pinned) {
+            // Without a pin it stays as it was when it was selected; with one, a terminal is attached to all the time.
+            let is_needed = !is_known || (is_pinned && (pane.is_stale || has_screen));
+            if pane.is_asked || !is_needed {
                 continue;
             }
             (pane.is_asked, pane.is_stale) = (true, false);
@@ -371,35 +366,34 @@ impl Wire {
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn act(&mut self, act: Act, ui: &mut Ui) -> Result<(), ClientError> {
-        let count = |ids: &[TaskId]| match ids {
+    pub fn act(&mut self, act: &Act, ui: &mut Ui) -> Result<(), ClientError> {
+        let whom = |ids: &[TaskId]| match ids {
             [id] => id.short(),
             ids => format!("{} tasks", ids.len()),
         };
-        let done = |words: String| Asked::Act(words, act.clone());
         let cancel = |ids: &[TaskId]| CancelParams { ids: refs(ids), ..CancelParams::default() };
         let select = |ids: &[TaskId]| SelectParams { ids: refs(ids), matching: None };
-        match &act {
+        match act {
             Act::Cancel(ids) => {
-                ui.note = Some(format!("cancelling {}; SIGKILL follows after the grace period", count(ids)));
-                self.call::<TaskCancel>(&cancel(ids), done(format!("cancelled {}", count(ids))))
+                ui.note = Some(format!("cancelling {}; SIGKILL follows after the grace period", whom(ids)));
+                self.call::<TaskCancel>(&cancel(ids), Asked::Act(format!("cancelled {}", whom(ids))))
             }
             Act::Kill(ids) => {
                 let params =
                     CancelParams { signal: Some("KILL".to_owned()), grace_ms: Some(0), ..cancel(ids) };
-                self.call::<TaskCancel>(&params, done(format!("killed {}", count(ids))))
+                self.call::<TaskCancel>(&params, Asked::Act(format!("killed {}", whom(ids))))
             }
             Act::Rerun(ids) => {
                 let params = RerunParams { ids: refs(ids), ..RerunParams::default() };
-                self.call::<TaskRerun>(&params, done(format!("submitted {} again", count(ids))))
+                self.call::<TaskRerun>(&params, Asked::Act(format!("submitted {} again", whom(ids))))
             }
-            Act::Hold(ids) => self.call::<TaskHold>(&select(ids), done(format!("held {}", count(ids)))),
+            Act::Hold(ids) => self.call::<TaskHold>(&select(ids), Asked::Act(format!("held {}", whom(ids)))),
             Act::Release(ids) => {
-                self.call::<TaskRelease>(&select(ids), done(format!("released {}", count(ids))))
+                self.call::<TaskRelease>(&select(ids), Asked::Act(format!("released {}", whom(ids))))
             }
             Act::Answer { id, request, option } => {
                 let params = AnswerParams { id: (*id).into(), request: *request, option: option.clone() };
-                self.call::<AgentAnswer>(&params, done(format!("answered {}", id.short())))
+                self.call::<AgentAnswer>(&params, Asked::Act(format!("answered {}", id.short())))
             }
             Act::Prompt(id, prompt) => {
                 let params = ResumeParams {
@@ -407,7 +401,7 @@ impl Wire {
                     prompt: prompt.clone(),
                     settings: bgd_shared::agent::AgentSettings::default(),
                 };
-                self.call::<TaskResume>(&params, done(format!("sent the prompt to {}", id.short())))
+                self.call::<TaskResume>(&params, Asked::Act(format!("sent the prompt to {}", id.short())))
             }
         }
     }
@@ -423,12 +417,10 @@ fn output(id: TaskId, offset: i64) -> OutputParams {
 
 fn line_read(id: TaskId, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
     // A task that is gone has no line.
-    let Ok(raw) = outcome else { return Ok(()) };
-    let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
-    let line = answer.task.progress.last_line.as_deref();
-    let bytes = answer.encoding.decode(answer.data).unwrap_or_default();
+    let Ok(known) = outcome else { return Ok(()) };
+    let answer = Protocol::result::<TaskOutput>(Ok(known))?;
+    let line = answer.task.progress.last_line.as_deref().map(clean).unwrap_or_default();
     let is_stale = ui.model.live(id).is_some_and(|live| live.is_stale);
-    let live = Live { percent: percent(&bytes, line), line: line.map(clean).unwrap_or_default(), is_stale };
-    ui.model.set_live(id, live);
+    ui.model.set_live(id, Live { percent: in_output(answer), line, is_stale });
     Ok(())
 }

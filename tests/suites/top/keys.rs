@@ -139,6 +139,7 @@ fn r162_a_prompt_is_sent_to_an_agent() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "");
     let task = daemon.completed("say one");
     let mut top = sized(&daemon, &[], (20, 120));
+    top.wait_text("done 1");
     top.wait_text(" one\n");
     top.type_keys("pask Nothing?\r");
     top.wait_text(&format!("sent the prompt to {}", task.id.short()));

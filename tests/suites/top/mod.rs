@@ -118,7 +118,10 @@ fn r161_the_screen_of_a_terminal_is_shown() {
     daemon.run(&["write", &id.to_string(), "-n", "go"]).success();
     top.wait_text("    and below\n");
     top.type_keys("\r");
-    top.wait_text("[Ctrl-B]");
+    top.wait("the terminal itself", |screen| {
+        let shown = screen.contents();
+        shown.contains("and below") && !shown.contains("(follows)")
+    });
     top.type_keys("\x02");
     top.wait_text("(follows)");
     top.type_keys("q");

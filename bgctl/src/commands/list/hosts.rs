@@ -11,7 +11,7 @@ use bgd_shared::show::shortened;
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
-use super::fetch;
+use super::{Shown, fetch};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -27,15 +27,13 @@ const REASON_CHARS: usize = 120;
 const ENDING: Duration = Duration::from_secs(6);
 
 /// What to list.
-pub struct Wanted {
+pub struct Wanted<'a> {
     /// Which tasks.
     pub asked: ListParams,
-    /// How many at most of each host.
-    pub most: usize,
     /// Whether to print only ids.
     pub quiet: bool,
-    /// Whether to draw trees.
-    pub tree: bool,
+    /// How many at most of each host, and how they are shown.
+    pub shown: &'a Shown,
 }
 
 type Outcome = Result<ListResult, Failure>;
@@ -63,7 +61,7 @@ enum HostLine<'a> {
 }
 
 /// Asks all hosts, and prints what they answered, in the order they were given.
-pub fn run(wanted: &Wanted, links: Vec<Link>, context: &mut Context) -> Result<Code, Failure> {
+pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Result<Code, Failure> {
     let hosts: Vec<String> = links.iter().filter_map(Link::host).map(ToString::to_string).collect();
     let outcomes = ask(wanted, links, context.connect_timeout());
     let all: Vec<(&str, &Outcome)> = hosts.iter().map(String::as_str).zip(&outcomes).collect();
@@ -74,7 +72,7 @@ pub fn run(wanted: &Wanted, links: Vec<Link>, context: &mut Context) -> Result<C
             context.print(&format!("{}\n", task.id))?;
         }
     } else {
-        print(&all, wanted.tree, context)?;
+        print(&all, wanted.shown, context)?;
     }
     context.flush()?;
     for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
@@ -89,13 +87,13 @@ pub fn run(wanted: &Wanted, links: Vec<Link>, context: &mut Context) -> Result<C
 }
 
 /// Asks each host on a thread of its own. Returns when all have answered or their time is over.
-fn ask(wanted: &Wanted, links: Vec<Link>, within: Duration) -> Vec<Outcome> {
+fn ask(wanted: &Wanted<'_>, links: Vec<Link>, within: Duration) -> Vec<Outcome> {
     let deadline = Instant::now() + within;
     let (sender, receiver) = mpsc::channel();
     let mut outcomes: Vec<Outcome> = links.iter().map(|link| Err(late(link, within))).collect();
     let mut asked = 0;
     for (place, link) in links.into_iter().enumerate() {
-        let (sender, params, most) = (sender.clone(), wanted.asked.clone(), wanted.most);
+        let (sender, params, most) = (sender.clone(), wanted.asked.clone(), wanted.shown.most);
         let thread = thread::Builder::new().name("host".to_owned()).spawn(move || {
             let outcome = ask_one(&link, &params, most, deadline).map_err(|failure| link.name_host(failure));
             // Nobody listens any more if this took too long.
@@ -131,7 +129,7 @@ fn late(link: &Link, within: Duration) -> Failure {
     link.name_host(Failure::new(Code::NO_DAEMON, "no_answer", message))
 }
 
-fn print(all: &[(&str, &Outcome)], tree: bool, context: &mut Context) -> Result<(), Failure> {
+fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Result<(), Failure> {
     let reasons: Vec<String> = all
         .iter()
         .map(|(host, outcome)| outcome.as_ref().err().map_or_else(String::new, |why| reason(host, why)))
@@ -145,7 +143,7 @@ fn print(all: &[(&str, &Outcome)], tree: bool, context: &mut Context) -> Result<
     let is_empty = |row: &Listing<'_>| row.tasks.is_ok_and(<[Task]>::is_empty);
     if !rows.iter().all(is_empty) {
         let look = Look::of_output(context.colours());
-        return context.print(&listings(&rows, tree.then(lines), &look));
+        return context.print(&listings(&rows, shown.tree.then(lines), &look));
     }
     if std::io::stdout().is_terminal() {
         let _ = writeln!(std::io::stderr(), "no tasks");

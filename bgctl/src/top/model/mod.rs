@@ -373,8 +373,8 @@ impl Model {
     }
 
     /// Selects a line.
-    pub fn select(&mut self, spot: Spot) {
-        self.selected = self.order.nearest(&spot);
+    pub fn select(&mut self, spot: &Spot) {
+        self.selected = self.order.nearest(spot);
     }
 
     /// Selects the first line, or the last one.

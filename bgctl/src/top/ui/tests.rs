@@ -200,7 +200,6 @@ fn r162_a_graph_shows_what_is_before_and_behind() {
         Task { after: on(9), ..task(1, Status::Running) },
     ];
     let mut ui = ui(&tasks);
-    ui.model.select(ui.model.selected().cloned().unwrap());
     press(&mut ui, "g");
     let Mode::Graph(lines, 0) = &ui.mode else { panic!("{:?}", ui.mode) };
     assert_eq!(

@@ -60,7 +60,9 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
     let rows = Rect::new(area.x, area.y + headed, area.width, area.height.saturating_sub(headed));
     let spots = ui.model.window(usize::from(rows.height));
     if spots.is_empty() && rows.height > 0 {
-        let text = if ui.model.filter().is_empty() && ui.search.is_none() {
+        let text = if !ui.is_listed {
+            "listing the tasks"
+        } else if ui.model.filter().is_empty() && ui.search.is_none() {
             "no tasks; `:submit -- COMMAND` starts one"
         } else {
             "no task matches; Esc shows all"
@@ -94,8 +96,8 @@ fn changes(row: &Row, width: u16, now: Timestamp, frame: &mut Frame) {
     for at in times.into_iter().flatten() {
         let ms = between(at, now);
         let unit = match ms {
-            ..3_600_000 => 1000,
-            ..86_400_000 => 60_000,
+            ..=3_599_999 => 1000,
+            3_600_000..=86_399_999 => 60_000,
             _ => 3_600_000,
         };
         let next = unit - ms % unit;
@@ -149,11 +151,10 @@ fn heading(model: &Model, head: &Head, area: Rect, buffer: &mut Buffer) {
 
 fn colour(status: Status, section: Section) -> Color {
     match (section, status) {
-        (Section::Asks, _) => Color::Yellow,
+        (Section::Asks, _) | (_, Status::Cancelled) => Color::Yellow,
         (_, Status::Running | Status::Resumed) => Color::Blue,
         (_, Status::Completed) => Color::Green,
         (_, Status::Failed) => Color::Red,
-        (_, Status::Cancelled) => Color::Yellow,
         (_, Status::Pending) => Color::DarkGray,
     }
 }

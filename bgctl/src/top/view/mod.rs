@@ -5,6 +5,7 @@ mod preview;
 mod text;
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
@@ -130,11 +131,12 @@ fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
         rest.push_str(ui.model.by().name());
     }
     if !ui.model.filter().is_empty() {
-        rest.push_str(&format!("  /{} ({})", ui.model.filter(), ui.model.shown()));
+        // Writing to a string can't fail.
+        let _ = write!(rest, "  /{} ({})", ui.model.filter(), ui.model.shown());
     }
     if let Some((text, continues)) = &ui.search {
         let how = if *continues { "searching" } else { "found" };
-        rest.push_str(&format!("  ?{text} ({how} {})", ui.model.shown()));
+        let _ = write!(rest, "  ?{text} ({how} {})", ui.model.shown());
     }
     put(buffer, area, at, &rest, Style::new().add_modifier(Modifier::DIM));
 }

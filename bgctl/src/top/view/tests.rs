@@ -43,7 +43,7 @@ fn ui() -> Ui {
     }
     let line = "Epoch 3/8 [====>   ] 42%".to_owned();
     model.set_live(id(3), Live { percent: Some(42), line, is_stale: false });
-    Ui::new(model)
+    Ui { is_listed: true, ..Ui::new(model) }
 }
 
 /// Draws a frame of this size, and returns its lines without trailing blanks.
@@ -189,7 +189,10 @@ fn r163_without_colours_there_are_none() {
 
 #[test]
 fn r163_nothing_to_show_says_what_to_do() {
-    let (lines, _) = drawn(&mut Ui::new(Model::new(None)), &HashMap::new(), (6, 60));
+    let mut empty = Ui::new(Model::new(None));
+    assert_eq!(drawn(&mut empty, &HashMap::new(), (6, 60)).0[1], "listing the tasks");
+    empty.is_listed = true;
+    let (lines, _) = drawn(&mut empty, &HashMap::new(), (6, 60));
     assert_eq!(lines[..2], ["nothing waits for you", "no tasks; `:submit -- COMMAND` starts one"]);
     let mut ui = ui();
     ui.lost = Some("the daemon is gone; waiting for it".into());

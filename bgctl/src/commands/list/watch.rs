@@ -1,0 +1,104 @@
+//! `list --watch`: the table, drawn again in its place when events say that it may have changed, and while visible ages
+//! do (R166). It leaves nothing to clean up: Ctrl-C ends it where it is.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use bgd_shared::event::EventKind;
+use bgd_shared::request::{Hello, HelloParams, ListParams, SubscribeParams, TaskList};
+
+use super::{Shown, fetch};
+use crate::bar;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::link::{Heard, Listener, sleep};
+use crate::render::look::Look;
+
+/// The shortest time between two tables.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How often visible ages change.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Shows the table until the user or the daemon ends it.
+pub fn run(asked: &ListParams, shown: &Shown, context: &mut Context) -> Result<Code, Failure> {
+    if !io::stdout().is_terminal() || !bar::is_drawable() {
+        return Err(Failure::usage("--watch needs a terminal that can be drawn on")
+            .hint("`bgctl events` prints what happens, for programs"));
+    }
+    let mut drawn = 0;
+    loop {
+        match watched(asked, shown, &mut drawn, context) {
+            Err(failure) => context.link.recover(failure)?,
+            Ok(never) => return Ok(never),
+        }
+    }
+}
+
+/// Shows the table as long as the connection lasts.
+fn watched(
+    asked: &ListParams,
+    shown: &Shown,
+    drawn: &mut usize,
+    context: &mut Context,
+) -> Result<Code, Failure> {
+    // Makes sure that this daemon is not on its way out before it is connected to again.
+    context.call::<Hello>(&HelloParams::default())?;
+    let params = SubscribeParams { session: asked.session.clone(), ..SubscribeParams::default() };
+    let mut news = Listener::new(context.link.existing()?, params)?;
+    loop {
+        let mut look = Look::of_output(context.colours());
+        let rows = rows();
+        let wanted = shown.most.min(rows.saturating_sub(2).max(1));
+        let mut result = fetch(asked, wanted, |params| context.call::<TaskList>(params))?;
+        let text = shown.text(&mut result.tasks, &mut look, context)?;
+        let text = if result.tasks.is_empty() { "no tasks\n".to_owned() } else { text };
+        draw(&text, rows, drawn)?;
+        let drawn_at = Instant::now();
+        let has_ages = !result.tasks.is_empty();
+        loop {
+            let [is_told] =
+                sleep([Some(std::os::fd::AsFd::as_fd(&news))], has_ages.then(|| drawn_at + TICK))?;
+            if !is_told || heard_change(&mut news)? {
+                break;
+            }
+        }
+        // A burst of events is one table.
+        let mut until = drawn_at + PAUSE;
+        while Instant::now() < until {
+            let [is_told] = sleep([Some(std::os::fd::AsFd::as_fd(&news))], Some(until))?;
+            if is_told {
+                heard_change(&mut news)?;
+            } else {
+                until = Instant::now();
+            }
+        }
+    }
+}
+
+/// Takes the events that have come. Returns whether any of them changes a list.
+fn heard_change(news: &mut Listener) -> Result<bool, Failure> {
+    let is_change = |heard: &Heard| match heard {
+        Heard::Event(event) => event.kind != EventKind::Output,
+        Heard::Gap => true,
+    };
+    Ok(news.heard()?.iter().any(is_change))
+}
+
+/// The rows of the terminal.
+fn rows() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
+    size.map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24)
+}
+
+/// Draws a table in the place of the one before.
+fn draw(text: &str, rows: usize, drawn: &mut usize) -> Result<(), Failure> {
+    let up = (*drawn).min(rows.saturating_sub(1));
+    let mut bytes = if up > 0 { format!("\x1b[{up}F\x1b[J") } else { String::new() };
+    bytes.push_str(text);
+    *drawn = text.lines().count();
+    let mut out = io::stdout().lock();
+    out.write_all(bytes.as_bytes()).and_then(|()| out.flush())?;
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Lists, as tables and as columns.
+
+use super::*;
+use std::collections::HashMap;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{Condition, Dependency, Waiting, WaitingFor};
+use bgd_shared::task::{Kind, Progress};
+
+use crate::render::samples::{question, task};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_unix_ms(second * 1000)
+}
+
+fn plain() -> Look {
+    Look::of_tests()
+}
+
+fn status_of_task(task: &Task) -> String {
+    status(task, &Clock::of_tests())
+}
+
+#[test]
+fn programs_get_columns_with_tabs_and_no_header() {
+    let failed = Task {
+        status: Status::Failed,
+        exit: Some(Exit::Code(3)),
+        started_at: Some(at(1_010)),
+        completed_at: Some(at(1_075)),
+        ..task()
+    };
+    assert_eq!(
+        list(&[task(), failed], &plain()),
+        "3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\n3f2a9c1e\tfailed (3)\t1m 40s\t1m 05s\tmake -j8\n"
+    );
+}
+
+#[test]
+fn a_table_is_readable_however_narrow_it_is() {
+    let late = Task {
+        status: Status::Failed,
+        error: Some("timed out after 10s".into()),
+        timed_out: true,
+        time_limit_ms: Some(10_000),
+        description: "a description of some length".into(),
+        ..task()
+    };
+    let table = |width| {
+        let text = list(std::slice::from_ref(&late), &Look { table: true, width, ..plain() });
+        let most = width.map_or(usize::MAX, usize::from);
+        assert!(text.lines().all(|line| line.chars().count() <= most), "{most}: {text}");
+        text
+    };
+    let all = "3f2a9c1e  failed (timed out after 10s)  1m 40s  -     a description of some length";
+    for width in [None, Some(200), Some(100)] {
+        assert_eq!(table(width).lines().nth(1), Some(all));
+    }
+    for (width, row) in [
+        (80, "3f2a9c1e  failed (timed out after 10s)  1m 40s  -     a description of some len…"),
+        (50, "3f2a9c1e  failed (time…  1m 40s  -     a descript…"),
+        (40, "3f2a9c1e  failed (ti…  -     a descript…"),
+        (36, "3f2a9c1e  failed (time…  a descript…"),
+        (30, "3f2a9c1e  failed (timed out a…"),
+    ] {
+        assert_eq!(table(Some(width)).lines().nth(1), Some(row), "{width}");
+    }
+}
+
+#[test]
+fn r144_tasks_of_several_hosts_say_where_they_are() {
+    let tasks = [task()];
+    let all = [
+        Listing { host: Some("far"), tasks: Ok(&tasks) },
+        Listing { host: Some("me@gone"), tasks: Err("no route") },
+    ];
+    assert_eq!(
+        listings(&all, None, &plain()),
+        "far\t3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\nme@gone\t-\tno answer\t-\t-\tno route\n"
+    );
+    let table = listings(&all, None, &Look { table: true, ..plain() });
+    assert_eq!(
+        table.lines().map(str::trim_end).collect::<Vec<_>>(),
+        [
+            "HOST     ID        STATUS     AGE     TIME  DESCRIPTION",
+            "far      3f2a9c1e  pending    1m 40s  -     make -j8",
+            "me@gone  -         no answer  -       -     no route"
+        ]
+    );
+}
+
+#[test]
+fn r166_columns_are_chosen_in_any_order() {
+    let columns = vec![Field::Description, Field::Group, Field::Id, Field::Progress, Field::Tags];
+    let percents = HashMap::from([(task().id, 42)]);
+    let look = Look { columns, percents, ..plain() };
+    let tagged = Task { tags: vec!["a".into(), "b".into()], ..task() };
+    assert_eq!(list(std::slice::from_ref(&tagged), &look), "make -j8\tdefault\t3f2a9c1e\t42%\ta,b\n");
+    let table = list(&[tagged], &Look { table: true, ..look });
+    assert!(table.starts_with("DESCRIPTION  GROUP    ID        PROGRESS  TAGS"), "{table}");
+}
+
+#[test]
+fn r38_a_resumed_task_says_so_behind_its_id() {
+    let resumed = Task { resume_count: 2, status: Status::Completed, ..task() };
+    for look in [plain(), Look { table: true, ..plain() }] {
+        assert!(list(std::slice::from_ref(&resumed), &look).contains("3f2a9c1e (resumed)"));
+        assert!(!list(&[task()], &look).contains("resumed"));
+    }
+}
+
+#[test]
+fn the_status_tells_how_it_ended_and_what_lives_on() {
+    let status_of = |status, exit, lingering| status_of_task(&Task { status, exit, lingering, ..task() });
+    assert_eq!(status_of(Status::Completed, Some(Exit::Code(0)), true), "completed +lingering");
+    assert_eq!(status_of(Status::Failed, Some(Exit::Signal(9)), false), "failed (SIGKILL)");
+    assert_eq!(status_of(Status::Failed, Some(Exit::Signal(40)), false), "failed (signal 40)");
+    assert_eq!(status_of(Status::Failed, None, false), "failed");
+    assert_eq!(status_of(Status::Cancelled, Some(Exit::Signal(15)), false), "cancelled");
+    let late = Task {
+        status: Status::Failed,
+        exit: Some(Exit::Signal(15)),
+        error: Some("timed out after 10s; its agent said nothing".into()),
+        timed_out: true,
+        time_limit_ms: Some(10_000),
+        ..task()
+    };
+    assert_eq!(status_of_task(&late), "failed (timed out after 10s)");
+    let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
+    incomplete.output.lost_bytes = 1;
+    assert_eq!(status_of_task(&incomplete), "completed +lingering +output-lost");
+    let unknown = Some(Exit::Unknown("not a pidfd".into()));
+    assert_eq!(status_of(Status::Completed, unknown, false), "completed (exit unknown)");
+}
+
+#[test]
+fn an_agent_that_waits_for_somebody_is_seen_in_the_list() {
+    let agent = |status, needs_input, stalled| {
+        let progress = Progress { needs_input, stalled, ..Progress::default() };
+        status_of_task(&Task { kind: Kind::Agent, status, progress, ..task() })
+    };
+    assert_eq!(agent(Status::Running, None, false), "running");
+    assert_eq!(agent(Status::Running, None, true), "running (stalled)");
+    assert_eq!(agent(Status::Resumed, Some(question()), true), "resumed (asks)");
+    assert_eq!(agent(Status::Completed, Some(question()), true), "completed");
+    let last_words = Some(format!("429,\n{}", "try again ".repeat(10)));
+    let progress = Progress { stalled: true, last_words, ..Progress::default() };
+    let stalled = status_of_task(&Task { status: Status::Running, progress, ..task() });
+    assert!(stalled.starts_with("running (stalled: 429, try again") && stalled.len() < 70, "{stalled}");
+    let suspect = Task { status: Status::Completed, suspect: Some("an error".into()), ..task() };
+    assert_eq!(status_of_task(&suspect), "completed (suspect)");
+}
+
+#[test]
+fn a_task_is_one_line_whatever_it_is_called() {
+    let odd = Task { description: "two\nlines\tand \x1b[31mred ".repeat(50), ..task() };
+    assert_eq!(list(std::slice::from_ref(&odd), &plain()).matches('\n').count(), 1);
+    let table = list(&[odd], &Look { table: true, ..plain() });
+    assert!(table.starts_with("ID"));
+    assert_eq!(table.lines().count(), 2);
+    assert!(!table.contains('\x1b'));
+}
+
+#[test]
+fn r115_a_pending_task_says_why_it_waits_and_a_tree_what_it_comes_after() {
+    let first = Task { status: Status::Running, ..task() };
+    let other = TaskId::from_u128(0x91bc_04d2 << 96);
+    let on = |id| Dependency { id, condition: Condition::Ok, met: false };
+    let waiting = Waiting { reason: WaitingFor::After, ids: vec![first.id, other], until: None };
+    let second = Task {
+        id: TaskId::from_u128(2 << 96),
+        after: vec![on(first.id), on(other)],
+        waiting: Some(waiting),
+        ..task()
+    };
+    assert_eq!(status_of_task(&Task { paused: true, ..first.clone() }), "running (paused)");
+    let held = Waiting { reason: WaitingFor::Held, ids: Vec::new(), until: None };
+    assert_eq!(status_of_task(&Task { waiting: Some(held), ..task() }), "pending (held)");
+    assert_eq!(status_of_task(&second), "pending (after 3f2a9c1e, 91bc04d2)");
+    let shown = tree(&[second, first], crate::render::tree::ASCII, &plain());
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[0].starts_with("3f2a9c1e\trunning\t"), "{shown}");
+    assert!(lines[1].starts_with("`- 00000002 (also after 91bc04d2)\tpending (after "), "{shown}");
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_no_age() {
+    assert_eq!(between(at(10), at(5)), 0);
+}

@@ -1,0 +1,111 @@
+//! `bgctl list --watch`, `--columns` and `--sort` (R166), progress (R165), and `bgctl` alone (R167).
+
+use bgd_shared::id::TaskId;
+use bgd_tests::{Terminal, TestDaemon};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+/// A task that writes this, and then waits for a line in the FIFO `name`, which is made.
+#[track_caller]
+fn waits_at(daemon: &TestDaemon, name: &str, writes: &str) -> TaskId {
+    mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
+    let line = format!("printf '{writes}'; read x < {name}");
+    let id = daemon.run(&["submit", "-d", name, "--shell", &line]).success().word();
+    daemon.wait_running(id);
+    id
+}
+
+#[test]
+fn r166_columns_and_order_are_chosen() {
+    let daemon = TestDaemon::start();
+    for (name, tag) in [("b", "x"), ("a", "y"), ("c", "x")] {
+        let id: TaskId = daemon.run(&["submit", "-d", name, "--tag", tag, "--", "true"]).success().word();
+        daemon.block(&[id]);
+    }
+    let list = |args: &[&str]| daemon.run(&[&["list"], args].concat()).success().stdout_text();
+    assert_eq!(list(&["--columns", "description,tags", "--sort", "description"]), "a\ty\nb\tx\nc\tx\n");
+    assert_eq!(list(&["--columns", "description", "--sort", "-description"]), "c\nb\na\n");
+    assert_eq!(
+        list(&["--columns", "description", "--sort", "tags"]),
+        "c\nb\na\n",
+        "equal ones stay, newest first"
+    );
+    let refused = daemon.run(&["list", "--columns", "cpu"]).expect_code(2);
+    assert!(refused.stderr.contains("possible values: "), "{}", refused.stderr);
+    assert!(daemon.run(&["list", "--sort", "cpu"]).expect_code(2).stderr.contains("one of id, status"));
+    assert!(daemon.run(&["list", "--watch"]).expect_code(2).stderr.contains("needs a terminal"));
+}
+
+#[test]
+fn r166_a_watched_table_is_kept_true() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl list --watch --columns status,description");
+    shell.wait_text("no tasks\n");
+    let id = waits_at(&daemon, "gate", "");
+    shell.wait_text("\nSTATUS   DESCRIPTION\nrunning  gate\n");
+    std::fs::write(daemon.home().join("gate"), "\n").unwrap();
+    shell.wait_text("\nSTATUS     DESCRIPTION\ncompleted  gate\n");
+    daemon.run(&["clear", &id.to_string()]).success();
+    shell.wait_text("\nno tasks\n");
+    assert!(!shell.screen().contains("gate\n"), "it is drawn in its own place: {shell:?}");
+    shell.type_keys("\x03");
+    shell.wait_prompt();
+}
+
+#[test]
+fn r165_list_and_block_show_progress_on_a_terminal() {
+    let daemon = TestDaemon::start();
+    let told = waits_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
+    waits_at(&daemon, "counts", r"step 3/8\n");
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl list");
+    shell.wait_text("PROGRESS");
+    shell.wait_text("  37%       counts\n");
+    shell.wait_text("  42%       told\n");
+    shell.wait_prompt();
+    let piped = daemon.run(&["list"]).success().stdout_text();
+    assert!(!piped.contains('%'), "programs get what they got before: {piped}");
+    let columns = daemon.run(&["list", "--columns", "progress,description"]).success().stdout_text();
+    assert_eq!(columns, "37%\tcounts\n42%\ttold\n");
+    shell.clear();
+    shell.type_line(&format!("bgctl block {}", told.short()));
+    shell.wait_text(" 42% ");
+    let shown = String::from_utf8_lossy(&shell.shown()).into_owned();
+    assert!(shown.contains("\x1b]9;4;1;42\x1b\\"), "the terminal is told: {shown:?}");
+    std::fs::write(daemon.home().join("told"), "\n").unwrap();
+    shell.wait_text("completed");
+    shell.wait_prompt();
+    let shown = String::from_utf8_lossy(&shell.shown()).into_owned();
+    assert!(shown.contains("\x1b]9;4;0;0\x1b\\"), "and that it is over: {shown:?}");
+}
+
+#[test]
+fn r167_alone_it_says_how_things_are() {
+    let daemon = TestDaemon::start();
+    let failed: TaskId = daemon.run(&["submit", "-d", "fails", "--", "false"]).success().word();
+    daemon.block(&[failed]);
+    waits_at(&daemon, "gate", "");
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl");
+    shell.wait_text("running and pending:\n");
+    shell.wait_text("\nended:\n");
+    shell.wait_text(&format!("\n  bgctl output {}  see why it failed\n", failed.short()));
+    shell.wait_prompt();
+    shell.clear();
+    shell.type_line("bgctl");
+    shell.wait_text("\n  bgctl top ");
+    shell.wait_prompt();
+    assert!(!shell.screen().contains("fails"), "it was shown: {shell:?}");
+    let piped = daemon.run(&[]);
+    assert_eq!(piped.code, 2);
+    assert!(piped.stderr.contains("Usage: bgctl"), "{}", piped.stderr);
+}
+
+#[test]
+fn r167_without_a_daemon_none_is_started() {
+    let daemon = TestDaemon::home_only();
+    let mut shell = Terminal::shell(&daemon);
+    assert_eq!(shell.run_line("bgctl | grep -c nothing; bgctl"), 0);
+    assert!(daemon.processes().iter().all(|process| !process.cmdline().ends_with("bgd")));
+}

@@ -19,7 +19,7 @@ pub struct Failure {
     pub code: Code,
     /// The kind that programs match on: the wire's, or for local failures one of `usage`, `no_daemon`, `no_answer`,
     /// `connection_lost`, `maybe_done`, `input_lost`, `other_instance`, `untrusted_socket`, `not_split`,
-    /// `no_question`, `garbled` and `io`.
+    /// `no_question`, `garbled`, `signalled` and `io`.
     pub kind: &'static str,
     /// The JSON-RPC error code if the daemon refused the call.
     pub rpc_code: Option<i32>,

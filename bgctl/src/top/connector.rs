@@ -27,7 +27,7 @@ impl Connector {
     ///
     /// # Errors
     /// There can be no more threads or descriptors.
-    pub fn begin(link: Link) -> Result<Self, Failure> {
+    pub fn begin(mut link: Link) -> Result<Self, Failure> {
         let cannot = |error: io::Error| Failure::io("can't connect again", &error);
         let (woken, wakes) = UnixStream::pair().map_err(cannot)?;
         let (send, made) = mpsc::channel();
@@ -36,7 +36,7 @@ impl Connector {
             let client = loop {
                 // Watched first, so that no daemon comes unseen in between.
                 let watch = link.socket().and_then(DaemonWatch::new);
-                match link.existing().map(PolledClient::from) {
+                match connected(&mut link) {
                     Ok(client) => break client,
                     Err(_) if watch.is_ok_and(|watch| watch.wait().is_ok()) => {}
                     Err(_) => {
@@ -63,4 +63,14 @@ impl Connector {
     pub fn made(&self) -> Option<PolledClient> {
         self.made.try_recv().ok()
     }
+}
+
+/// Connects once; to another machine, for as long as that may take.
+fn connected(link: &mut Link) -> Result<PolledClient, Failure> {
+    if link.is_remote() {
+        // A shared connection may be dead without knowing it.
+        link.recover(Failure::lost("the connection is lost"))?;
+        return link.polled();
+    }
+    Ok(link.existing()?.into())
 }

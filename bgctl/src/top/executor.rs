@@ -331,7 +331,11 @@ impl<'a> Executor<'a> {
         if matches!(self.connection, Connection::Lost(_)) {
             return Ok(());
         }
+        let link = self.around.link();
         let what = match error {
+            ClientError::Closed | ClientError::Io(_) if link.is_remote() => {
+                "the connection is lost; connecting again".to_owned()
+            }
             ClientError::Closed | ClientError::Io(_) => "the daemon is gone; waiting for it".to_owned(),
             error => format!("{}; connecting again", Failure::from(error).message),
         };
@@ -339,7 +343,7 @@ impl<'a> Executor<'a> {
         self.ui.search = None;
         self.ui.model.set_found(None);
         self.is_dirty = true;
-        self.connection = Connection::Lost(Connector::begin(self.around.link())?);
+        self.connection = Connection::Lost(Connector::begin(link)?);
         Ok(())
     }
 }

@@ -206,14 +206,12 @@ impl Wire {
         for task in page.tasks.iter().filter(|task| !touched.contains(&task.id)) {
             ui.model.put(task, &self.clock);
         }
-        match page.next {
-            Some(next) => self.page(Some(next)),
-            None => {
-                ui.model.end_listing();
-                ui.is_listed = true;
-                Ok(())
-            }
+        if page.next.is_some() {
+            return self.page(page.next);
         }
+        ui.model.end_listing();
+        ui.is_listed = true;
+        Ok(())
     }
 
     fn pane_read(&mut self, id: TaskId, outcome: Outcome) -> Result<(), ClientError> {

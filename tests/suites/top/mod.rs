@@ -3,6 +3,7 @@
 mod ends;
 mod keys;
 mod odd;
+mod places;
 
 use std::process::Command;
 

@@ -81,6 +81,14 @@ fn r165_list_and_block_show_progress_on_a_terminal() {
 }
 
 #[test]
+fn r165_run_passes_on_what_its_job_tells_the_terminal() {
+    let daemon = TestDaemon::start();
+    let mut run = Terminal::bgctl(&daemon, &["run", "--", "printf", r"\033]9;4;1;42\007"]);
+    assert!(run.ended().success());
+    assert!(String::from_utf8_lossy(&run.shown()).contains("\x1b]9;4;1;42\x07"), "{run:?}");
+}
+
+#[test]
 fn r167_alone_it_says_how_things_are() {
     let daemon = TestDaemon::start();
     let failed: TaskId = daemon.run(&["submit", "-d", "fails", "--", "false"]).success().word();

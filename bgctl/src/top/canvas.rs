@@ -14,7 +14,7 @@ use ratatui::layout::Rect;
 
 use crate::failure::Failure;
 use crate::link::time_left;
-use crate::terminal::{Keyboard, Output as _, RawMode, Screen, stop_here};
+use crate::terminal::{Keyboard, Output as _, RawMode, Screen, Signals, stop_here};
 
 /// Enters the alternate screen, without a cursor, with the mouse and bracketed paste.
 const ENTER: &str = "\x1b[?1049h\x1b[m\x1b[2J\x1b[?25l\x1b[?1000h\x1b[?1006h\x1b[?2004h";
@@ -137,17 +137,22 @@ impl Canvas {
         if bytes.is_empty() { Ok(()) } else { self.show(&bytes, None) }
     }
 
-    /// Waits for a key after another program, so that its output can be read.
+    /// Waits for a key or a signal after another program, so that its output can be read.
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn pause(&mut self) -> Result<(), Failure> {
+    pub fn pause(&mut self, signals: &Signals) -> Result<(), Failure> {
         self.keyboard.take();
         self.show(b"\r\n[press a key to return to bgctl top]", None)?;
-        let mut sources = [PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN)];
-        // A signal ends the wait, too.
+        let mut sources = [
+            PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN),
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        ];
         let _ = poll(&mut sources, PollTimeout::NONE);
-        let _ = self.keyboard.read(&mut [0; 64]);
+        if sources[0].any().unwrap_or(false) {
+            // Whatever key it is. A terminal that is gone is noticed by the loop.
+            let _ = self.keyboard.read(&mut [0; 64]);
+        }
         self.show(b"\r\n", None)
     }
 

@@ -275,7 +275,7 @@ impl<'a> Executor<'a> {
         if let Err(failure) = ended {
             self.ui.note = Some(failure.message);
         } else if !(is_well && returns_at_once) {
-            self.canvas.pause()?;
+            self.canvas.pause(&self.signals)?;
         }
         self.is_dirty = true;
         self.canvas.enter()

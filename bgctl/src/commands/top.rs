@@ -15,7 +15,7 @@ use crate::link::Link;
 use crate::render::look::Look;
 use crate::state;
 use crate::terminal::lend;
-use crate::top::{Size, Surroundings, once, run as show};
+use crate::top::{Environment, Size, once, run as show};
 
 /// The size of a frame where nothing tells one.
 const SIZE: Size = Size { rows: 24, cols: 80 };
@@ -82,7 +82,7 @@ fn cannot_start(error: &io::Error) -> Failure {
     Failure::io("can't start a program", error)
 }
 
-impl Surroundings for Around<'_> {
+impl Environment for Around<'_> {
     fn link(&self) -> Link {
         self.context.quiet_link()
     }

@@ -35,7 +35,7 @@ const SIGNALS: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
 
 /// What the view needs from its surroundings.
-pub trait Surroundings {
+pub trait Environment {
     /// A link for another connection to the same daemon, which prints nothing and asks nothing.
     fn link(&self) -> Link;
 
@@ -63,7 +63,7 @@ enum Connection {
 
 /// The live view at work.
 pub struct Executor<'a> {
-    around: &'a dyn Surroundings,
+    environment: &'a dyn Environment,
     ui: Ui,
     connection: Connection,
     canvas: Canvas,
@@ -81,11 +81,15 @@ impl<'a> Executor<'a> {
     ///
     /// # Errors
     /// There is no terminal, or the connection is broken.
-    pub fn begin(around: &'a dyn Surroundings, client: PolledClient, mut ui: Ui) -> Result<Self, Failure> {
+    pub fn begin(
+        environment: &'a dyn Environment,
+        client: PolledClient,
+        mut ui: Ui,
+    ) -> Result<Self, Failure> {
         let signals = Signals::take(&SIGNALS)?;
         let connection = Connection::Live(Box::new(Wire::begin(client, &mut ui)?));
         Ok(Self {
-            around,
+            environment,
             ui,
             connection,
             canvas: Canvas::open()?,
@@ -135,7 +139,7 @@ impl<'a> Executor<'a> {
             Connection::Live(wire) => &wire.panes,
             Connection::Lost(_) => &none,
         };
-        let scene = Scene { panes, now: Timestamp::now(), colour: self.around.colour() };
+        let scene = Scene { panes, now: Timestamp::now(), colour: self.environment.colour() };
         let mut buffer = Buffer::empty(self.canvas.area());
         self.frame = draw(&mut self.ui, &scene, &mut buffer);
         self.canvas.draw(buffer, self.frame.cursor)?;
@@ -235,9 +239,9 @@ impl<'a> Executor<'a> {
             Want::Verb(args) => {
                 // What a user attaches to shows its end itself; of other verbs the output is to be read.
                 let returns_at_once = args.first().is_some_and(|verb| verb == "attach");
-                self.lend(returns_at_once, |around| around.verb(&args, &SIGNALS))?;
+                self.lend(returns_at_once, |environment| environment.verb(&args, &SIGNALS))?;
             }
-            Want::Page(id) => self.lend(true, |around| around.page(id, &SIGNALS))?,
+            Want::Page(id) => self.lend(true, |environment| environment.page(id, &SIGNALS))?,
             Want::Search(text) => match &mut self.connection {
                 Connection::Live(wire) => wire.search(&text, &mut self.ui),
                 Connection::Lost(_) => self.ui.note = Some("there is no daemon to ask".to_owned()),
@@ -258,10 +262,10 @@ impl<'a> Executor<'a> {
     fn lend(
         &mut self,
         returns_at_once: bool,
-        run: impl FnOnce(&dyn Surroundings) -> Result<u8, Failure>,
+        run: impl FnOnce(&dyn Environment) -> Result<u8, Failure>,
     ) -> Result<(), Failure> {
         self.canvas.leave();
-        let ended = run(self.around);
+        let ended = run(self.environment);
         // Ctrl-C was meant for that program.
         while let Some(caught) = self.signals.next_caught() {
             match caught.signal {
@@ -331,7 +335,7 @@ impl<'a> Executor<'a> {
         if matches!(self.connection, Connection::Lost(_)) {
             return Ok(());
         }
-        let link = self.around.link();
+        let link = self.environment.link();
         let what = match error {
             ClientError::Closed | ClientError::Io(_) if link.is_remote() => {
                 "the connection is lost; connecting again".to_owned()

@@ -20,8 +20,8 @@ mod words;
 use bgd_shared::client::PolledClient;
 use bgd_shared::time::Timestamp;
 
+pub use self::executor::Environment;
 use self::executor::Executor;
-pub use self::executor::Surroundings;
 use self::model::Model;
 pub use self::once::{Size, once};
 use self::ui::Ui;
@@ -33,12 +33,12 @@ use crate::failure::Failure;
 /// # Errors
 /// There is no terminal, or it is gone.
 pub fn run(
-    around: &dyn Surroundings,
+    environment: &dyn Environment,
     client: PolledClient,
     filter: &str,
     looked_at: Option<Timestamp>,
 ) -> Result<Code, Failure> {
     let mut model = Model::new(looked_at);
     model.set_filter(filter);
-    Executor::begin(around, client, Ui::new(model))?.run()
+    Executor::begin(environment, client, Ui::new(model))?.run()
 }

@@ -180,6 +180,7 @@ mod tests {
             ssh: "ssh".into(),
             host: "login".into(),
             connect_timeout: std::time::Duration::from_secs(30),
+            bootstrap: false,
         };
         let slurm = Slurm {
             shell: Some(shell),

@@ -8,6 +8,7 @@ mod executor;
 mod graph;
 pub mod help;
 mod keys;
+mod meter;
 mod model;
 mod once;
 mod pane;

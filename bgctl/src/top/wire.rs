@@ -2,6 +2,7 @@
 //! what is looked at: the list by events, and the outputs of visible tasks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Instant;
 
 use bgd_shared::agent::{AnswerParams, ResumeParams};
 use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
@@ -12,13 +13,14 @@ use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::request::{
     AgentAnswer, AttachParams, CancelParams, DetachParams, EventsSubscribe, ListParams, Method, OutputNews,
     OutputParams, RerunParams, SelectParams, SubscribeParams, TaskAttach, TaskCancel, TaskDetach, TaskHold,
-    TaskList, TaskOutput, TaskRelease, TaskRerun, TaskResume,
+    TaskList, TaskOutput, TaskRelease, TaskRerun, TaskResume, TaskUsage, UsageParams,
 };
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::value::RawValue;
 
+use super::meter::Meter;
 use super::model::Live;
 use super::pane::{Pane, TAIL};
 use super::ui::{Act, Ui};
@@ -49,6 +51,8 @@ enum Asked {
     Pane(TaskId),
     /// The terminal of a task, for the preview.
     Screen(TaskId),
+    /// What visible tasks use.
+    Usage,
     /// The end of an output, for a search of this number.
     Search(TaskId, u64),
     /// What a key does, in words for when it is done.
@@ -78,6 +82,7 @@ pub struct Wire {
     attached: HashSet<TaskId>,
     search: Option<Search>,
     searches: u64,
+    meter: Meter,
     clock: Clock,
 }
 
@@ -95,6 +100,7 @@ impl Wire {
             attached: HashSet::new(),
             search: None,
             searches: 0,
+            meter: Meter::default(),
             clock: Clock::system(Timestamp::now()),
         };
         wire.relist(ui)?;
@@ -187,6 +193,7 @@ impl Wire {
                     (pane.has_no_screen, pane.is_stale, pane.is_asked) = (true, true, false);
                 }
             }
+            Asked::Usage => self.measured(outcome, ui)?,
             Asked::Search(id, number) => self.searched(id, number, outcome, ui)?,
             Asked::Act(words) => {
                 ui.note = Some(match outcome {
@@ -259,7 +266,39 @@ impl Wire {
             ui.model.set_live(*id, Live { is_stale: false, ..known });
             self.call::<TaskOutput>(&output(*id, -LINE_BYTES), Asked::Line(*id))?;
         }
+        if frame.shows_usage {
+            self.tend_usage(ui, frame)?;
+        }
         self.tend_search(ui)
+    }
+
+    /// Has the visible tasks that are running measured, every other second: no event tells what they use.
+    fn tend_usage(&mut self, ui: &Ui, frame: &Frame) -> Result<(), ClientError> {
+        let running = |id: &TaskId| {
+            ui.model.row(*id).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed))
+        };
+        let ids: Vec<TaskId> =
+            frame.tasks.iter().copied().filter(running).take(bgd_shared::limits::USAGES).collect();
+        self.meter.keep(&ids);
+        let is_asked = self.asked.values().any(|asked| matches!(asked, Asked::Usage));
+        if ids.is_empty() || is_asked || !self.meter.is_due(Instant::now()) {
+            return Ok(());
+        }
+        self.call::<TaskUsage>(&UsageParams { ids: refs(&ids) }, Asked::Usage)
+    }
+
+    fn measured(&mut self, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
+        // One of the tasks is gone, or the daemon is older than this method: the next measurement may succeed.
+        let Ok(raw) = outcome else { return Ok(()) };
+        let now = Instant::now();
+        for usage in Protocol::result::<TaskUsage>(Ok(raw))?.usages {
+            let cpu = self.meter.percent(&usage, now);
+            // Without it, the last line is still to be asked for.
+            let unread = || Live { is_stale: true, ..Live::default() };
+            let known = ui.model.live(usage.id).cloned().unwrap_or_else(unread);
+            ui.model.set_live(usage.id, Live { cpu, memory_bytes: Some(usage.memory_bytes), ..known });
+        }
+        Ok(())
     }
 
     fn tend_panes(&mut self, ui: &Ui, frame: &Frame) -> Result<(), ClientError> {
@@ -418,7 +457,7 @@ fn line_read(id: TaskId, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientErro
     let Ok(known) = outcome else { return Ok(()) };
     let answer = Protocol::result::<TaskOutput>(Ok(known))?;
     let line = answer.task.progress.last_line.as_deref().map(clean).unwrap_or_default();
-    let is_stale = ui.model.live(id).is_some_and(|live| live.is_stale);
-    ui.model.set_live(id, Live { percent: in_output(answer), line, is_stale });
+    let known = ui.model.live(id).cloned().unwrap_or_default();
+    ui.model.set_live(id, Live { percent: in_output(answer), line, ..known });
     Ok(())
 }

@@ -60,6 +60,22 @@ fn r160_what_happens_is_seen_without_a_key() {
 }
 
 #[test]
+fn r160_a_wide_list_measures_what_running_tasks_use() {
+    let daemon = TestDaemon::start();
+    let line = r#"exec perl -e '$x = "x" x (64 << 20); while (1) { $n++ }'"#;
+    daemon.run(&["submit", "-d", "busy", "--shell", line]).success();
+    let mut top = sized(&daemon, &[], (20, 200));
+    top.wait_text("CPU   MEMORY");
+    top.wait("what the task uses", |screen| {
+        let is_measured =
+            |line: &str| line.contains("running") && line.contains("% ") && line.contains(" MiB ");
+        screen.contents().lines().any(is_measured)
+    });
+    top.type_keys("q");
+    assert!(top.ended().success());
+}
+
+#[test]
 fn r160_an_agent_that_asks_is_on_top_and_answered_by_a_key() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     let other = waits_at(&daemon, "gate", "exit 0");

@@ -23,7 +23,7 @@ pub const PINS: usize = 4;
 /// The most characters of a filter.
 pub const FILTER_CHARS: usize = 256;
 
-/// What is read in a task's output, only for those looked at.
+/// What is only known of tasks that are looked at: read in the output, and measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     /// How far it is, in percent.
@@ -32,6 +32,10 @@ pub struct Live {
     pub line: String,
     /// Whether its output has grown since.
     pub is_stale: bool,
+    /// How much of one processor it takes, in percent.
+    pub cpu: Option<u64>,
+    /// Resident memory of its processes, in bytes.
+    pub memory_bytes: Option<u64>,
 }
 
 /// A task with what is known of it.

@@ -12,7 +12,9 @@ use ratatui::style::{Color, Modifier, Style};
 use super::text::{cut, line, put};
 use super::{Frame, Scene};
 use crate::duration::show_ms;
+use crate::render::bytes;
 use crate::render::table::between;
+use crate::top::meter::INTERVAL_MS;
 use crate::top::model::{Head, Live, Model, Spot};
 use crate::top::row::{Row, Section};
 use crate::top::ui::Ui;
@@ -26,13 +28,18 @@ struct Column {
 }
 
 /// The columns before the description. A new one is an entry here.
-const COLUMNS: [Column; 5] = [
+const COLUMNS: [Column; 7] = [
     Column { header: "ID", width: 8, from: 40, text: |row, _, _| row.id.short() },
     Column { header: "STATE", width: 16, from: 30, text: |row, _, _| row.state.to_string() },
     Column { header: "AGE", width: 7, from: 48, text: |row, _, now| show_ms(between(row.created_at, now)) },
     Column { header: "QUIET", width: 7, from: 64, text: |row, _, now| quiet(row, now) },
+    Column { header: "CPU", width: 5, from: USAGE, text: |_, live, _| cpu(live) },
+    Column { header: "MEMORY", width: 9, from: USAGE, text: |_, live, _| memory(live) },
     Column { header: "DONE", width: 4, from: 56, text: |_, live, _| done(live) },
 ];
+
+/// The width of the list from which it shows what tasks use.
+const USAGE: u16 = 84;
 
 /// The width of the list from which the last line of the output is there.
 const LAST_LINE: u16 = 76;
@@ -45,6 +52,14 @@ const HEADED: u16 = 6;
 
 fn quiet(row: &Row, now: Timestamp) -> String {
     row.active_at.map_or_else(String::new, |at| show_ms(between(at, now)))
+}
+
+fn cpu(live: Option<&Live>) -> String {
+    live.and_then(|live| live.cpu).map_or_else(String::new, |percent| format!("{percent}%"))
+}
+
+fn memory(live: Option<&Live>) -> String {
+    live.and_then(|live| live.memory_bytes).map_or_else(String::new, bytes)
 }
 
 fn done(live: Option<&Live>) -> String {
@@ -100,8 +115,11 @@ fn changes(row: &Row, width: u16, now: Timestamp, frame: &mut Frame) {
             3_600_000..=86_399_999 => 60_000,
             _ => 3_600_000,
         };
-        let next = unit - ms % unit;
-        frame.changes_in = Some(frame.changes_in.map_or(next, |known| known.min(next)));
+        frame.changes_within(unit - ms % unit);
+    }
+    if width >= USAGE && matches!(row.status, Status::Running | Status::Resumed) {
+        frame.shows_usage = true;
+        frame.changes_within(INTERVAL_MS);
     }
 }
 

@@ -52,10 +52,18 @@ pub struct Frame {
     pub tasks: Vec<TaskId>,
     /// The tasks that have a preview, with the size of each.
     pub previews: Vec<(TaskId, Rect)>,
+    /// Whether there are columns for what tasks use.
+    pub shows_usage: bool,
     /// In how many milliseconds something visible changes by itself.
     pub changes_in: Option<u64>,
     /// Where the cursor is, if something is typed.
     pub cursor: Option<(u16, u16)>,
+}
+
+impl Frame {
+    fn changes_within(&mut self, ms: u64) {
+        self.changes_in = Some(self.changes_in.map_or(ms, |known| known.min(ms)));
+    }
 }
 
 /// Draws everything.

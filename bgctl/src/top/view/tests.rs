@@ -42,7 +42,7 @@ fn ui() -> Ui {
         model.put(&task, &Clock::of_tests());
     }
     let line = "Epoch 3/8 [====>   ] 42%".to_owned();
-    model.set_live(id(3), Live { percent: Some(42), line, is_stale: false });
+    model.set_live(id(3), Live { percent: Some(42), line, ..Live::default() });
     Ui { is_listed: true, ..Ui::new(model) }
 }
 
@@ -62,6 +62,19 @@ fn drawn(ui: &mut Ui, panes: &HashMap<TaskId, Pane>, (rows, cols): (u16, u16)) -
 
 fn lines(size: (u16, u16)) -> Vec<String> {
     drawn(&mut ui(), &HashMap::new(), size).0
+}
+
+#[test]
+fn r160_a_wide_list_shows_what_running_tasks_use() {
+    let mut ui = Ui { preview: Preview::Off, ..ui() };
+    let known = Live { cpu: Some(150), memory_bytes: Some(3 << 29), ..Live::default() };
+    ui.model.set_live(id(3), known);
+    let (lines, frame) = drawn(&mut ui, &HashMap::new(), (14, 120));
+    assert!(lines[1].contains("QUIET   CPU   MEMORY    DONE"), "{}", lines[1]);
+    assert!(lines.iter().any(|line| line.contains(" 150%  1.5 GiB ")), "{lines:#?}");
+    assert!(frame.shows_usage && frame.changes_in.is_some_and(|ms| ms <= 2000));
+    let (_, narrow) = drawn(&mut ui, &HashMap::new(), (14, 80));
+    assert!(!narrow.shows_usage, "what nobody sees is not measured");
 }
 
 #[test]

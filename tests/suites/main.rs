@@ -96,6 +96,7 @@ mod shown;
 mod slurm;
 mod slurm_cluster;
 mod slurm_far;
+mod slurm_faults;
 mod slurm_order;
 mod submit;
 mod systemd;

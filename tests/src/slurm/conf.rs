@@ -62,6 +62,9 @@ impl Conf {
                 "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\nAllowedSwapSpace=0\n";
             fs::write(home.join("cgroup.conf"), text).expect("a file");
         }
+        if wanted.has_gpu {
+            fs::write(home.join("gres.conf"), "Name=gpu File=/dev/null\n").expect("a file");
+        }
         if wanted.accounting {
             secret(&home.join("slurmdbd.conf"), conf.slurmdbd(home).as_bytes());
         }
@@ -105,6 +108,7 @@ impl Conf {
         } else {
             String::new()
         };
+        let (gres, of_node) = if wanted.has_gpu { ("GresTypes=gpu\n", " Gres=gpu:1") } else { ("", "") };
         // The scheduler looks every second instead of once a minute, and jobs that are to end have two seconds.
         format!(
             "ClusterName={CLUSTER}\nSlurmctldHost=localhost(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\n\
@@ -118,8 +122,8 @@ impl Conf {
              SlurmdParameters=config_overrides\nReturnToService=2\nKillWait=2\nMinJobAge=300\nJobRequeue=1\n\
              MaxArraySize=20001\nMaxJobCount=30000\nSchedulerType=sched/backfill\n\
              SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=10000,\
-             default_queue_depth=1000\n{accounting}\
-             NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=8000\n\
+             default_queue_depth=1000\n{accounting}{gres}\
+             NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=16000{of_node}\n\
              PartitionName=main Nodes={node} Default=YES State=UP\nPartitionName=other Nodes={node} State=UP\n{lines}",
             controller = ports.controller,
             slurmd = ports.node,

@@ -40,6 +40,7 @@ pub struct Cluster {
     shell: Mutex<Shell>,
     /// How often the controller was started.
     starts: Mutex<u64>,
+    has_mount: bool,
 }
 
 /// The ends of the pipes to the first process of the namespace.
@@ -54,6 +55,8 @@ pub struct Builder {
     lines: String,
     accounting: bool,
     memory_limits: bool,
+    work_bytes: Option<u64>,
+    has_gpu: bool,
 }
 
 impl Builder {
@@ -79,6 +82,20 @@ impl Builder {
         self
     }
 
+    /// Gives the work folder a file system of this size, in bytes.
+    #[must_use]
+    pub fn work_bytes(mut self, bytes: u64) -> Self {
+        self.work_bytes = Some(bytes);
+        self
+    }
+
+    /// Gives the node a graphics processor, which need not be real.
+    #[must_use]
+    pub fn gpu(mut self) -> Self {
+        self.has_gpu = true;
+        self
+    }
+
     /// Starts the cluster and waits until its node is idle.
     #[track_caller]
     pub fn start(self) -> Cluster {
@@ -86,6 +103,13 @@ impl Builder {
         let home = tempfile::Builder::new().prefix("bgd-slurm-").tempdir_in("/tmp").expect("a folder");
         let conf = Conf::write(home.path(), &self);
         let programs = Programs::write(home.path());
+        let has_mount = self.work_bytes.is_some();
+        if let Some(bytes) = self.work_bytes {
+            let size = format!("size={bytes},mode=700");
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(home.path().join("work"));
+            Outcome::of(&mut mount).success();
+        }
         let mut command = Command::new("unshare");
         command.args(["-pf", "--mount-proc", "--kill-child", "/bin/sh", "-c", BOOT, "sh"]).arg(home.path());
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("SLURM_CONF", conf.path());
@@ -95,7 +119,8 @@ impl Builder {
             input: unshare.stdin.take(),
             answers: BufReader::new(unshare.stdout.take().expect("a pipe")),
         };
-        let cluster = Cluster { home, conf, programs, unshare, shell: shell.into(), starts: 0.into() };
+        let cluster =
+            Cluster { home, conf, programs, unshare, shell: shell.into(), starts: 0.into(), has_mount };
         wait::for_file(&cluster.path("munge.socket"));
         if self.accounting {
             cluster.start_accounting();
@@ -203,6 +228,15 @@ impl Cluster {
         self.end("slurmctld");
     }
 
+    /// Has the controller forget all its jobs, and count them from 1 again.
+    #[track_caller]
+    pub fn reset_controller(&self) {
+        self.stop_controller();
+        fs::remove_dir_all(self.path("state")).expect("the controller's state");
+        fs::create_dir(self.path("state")).expect("a folder");
+        self.start_controller();
+    }
+
     /// Starts the node's daemon.
     #[track_caller]
     pub fn start_node(&self) {
@@ -213,6 +247,14 @@ impl Cluster {
     #[track_caller]
     pub fn stop_node(&self) {
         self.end("slurmd");
+    }
+
+    /// Waits until the node has ended everything of its jobs, as they seem to it.
+    #[track_caller]
+    pub fn steps_ended(&self) {
+        wait::poll_until("the end of all steps", || {
+            (self.tell("pgrep slurmstepd >/dev/null") == 1).then_some(())
+        });
     }
 
     /// Waits until the node takes jobs and has none.
@@ -291,6 +333,9 @@ impl Drop for Cluster {
         }
         // Its end ends the first process, and that ends everything.
         let _ = self.unshare.kill().and_then(|()| self.unshare.wait());
+        if self.has_mount {
+            Outcome::of(Command::new("umount").arg("--lazy").arg(self.work()));
+        }
         for cgroup in self.conf.cgroups() {
             wait::poll_until("the end of all jobs", || {
                 cgroups::remove(&cgroup);

@@ -1,6 +1,5 @@
 //! Tries whether a cluster works: `bgctl executors --check`.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use bgd_shared::request::ExecutorCheck;
@@ -50,19 +49,16 @@ pub async fn check(tools: Tools) -> ExecutorCheck {
     ExecutorCheck { ok: true, version: settings.version, facts, ..ExecutorCheck::default() }
 }
 
-/// Tries whether files can be written for jobs. Leaves nothing, unless there were some.
+/// Tries whether files can be written for jobs. Leaves nothing.
 async fn try_folder(tools: &Tools) -> Result<(), String> {
     if let Some(login) = tools.programs.login() {
         return there::check(tools, login).await.map_err(|trouble| trouble.to_string());
     }
-    let folder = Arc::clone(&tools.folder);
+    let folder = tools.folder.for_check();
     let written = tools.context.workers.run(move || {
-        let was_there = folder.path().exists();
         let prepared = folder.prepare();
-        if !was_there {
-            let _ = folder.remove();
-        }
-        prepared
+        let removed = folder.remove();
+        prepared.and(removed)
     });
     written.await.map_or(Ok(()), |written| written.map_err(|error| error.to_string()))
 }

@@ -6,6 +6,7 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
@@ -51,9 +52,16 @@ impl WorkFolder {
             DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
         }
         if !self.script().exists() {
-            write(&self.script(), JOB.as_bytes())?;
+            replace(&self.script(), JOB.as_bytes())?;
         }
         Ok(())
+    }
+
+    /// Another folder beside it, to try whether files can be written without touching what is in use.
+    pub fn for_check(&self) -> Self {
+        let mut path = self.0.clone().into_os_string();
+        path.push(".check");
+        Self(path.into())
     }
 
     /// The script of all jobs.
@@ -173,6 +181,20 @@ impl WorkFolder {
             other => other,
         }
     }
+}
+
+/// Writes a file by rename: nobody finds one that a full disk has cut off, however many write it at once.
+///
+/// # Errors
+/// The system's, such as a full disk.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let draft = path.with_file_name(format!(".draft-{}", DRAFTS.fetch_add(1, Ordering::Relaxed)));
+    let written = write(&draft, bytes).and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        let _ = fs::remove_file(draft);
+    }
+    written
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {

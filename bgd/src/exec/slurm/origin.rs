@@ -3,16 +3,16 @@
 //! that there may be some, so that a daemon without such jobs asks nobody.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::resources::Resources;
 use serde::{Deserialize, Serialize};
 
-use super::folder::WorkFolder;
+use super::folder::{self, WorkFolder};
 use crate::remotes::{Shell, Slurm};
 
 /// The folder of the notes, within the state folder.
@@ -75,12 +75,8 @@ impl Origin {
         }
         let folder = folder.as_os_str().as_bytes().to_vec();
         let note = Note { folder, shell: self.shell.clone(), env: self.env.clone() };
-        let text = serde_json::to_vec(&note)?;
-        // Variables may be nobody else's business. A note that is not complete must not be found.
-        let draft = self.note.with_file_name(format!(".{}", self.job_name));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-        file.write_all(&text)?;
-        fs::rename(draft, &self.note)
+        // Variables may be nobody else's business.
+        folder::replace(&self.note, &serde_json::to_vec(&note)?)
     }
 
     /// Notes that there is nothing left on the cluster.

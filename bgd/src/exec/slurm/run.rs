@@ -28,6 +28,9 @@ const NOTE_WITHIN: Duration = Duration::from_secs(3);
 /// How many answers in a row must not know a job before that is believed.
 const MISSING: u32 = 2;
 
+/// Why a job failed that was pushed aside for good.
+const PREEMPTED: &str = "the cluster ended it in favour of another job (PREEMPTED)";
+
 /// What a run runs.
 #[derive(Debug)]
 pub struct Job {
@@ -285,6 +288,12 @@ impl Run {
         says_something
     }
 
+    /// Takes in that the cluster has forgotten it, and its id is another job's.
+    pub fn is_forgotten(&mut self) {
+        self.id = None;
+        self.missing = MISSING;
+    }
+
     /// Returns how it has ended, if that is decided by now.
     pub fn conclusion(&self, now: Instant) -> Option<Conclusion> {
         let decided = |exit: Option<&Exit>, verdict| {
@@ -302,7 +311,10 @@ impl Run {
             if let Some(Ended { end, reason, .. }) = &self.ended {
                 return decided(Some(&exit.exit), states::verdict(*end, reason, Some(&exit.exit)));
             }
-            let is_leaving = self.standing == Some(Standing::Leaving);
+            if self.preempted >= MISSING {
+                return decided(Some(&exit.exit), Verdict::Failed(Cause::Other, PREEMPTED.into()));
+            }
+            let is_leaving = matches!(self.standing, Some(Standing::Leaving | Standing::Preempted));
             let wait = if exit.is_signalled && is_leaving { REQUEUE_WITHIN } else { CAUSE_WITHIN };
             let is_asked = self.answered.is_some_and(|asked| asked >= noted.seen);
             return if is_asked && now >= noted.seen + wait {
@@ -337,8 +349,7 @@ impl Run {
             return decided(Verdict::Failed(Cause::Lost, why.into()));
         }
         if self.preempted >= MISSING {
-            let why = "the cluster ended it in favour of another job (PREEMPTED)";
-            return decided(Verdict::Failed(Cause::Other, why.into()));
+            return decided(Verdict::Failed(Cause::Other, PREEMPTED.into()));
         }
         None
     }
@@ -395,6 +406,18 @@ mod tests {
         run.noted(now, (NoteKind::Start, 1), b"n1 7\n", None);
         run.noted(now, (NoteKind::Exit, 1), b"0 0\n", None);
         assert_eq!(run.conclusion(now).unwrap().exit, Some(Exit::Code(0)));
+    }
+
+    #[test]
+    fn r147_what_was_forgotten_for_another_job_is_lost() {
+        let (mut run, now) = run();
+        run.is_forgotten();
+        let verdict = run.conclusion(now).unwrap().verdict;
+        assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
+        let (mut run, now) = self::run();
+        run.noted(now, EXIT, b"0 0\n", None);
+        run.is_forgotten();
+        assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
     }
 
     #[test]

@@ -194,7 +194,7 @@ pub async fn settle(
 /// # Errors
 /// They can't.
 pub async fn check(tools: &Tools, login: &Login) -> Result<(), Trouble> {
-    run(login, &far::check(&tools.folder)).await
+    run(login, &far::check(&tools.folder.for_check())).await
 }
 
 /// Removes the files of a submission. A job that needs them after that ends before it begins.

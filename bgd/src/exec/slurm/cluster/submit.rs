@@ -120,8 +120,10 @@ impl Cluster {
             let Some(run) = self.runs.get_mut(&task) else { continue };
             let id = JobId { job, index: is_array.then_some(index) };
             let (number, fact) = (run.number, run.accepted(now, id));
-            self.by_id.insert(id, task);
             let held = run.hold.take();
+            if let Some(other) = self.by_id.insert(id, task).filter(|other| *other != task) {
+                self.replaced(now, other);
+            }
             self.send(task, number, fact);
             if let Some(held) = held {
                 self.acts.push(Act { deed: Deed::Hold(held), task, run: number, id, done: None });
@@ -130,6 +132,14 @@ impl Cluster {
         }
         self.pace.moved(now);
         self.scan_by(now);
+    }
+
+    /// Notes that the id of a run is another job's now: the controller has begun to count anew, and forgotten it.
+    fn replaced(&mut self, now: Instant, task: TaskId) {
+        if let Some(run) = self.runs.get_mut(&task) {
+            run.is_forgotten();
+        }
+        self.conclude(now, task);
     }
 
     fn not_submitted(&mut self, batch: &Batch, why: &str) {

@@ -1,0 +1,230 @@
+//! What goes wrong on clusters, on real parts: nodes and controllers that fail, places that are full or gone, ids that
+//! come back, clocks that are wrong.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::slurm::{Builder, Site};
+use bgd_tests::{executable, wait};
+
+/// A task that ends with 0 as soon as a file is there. Returns that file, too.
+fn gated(site: &Site, options: &[&str]) -> (TaskId, PathBuf) {
+    let gate = site.daemon.home().join("gate");
+    let line = format!("echo begins; until [ -e {} ]; do sleep 0.1; done; echo ends", gate.display());
+    let id = site.submit(options, &line);
+    site.until(id, "its output", |task| task.output.bytes == 7);
+    (id, gate)
+}
+
+/// Lets a requeued job start at once. Slurm waits for two minutes otherwise.
+fn start_now(site: &Site, job: &str) {
+    site.cluster.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now"]).success();
+}
+
+#[test]
+fn r148_a_preempted_job_waits_again_or_says_why_it_ended_as_root() {
+    let partitions = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n\
+                      PartitionName=low Nodes=ALL State=UP PriorityTier=1 PreemptMode=REQUEUE\n\
+                      PartitionName=cheap Nodes=ALL State=UP PriorityTier=1 PreemptMode=CANCEL\n\
+                      PartitionName=high Nodes=ALL State=UP PriorityTier=10 PreemptMode=OFF";
+    let site = Site::of(Builder::default().conf(partitions), "");
+    let (first, gate) = gated(&site, &["--partition", "low", "--cpus", "16"]);
+    let job = site.job(first);
+    let high = site.submit(&["--partition", "high", "--cpus", "16"], "sleep 1000");
+    let task = site.until(first, "it waits again", |task| task.status == Status::Pending);
+    assert_eq!(task.elsewhere.unwrap().requeued, 1);
+    site.running(high);
+    site.daemon.cancel(&[high]);
+    fs::write(gate, "").unwrap();
+    start_now(&site, &job);
+    let task = site.ended(first);
+    assert_eq!((task.status, site.output(first)), (Status::Completed, "begins\nbegins\nends\n".to_owned()));
+    let cheap = site.submit(&["--partition", "cheap", "--cpus", "16"], "echo begins; sleep 1000");
+    site.until(cheap, "its output", |task| task.output.bytes == 7);
+    let high = site.submit(&["--partition", "high", "--cpus", "16"], "true");
+    let task = site.ended(cheap);
+    assert!(
+        task.status == Status::Failed && task.error.as_ref().unwrap().contains("in favour of another"),
+        "{task:?}"
+    );
+    assert_eq!(site.ended(high).status, Status::Completed);
+}
+
+#[test]
+fn r148_a_lost_node_is_told_and_tried_again_elsewhere_as_root() {
+    let site = Site::start();
+    let (again, gate) = gated(&site, &[]);
+    let job = site.job(again);
+    let fails = site.submit(&["--option=--no-requeue"], "sleep 1000");
+    site.running(fails);
+    site.cluster.stop_node();
+    let node = format!("NodeName={}", site.cluster.node());
+    site.cluster.run(&["scontrol", "update", &node, "State=DOWN", "Reason=lost"]).success();
+    let task = site.ended(fails);
+    assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Node));
+    let task = site.until(again, "it waits again", |task| task.status == Status::Pending);
+    assert_eq!(task.elsewhere.unwrap().requeued, 1);
+    // Nobody has told the processes of the lost node; those of one job end by themselves, the other's are killed.
+    fs::write(gate, "").unwrap();
+    site.daemon.task_processes().iter().for_each(bgd_tests::Process::kill);
+    site.cluster.steps_ended();
+    site.cluster.start_node();
+    site.cluster.run(&["scontrol", "update", &node, "State=RESUME"]).success();
+    start_now(&site, &job);
+    assert_eq!(site.ended(again).status, Status::Completed);
+}
+
+#[test]
+fn r146_a_full_queue_is_waited_for_as_root() {
+    // Jobs that have ended count for a while.
+    let site = Site::of(Builder::default().conf("MaxJobCount=3\nMaxArraySize=2\nMinJobAge=2"), "");
+    let long: Vec<TaskId> = (0..2).map(|_| site.submit(&[], "sleep 1000")).collect();
+    for id in &long {
+        site.running(*id);
+    }
+    let late = site.submit(&[], "echo late");
+    let later = site.submit(&[], "echo later");
+    site.cluster.programs().wait_for_calls("sbatch", 4);
+    site.daemon.cancel(&long[..1]);
+    for (id, output) in [(late, "late\n"), (later, "later\n")] {
+        assert_eq!(site.ended(id).status, Status::Completed);
+        assert_eq!(site.output(id), output, "once");
+    }
+}
+
+#[test]
+fn r146_what_the_accounts_do_not_allow_is_refused_with_what_to_do_as_root() {
+    let site = Site::of(
+        Builder::default().accounting().conf("AccountingStorageEnforce=associations,limits,qos"),
+        "",
+    );
+    let manage = |words: &[&str]| site.cluster.run(&[&["sacctmgr", "--immediate"], words].concat());
+    manage(&["add", "account", "lab", "Cluster=test"]).success();
+    manage(&["add", "user", "root", "Account=lab", "Cluster=test", "DefaultAccount=lab"]);
+    manage(&["modify", "user", "root", "set", "MaxSubmitJobs=1"]).success();
+    let allowed = wait::poll_until("the association", || {
+        let id = site.submit(&["--account", "lab"], "sleep 1000");
+        site.until(id, "the answer", |task| {
+            task.status != Status::Pending || task.elsewhere.as_ref().is_some_and(|there| there.id.is_some())
+        });
+        (site.daemon.task(id).error.is_none()).then_some(id)
+    });
+    let task = site.ended(site.submit(&["--account", "nobody"], "true"));
+    let error = task.error.unwrap();
+    assert!(error.contains("account") && error.contains("sacctmgr"), "{error}");
+    let task = site.ended(site.submit(&["--account", "lab"], "true"));
+    let error = task.error.unwrap();
+    assert!(error.contains("limit") && task.failure.unwrap().kind == FailureKind::Spawn, "{error}");
+    site.daemon.cancel(&[allowed]);
+}
+
+#[test]
+fn r147_a_work_folder_that_is_gone_is_told_and_made_again_as_root() {
+    let site = Site::start();
+    let (first, gate) = gated(&site, &[]);
+    fs::remove_dir_all(&site.folders()[0]).unwrap();
+    fs::write(gate, "").unwrap();
+    let task = site.ended(first);
+    assert!(
+        task.status == Status::Failed && task.error.as_ref().unwrap().contains("work folder"),
+        "{task:?}"
+    );
+    let id = site.submit(&[], "echo works");
+    assert_eq!((site.ended(id).status, site.output(id)), (Status::Completed, "works\n".to_owned()));
+}
+
+#[test]
+fn r147_a_full_work_folder_fails_what_needs_it_as_root() {
+    let site = Site::of(Builder::default().work_bytes(256 * 1024), "");
+    let fill = site.cluster.work().join("fill");
+    let full = |bytes: usize| {
+        // As much as fits.
+        let _ = fs::write(&fill, vec![0; bytes]);
+    };
+    full(1 << 20);
+    let task = site.ended(site.submit(&[], "true"));
+    assert!(task.error.as_ref().unwrap().contains("No space left"), "{task:?}");
+    assert!(site.cluster.programs().calls("sbatch").is_empty() && site.cluster.jobs().is_empty());
+    fs::remove_file(&fill).unwrap();
+    let id = site.submit(&[], "head -c 1000000 /dev/zero || exit 7");
+    let task = site.ended(id);
+    assert!(task.status == Status::Failed, "{task:?}");
+    assert!(!task.error.as_ref().unwrap().contains("Batch script"), "{task:?}");
+    site.run(&["clear", "--all-sessions"]).success();
+    wait::poll_until("its output is removed", || {
+        (fs::read_dir(site.folders()[0].join("output")).unwrap().count() == 0).then_some(())
+    });
+    let id = site.submit(&[], "echo works");
+    assert_eq!((site.ended(id).status, site.output(id)), (Status::Completed, "works\n".to_owned()));
+}
+
+#[test]
+fn r147_an_id_that_is_used_again_is_another_job_as_root() {
+    let site = Site::start();
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let old = site.submit(&["--cpus", "16"], "echo old");
+    let id = site.job(old);
+    site.daemon.cancel(&[all]);
+    site.ended(old);
+    // The controller forgets everything, and begins to count anew, while nobody looks.
+    let (gone, _) = gated(&site, &["--cpus", "16"]);
+    let waits = site.submit(&["--cpus", "16"], "echo waits");
+    let number: u64 = site.job(waits).parse().unwrap();
+    assert!(number > id.parse().unwrap());
+    let refuse = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
+    site.cluster.programs().before("squeue", refuse);
+    site.cluster.reset_controller();
+    let mut new = waits;
+    for _ in 1..=number {
+        new = site.submit(&["--cpus", "16", "--hold"], "true");
+        site.run(&["release", &new.to_string()]).success();
+        site.job(new);
+    }
+    assert_eq!(site.job(new), number.to_string());
+    // Its id is another one's now, so it is lost at once.
+    let task = site.ended(waits);
+    assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Lost));
+    site.cluster.programs().restore("squeue");
+    assert_eq!(site.ended(new).status, Status::Completed);
+    let task = site.ended(gone);
+    assert_eq!(task.status, Status::Failed, "{task:?}");
+}
+
+#[test]
+fn r147_the_clock_of_a_node_changes_no_order_of_times_as_root() {
+    let site = Site::start();
+    for shift in ["1 hour", "1 hour ago"] {
+        // A job moves its notes to their places by this program, and a note's time is that of its file.
+        let text = format!("#!/bin/sh\ntouch -d '{shift}' \"$3\"\nexec /bin/mv \"$@\"\n");
+        executable::write(&site.cluster.programs().path().join("mv"), &text);
+        let path = format!("PATH={}:/usr/bin:/bin", site.cluster.programs().path().display());
+        let id = site.submit(&["--env", &path, "--time-limit", "10m"], "exit 3");
+        let task = site.ended(id);
+        assert_eq!(task.exit, Some(Exit::Code(3)), "{task:?}");
+        let times = [task.created_at, task.started_at.unwrap(), task.completed_at.unwrap()];
+        assert!(times.is_sorted(), "{times:?}");
+        let lasted = task.completed_at.unwrap().unix_ms() - task.created_at.unix_ms();
+        assert!(lasted < 3_600_000, "{task:?}");
+    }
+}
+
+#[test]
+fn r151_what_a_removed_executor_has_left_is_ended_as_root() {
+    for mut site in [Site::start(), Site::far(Builder::default())] {
+        let id = site.submit(&[], "sleep 1000");
+        let job = site.running(id);
+        site.daemon.kill9();
+        site.daemon.write_config("");
+        site.daemon.launch();
+        site.cluster.wait_for_state(&job, "CANCELLED");
+        wait::poll_until("its files are removed", || site.folders().is_empty().then_some(()));
+        let notes = site.daemon.state_dir().join("executors");
+        wait::poll_until("its note is removed", || {
+            (fs::read_dir(&notes).unwrap().count() == 0).then_some(())
+        });
+    }
+}

@@ -98,6 +98,7 @@ mod slurm_cluster;
 mod slurm_far;
 mod slurm_faults;
 mod slurm_order;
+mod slurm_readme;
 mod submit;
 mod systemd;
 mod tasks;

@@ -255,6 +255,32 @@ fn r149_many_jobs_take_few_calls_as_root() {
 }
 
 #[test]
+fn r149_thousands_of_jobs_take_few_calls_as_root() {
+    let site = Site::start();
+    // Everything else waits.
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let items = site.daemon.home().join("items");
+    fs::write(&items, "x\n".repeat(3000)).unwrap();
+    let calls = |name| site.cluster.programs().calls(name).len() as u64;
+    let (begun, before) = (Instant::now(), calls("squeue"));
+    let each = items.to_str().unwrap();
+    let batch: TaskId =
+        site.run(&["submit", "--on", "hpc", "--cpus", "16", "--each", each, "--", "true"]).word();
+    wait::poll_until("all jobs", || (site.cluster.jobs().len() == 3001).then_some(()));
+    assert!(calls("sbatch") <= 10, "{:?}", site.cluster.programs().calls("sbatch"));
+    site.run(&["cancel", "--batch", &batch.to_string()]).success();
+    wait::poll_until("nothing waits there", || {
+        site.cluster.jobs().iter().all(|(_, state)| state != "PENDING").then_some(())
+    });
+    site.run(&["block", "--batch", &batch.to_string()]);
+    let seconds = begun.elapsed().as_secs() + 1;
+    assert!(calls("squeue") - before <= seconds, "{} in {seconds} s", calls("squeue"));
+    assert!(calls("scancel") <= 20, "{}", calls("scancel"));
+    assert_eq!(site.daemon.task(all).status, Status::Running);
+}
+
+#[test]
 fn r150_jobs_are_held_signalled_and_paused_as_root() {
     let site = Site::start();
     let first =

@@ -44,7 +44,7 @@ const TASKS: usize = 16;
 #[derive(Clone, Debug)]
 struct Run {
     task: TaskId,
-    run: u32,
+    number: u32,
     /// Its place; `None`: this machine.
     on: Option<Arc<str>>,
     has_started: bool,
@@ -146,7 +146,7 @@ impl World {
             command.plan.after.push(After { id: other.into(), condition });
         }
         command.plan.hold = kind >= 240;
-        if kind % 5 == 0 {
+        if kind.is_multiple_of(5) {
             let rule =
                 Rule::Retry { times: 1, delay_ms: 100, max_delay_ms: 100, codes: [].into(), signal: false };
             command.plan.again = Some(rule);
@@ -281,7 +281,7 @@ impl World {
             PlaceFact::Known => _ = self.unknown.remove(&run.task),
             _ => {}
         }
-        self.fact(run.task, run.run, Fact::Elsewhere(fact))?;
+        self.fact(run.task, run.number, Fact::Elsewhere(fact))?;
         let after = self.get(run.task);
         let shown = |task: Option<Snapshot>| task.map(|task| format!("{:?} {:?}", task.status(), task.state));
         prop_assert_eq!(shown(before), shown(after.clone()), "what a place says decides nothing");
@@ -295,10 +295,10 @@ impl World {
     fn act_here(&mut self, index: usize, run: &Run, roll: u8) -> Checked {
         if run.has_started {
             self.runs.remove(index);
-            return self.fact(run.task, run.run, exited(i32::from(roll % 2), false));
+            return self.fact(run.task, run.number, exited(i32::from(roll % 2), false));
         }
         self.runs[index].has_started = true;
-        self.fact(run.task, run.run, Fact::Started { pid: Some(7) })
+        self.fact(run.task, run.number, Fact::Started { pid: Some(7) })
     }
 
     fn start_there(&mut self, index: usize) -> Checked {
@@ -310,9 +310,9 @@ impl World {
         if run.awaits.iter().all(|task| is_over(task) && self.ended_there.get(task) == Some(&true)) {
             self.runs[index].has_started = true;
             self.unknown.remove(&run.task);
-            return self.fact(run.task, run.run, Fact::Elsewhere(PlaceFact::Started { at: None }));
+            return self.fact(run.task, run.number, Fact::Elsewhere(PlaceFact::Started { at: None }));
         }
-        if run.awaits.iter().any(|task| is_over(task)) && !run.is_told_to_end {
+        if run.awaits.iter().any(is_over) && !run.is_told_to_end {
             return self.give_back(index);
         }
         Ok(())
@@ -321,7 +321,7 @@ impl World {
     fn give_back(&mut self, index: usize) -> Checked {
         let run = self.runs.remove(index);
         self.unknown.remove(&run.task);
-        self.fact(run.task, run.run, Fact::Elsewhere(PlaceFact::GivenBack { env: run.env }))
+        self.fact(run.task, run.number, Fact::Elsewhere(PlaceFact::GivenBack { env: run.env }))
     }
 
     fn requeue(&mut self, index: usize) -> Checked {
@@ -331,7 +331,7 @@ impl World {
         }
         self.runs[index].has_started = false;
         self.runs[index].awaits.clear();
-        self.fact(run.task, run.run, Fact::Elsewhere(PlaceFact::Requeued { reason: "BeginTime".into() }))?;
+        self.fact(run.task, run.number, Fact::Elsewhere(PlaceFact::Requeued { reason: "BeginTime".into() }))?;
         prop_assert_eq!(self.get(run.task).map(|task| task.status()), Some(Status::Pending));
         Ok(())
     }
@@ -343,14 +343,13 @@ impl World {
         let fact = match (run.has_started, two % 8) {
             (false, 0..3) => Fact::StartFailed { failure: "refused".into() },
             (false, 3) => Fact::Elsewhere(concluded(failed(Cause::Lost), None)),
-            (false, _) => Fact::Elsewhere(concluded(Verdict::Cancelled, None)),
             (true, 0..4) => Fact::Elsewhere(concluded(Verdict::ByExit, Some(0))),
             (true, 4) => Fact::Elsewhere(concluded(Verdict::ByExit, Some(i32::from(three % 3)))),
             (true, 5) => Fact::Elsewhere(concluded(failed(Cause::Node), None)),
             (true, 6) => Fact::Elsewhere(concluded(failed(Cause::Timeout), Some(3))),
-            (true, _) => Fact::Elsewhere(concluded(Verdict::Cancelled, None)),
+            (true | false, _) => Fact::Elsewhere(concluded(Verdict::Cancelled, None)),
         };
-        self.fact(run.task, run.run, fact)?;
+        self.fact(run.task, run.number, fact)?;
         let status = self.get(run.task).map(|task| task.status());
         self.ended_there.insert(run.task, status == Some(Status::Completed));
         Ok(())
@@ -365,9 +364,11 @@ impl World {
                     self.begins(task, run, on, begin)?;
                 }
                 Effect::End { task, run, .. } => {
-                    let known = self.runs.iter_mut().find(|known| (known.task, known.run) == (task, run));
+                    let known = self.runs.iter_mut().find(|known| (known.task, known.number) == (task, run));
                     prop_assert!(known.is_some(), "{} has no run to be ended", task);
-                    known.into_iter().for_each(|run| run.is_told_to_end = true);
+                    if let Some(run) = known {
+                        run.is_told_to_end = true;
+                    }
                 }
                 Effect::Control { task, control, .. } => {
                     let run = self.runs.iter().find(|run| run.task == task);
@@ -407,7 +408,7 @@ impl World {
             prop_assert!(on.as_deref() != Some("far") && on.is_some(), "only a cluster orders tasks");
         }
         let (has_started, is_told_to_end) = (false, false);
-        self.runs.push(Run { task, run, on, has_started, is_told_to_end, awaits, env });
+        self.runs.push(Run { task, number: run, on, has_started, is_told_to_end, awaits, env });
         Ok(())
     }
 

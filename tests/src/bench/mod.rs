@@ -14,6 +14,7 @@ mod peers;
 mod pipeline;
 mod read_output;
 mod report;
+mod slurm;
 mod stats;
 mod submit;
 mod throughput;
@@ -55,12 +56,13 @@ const MEASUREMENTS: &[Measurement] = &[
     ("foreground", foreground::measure),
     ("told", told::measure),
     ("order", order::measure),
+    ("slurm", slurm::measure),
 ];
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
 /// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters, turns
 /// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order
-/// (batches, groups, dependents).
+/// (batches, groups, dependents), slurm (10,000 tasks of a real cluster; needs root).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

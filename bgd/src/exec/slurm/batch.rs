@@ -8,8 +8,11 @@ use bgd_shared::resources::Resources;
 
 use super::run::Run;
 
-/// How long runs are gathered: those of a large batch come in several turns.
+/// How long more runs are waited for after the last one: those of a large batch come in several turns.
 const GATHER: Duration = Duration::from_millis(50);
+
+/// How long runs are gathered at most.
+const GATHER_MOST: Duration = Duration::from_millis(500);
 
 /// When a submission whose answer was lost is looked for, and how long after that again.
 const LOOK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
@@ -52,6 +55,8 @@ pub struct Batch {
 #[derive(Debug, Default)]
 pub struct Gathering {
     waiting: Vec<(Wish, TaskId, u32)>,
+    /// When the first of them came.
+    first: Option<Instant>,
     due: Option<Instant>,
 }
 
@@ -59,7 +64,8 @@ impl Gathering {
     /// Adds a run.
     pub fn add(&mut self, now: Instant, wish: Wish, task: TaskId, run: u32) {
         self.waiting.push((wish, task, run));
-        self.due.get_or_insert(now + GATHER);
+        let first = *self.first.get_or_insert(now);
+        self.due = Some((now + GATHER).min(first + GATHER_MOST));
     }
 
     /// Takes out a run. Returns whether it was there.
@@ -85,7 +91,7 @@ impl Gathering {
         });
         let tasks = taken.map(|(_, task, run)| (task, run)).collect();
         if self.waiting.is_empty() {
-            self.due = None;
+            (self.first, self.due) = (None, None);
         }
         let key = uuid::Uuid::new_v4().simple().to_string().into();
         Some(Batch { key, wish, tasks })

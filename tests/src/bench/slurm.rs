@@ -1,0 +1,58 @@
+//! Tasks of a real Slurm cluster: how long it takes to hand over many, and how often it is asked while they are there.
+//! Needs root and Slurm's programs.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::report::{Figure, Row, Target, Unit};
+use super::stats::float;
+use super::timing::timed;
+use super::{Bench, Result};
+use crate::slurm::{Builder, Site};
+
+/// How long the queries are counted.
+const WINDOW: Duration = Duration::from_secs(20);
+
+pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
+    if !nix::unistd::Uid::effective().is_root() || !std::path::Path::new("/usr/sbin/slurmctld").exists() {
+        return Ok(vec![
+            Row::new("tasks of a Slurm cluster").note("needs root and the packages slurmctld, slurmd"),
+        ]);
+    }
+    let count = bench.of(1000, 10_000);
+    let mut rows = of(&Site::of(Builder::default(), ""), "", count)?;
+    rows.extend(of(&Site::far(Builder::default()), " by a login node", count)?);
+    Ok(rows)
+}
+
+fn of(site: &Site, how: &str, count: usize) -> Result<Vec<Row>> {
+    let (items, printed) = (site.daemon.home().join("items"), site.daemon.home().join("printed"));
+    fs::write(&items, "x\n".repeat(count))?;
+    let items = items.to_str().ok_or("a path that is no text")?;
+    let begin = Instant::now();
+    timed(
+        &mut site.daemon.bgctl(&["submit", "--on", "hpc", "--each", items, "--", "sleep", "1000"]),
+        &printed,
+    )?;
+    let submitted = begin.elapsed();
+    crate::wait::poll_until("all jobs", || (site.cluster.jobs().len() >= count).then_some(()));
+    let accepted = begin.elapsed();
+    let asked = || site.cluster.programs().calls("squeue").len();
+    let (before, begin) = (asked(), Instant::now());
+    crate::wait::poll_until("the end of the window", || (begin.elapsed() >= WINDOW).then_some(()));
+    let rate = float((asked() - before) as u64) / begin.elapsed().as_secs_f64();
+    let sbatch = site.cluster.programs().calls("sbatch").len();
+    let seconds = |time: Duration| Figure::new(time.as_secs_f64(), Unit::Seconds);
+    Ok(vec![
+        Row::new(format!("{count} tasks to a Slurm cluster{how}, until it has all"))
+            .bgd(seconds(accepted))
+            .target(Target::AtMost(20.0, Unit::Seconds))
+            .note(format!(
+                "{:.1} s until bgctl has ended; {sbatch} calls of sbatch",
+                submitted.as_secs_f64()
+            )),
+        Row::new(format!("queries with {count} tasks of a Slurm cluster{how}"))
+            .bgd(Figure::new(rate, Unit::PerSecond))
+            .target(Target::AtMost(1.0, Unit::PerSecond)),
+    ])
+}

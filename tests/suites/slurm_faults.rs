@@ -54,7 +54,7 @@ fn r148_a_preempted_job_waits_again_or_says_why_it_ended_as_root() {
 }
 
 #[test]
-fn r148_a_lost_node_is_told_and_tried_again_elsewhere_as_root() {
+fn r148_a_lost_node_is_told_and_its_jobs_wait_again_as_root() {
     let site = Site::start();
     let (again, gate) = gated(&site, &[]);
     let job = site.job(again);
@@ -67,14 +67,15 @@ fn r148_a_lost_node_is_told_and_tried_again_elsewhere_as_root() {
     assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Node));
     let task = site.until(again, "it waits again", |task| task.status == Status::Pending);
     assert_eq!(task.elsewhere.unwrap().requeued, 1);
-    // Nobody has told the processes of the lost node; those of one job end by themselves, the other's are killed.
+    // Nobody has told the processes of the lost node. What they note at their end is about a run that is over.
     fs::write(gate, "").unwrap();
     site.daemon.task_processes().iter().for_each(bgd_tests::Process::kill);
     site.cluster.steps_ended();
-    site.cluster.start_node();
-    site.cluster.run(&["scontrol", "update", &node, "State=RESUME"]).success();
-    start_now(&site, &job);
-    assert_eq!(site.ended(again).status, Status::Completed);
+    let asked = site.cluster.programs().calls("squeue").len() as u64;
+    site.cluster.programs().wait_for_calls("squeue", asked + 2);
+    assert_eq!(site.daemon.task(again).status, Status::Pending);
+    assert_eq!(site.daemon.cancel(&[again])[0].status, Status::Cancelled);
+    site.cluster.wait_for_state(&job, "CANCELLED");
 }
 
 #[test]

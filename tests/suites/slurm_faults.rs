@@ -140,16 +140,16 @@ fn r147_a_work_folder_that_is_gone_is_told_and_made_again_as_root() {
 #[test]
 fn r147_a_full_work_folder_fails_what_needs_it_as_root() {
     let site = Site::of(Builder::default().work_bytes(256 * 1024), "");
-    let fill = site.cluster.work().join("fill");
+    let ballast = site.cluster.work().join("ballast");
     let full = |bytes: usize| {
         // As much as fits.
-        let _ = fs::write(&fill, vec![0; bytes]);
+        let _ = fs::write(&ballast, vec![0; bytes]);
     };
     full(1 << 20);
     let task = site.ended(site.submit(&[], "true"));
     assert!(task.error.as_ref().unwrap().contains("No space left"), "{task:?}");
     assert!(site.cluster.programs().calls("sbatch").is_empty() && site.cluster.jobs().is_empty());
-    fs::remove_file(&fill).unwrap();
+    fs::remove_file(&ballast).unwrap();
     let id = site.submit(&[], "head -c 1000000 /dev/zero || exit 7");
     let task = site.ended(id);
     assert!(task.status == Status::Failed, "{task:?}");

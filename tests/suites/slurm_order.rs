@@ -208,7 +208,9 @@ fn r150_a_chain_goes_through_a_login_node_at_once_as_root() {
         last = after(&site, &last.to_string(), &format!("echo {number}"));
         chain.push(last);
     }
-    chain.iter().for_each(|id| assert_ne!(site.job(*id), ""));
+    for id in &chain {
+        assert_ne!(site.job(*id), "");
+    }
     fs::write(&gate, "").unwrap();
     assert_eq!(site.ended(last).status, Status::Completed);
     let outputs: Vec<String> = chain.iter().map(|id| site.output(*id)).collect();

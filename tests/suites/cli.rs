@@ -152,8 +152,7 @@ fn words_that_people_type_work_or_are_answered() {
         ("restart", "bgctl daemon restart"),
         ("retry", "bgctl rerun"),
         ("last", "bgctl list --limit 1"),
-        ("top", "watch -c bgctl list"),
-        ("watch", "watch -c bgctl list"),
+        ("watch", "bgctl list --watch"),
     ] {
         let told = home.run(&[word, "3f2a"]).expect_code(2).stderr;
         assert!(told.contains(verb) && !told.contains("similar"), "{word}: {told}");

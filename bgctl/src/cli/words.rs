@@ -35,9 +35,9 @@ const ANSWERS: &[(&[&str], &str)] = &[
     ),
     (&["last"], "`bgctl list --limit 1` shows the newest task"),
     (
-        &["top", "watch"],
-        "`watch -c bgctl list --color always` keeps showing the tasks, `bgctl output -f ID` follows the output of \
-         one, `bgctl events` prints events",
+        &["watch"],
+        "`bgctl top` shows all tasks live, `bgctl list --watch` keeps the list true, `bgctl output -f ID` follows \
+         the output of one task, `bgctl events` prints events",
     ),
     (
         &["add", "exec", "start", "bg"],

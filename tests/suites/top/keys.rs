@@ -98,10 +98,13 @@ fn r162_enter_and_o_open_the_output() {
     let id = daemon.run(&["submit", "-d", "fails", "--shell", "echo its output; exit 1"]).success().word();
     daemon.block(&[id]);
     let mut top = top(&daemon);
-    for key in ["\r", "o"] {
+    for (shown, key) in [(1, "\r"), (2, "o")] {
         top.wait_text(" fails\n");
         top.type_keys(key);
-        top.wait_text("its output\n<paged>");
+        // What was paged before is still on the terminal's own screen.
+        let is_paged =
+            |screen: &vt100::Screen| screen.contents().matches("its output\n<paged>").count() == shown;
+        top.wait("the pager", is_paged);
         top.type_line("");
     }
     top.wait_text("nothing waits for you");

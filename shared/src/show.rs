@@ -242,8 +242,8 @@ mod tests {
     fn what_was_used_is_said_in_few_words() {
         let used = Usage { user_ms: 120_000, system_ms: 5_000, peak_memory_bytes: None, written_bytes: 0 };
         assert_eq!(usage(&used), "2m 05s of CPU");
-        let all = Usage { peak_memory_bytes: Some(1_288_490_189), written_bytes: 1000, ..used };
-        assert_eq!(usage(&all), "2m 05s of CPU, at most 1.2 GiB of memory, 1000 B written");
+        let all = Usage { peak_memory_bytes: Some(3 << 29), written_bytes: 1000, ..used };
+        assert_eq!(usage(&all), "2m 05s of CPU, at most 1.5 GiB of memory, 1000 B written");
     }
 
     #[test]

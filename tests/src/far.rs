@@ -230,6 +230,22 @@ impl Far {
         command
     }
 
+    /// An ssh that runs a line over there by the shared connection of `bgctl`, which must be open.
+    #[track_caller]
+    pub fn ssh(&self, line: &str) -> Command {
+        let folder = self.here.socket().parent().expect("a socket is in a folder");
+        let mut names = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let is_control = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().as_bytes();
+            name.starts_with(b"ssh-") && path.extension().is_none()
+        };
+        let control = names.find(is_control).expect("an open connection");
+        let mut command = Command::new(self.path("ssh"));
+        command.arg("-T").arg("-o").arg(format!("ControlPath={}", control.display()));
+        command.args(["--", &self.name, line]);
+        command
+    }
+
     /// Runs it to its end.
     #[track_caller]
     pub fn run(&self, args: &[&str]) -> Outcome {

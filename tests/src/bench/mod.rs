@@ -3,6 +3,7 @@
 //! Figures from a shared machine are noisy, so the candidates are measured in turns (A, B, A, B, …), several
 //! times, and compared by their medians. One file per measurement; each returns rows.
 
+mod far;
 mod filled;
 mod foreground;
 mod idle;
@@ -57,12 +58,13 @@ const MEASUREMENTS: &[Measurement] = &[
     ("told", told::measure),
     ("order", order::measure),
     ("slurm", slurm::measure),
+    ("far", far::measure),
 ];
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
 /// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters, turns
 /// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order
-/// (batches, groups, dependents), slurm (10,000 tasks of a real cluster; needs root).
+/// (batches, groups, dependents), far (another machine by ssh on loopback), slurm (10,000 tasks of a real cluster; needs root).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

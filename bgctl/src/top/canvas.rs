@@ -7,11 +7,13 @@ use std::panic;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::backend::{Backend as _, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::time_left;
 use crate::terminal::{Keyboard, Output as _, RawMode, Screen, Signals, stop_here};
@@ -195,9 +197,13 @@ impl Drop for Canvas {
     }
 }
 
+/// The failure of a write. A closed terminal may refuse a frame before its SIGHUP is read: the end is the same.
 fn gone(error: io::Error) -> Failure {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => error.into(),
+    match error.raw_os_error() {
+        Some(code) if code == Errno::EIO as i32 => {
+            Failure::new(Code::HUNG_UP, "io", format!("the terminal is gone: {error}"))
+        }
+        _ if error.kind() == io::ErrorKind::BrokenPipe => error.into(),
         _ => Failure::io("the terminal is gone", &error),
     }
 }

@@ -4,6 +4,7 @@ mod bootstrap;
 mod cuts;
 mod hosts;
 mod programs;
+mod readme;
 mod streams;
 mod wires;
 

@@ -1,0 +1,84 @@
+//! Types what the README tells users of other machines to type, with stand-ins for the programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::far::Far;
+use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
+
+/// A block of code of the section.
+fn block(number: usize, language: &str) -> String {
+    let readme = docs::read("README.md");
+    let blocks = code_blocks(&readme, "Another machine", language);
+    (*blocks.get(number).expect("the section has so many blocks")).to_owned()
+}
+
+/// The folder of the stand-ins in a home.
+fn stand_ins(home: &Path) -> PathBuf {
+    home.join("stand-ins")
+}
+
+/// The machine `build1`, with stand-ins for programs on both sides.
+fn build1() -> Far {
+    let far = Far::named("build1", TestDaemon::start());
+    for programs in [far.daemon.home(), far.home()].map(stand_ins) {
+        fs::create_dir(&programs).unwrap();
+        for name in ["make", "htop", "notify-send"] {
+            let text = format!("#!/bin/sh\necho \"{name} $* in $PWD for $HOME\"\n");
+            executable::write(&programs.join(name), &text);
+        }
+    }
+    let programs = bgctl_path().parent().unwrap().display().to_string();
+    let stand_ins = stand_ins(far.daemon.home());
+    far.set_session(&[("PATH", &format!("{}:{programs}:/usr/bin:/bin", stand_ins.display()))]);
+    far
+}
+
+/// Types these lines here.
+#[track_caller]
+fn typed(far: &Far, template: &Command, lines: &str) -> String {
+    let programs = bgctl_path().parent().unwrap().display().to_string();
+    let path = format!("PATH={}:{programs}:/usr/bin:/bin", stand_ins(far.home()).display());
+    let mut command = Command::new("bash");
+    command.args(["-euc", &format!("{path}\n{lines}")]).current_dir(far.home()).stdin(Stdio::null());
+    command.env_clear().envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Outcome::of(&mut command).success().stdout_text()
+}
+
+#[test]
+fn r140_the_other_machine_of_the_readme() {
+    let far = build1();
+    let lines = block(0, "sh")
+        .replace("3f2a ", "$(bgctl -H build1 list -q | head -n 1) ")
+        .replace("me@build1", "build1");
+    let mut command = far.bgctl(&[]);
+    command.env_remove("BGD_HOST");
+    let said = typed(&far, &command, &format!("{lines}\nbgctl list --quiet"));
+    let there = far.daemon.home().display();
+    assert!(said.contains(&format!(" for {there}\n")) && said.contains("make -j8 in "), "{said}");
+    assert!(said.contains("htop  in "), "{said}");
+    // The variable that is exported at last leads there, too.
+    let (id, last) = (said.lines().next().unwrap(), said.lines().last().unwrap());
+    assert!(last.len() == id.len() && !far.daemon.task(last.parse().unwrap()).status.is_active(), "{said}");
+}
+
+#[test]
+fn r145_the_executor_of_the_readme() {
+    let mut far = build1();
+    far.start_here("");
+    let app = far.daemon.home().join("app");
+    fs::create_dir(&app).unwrap();
+    let config = block(0, "toml").replace("me@build1", "build1");
+    let ssh = far.path("ssh").display().to_string();
+    far.here().write_config(&format!("{config}ssh = \"{ssh}\"\n"));
+    let lines = block(1, "sh").replace("/src/app", &app.display().to_string());
+    let mut command = far.here().bgctl(&[]);
+    command.env("BGD_SESSION", "s");
+    let said = typed(&far, &command, &format!("{lines}\nbgctl block @\nbgctl output @"));
+    assert!(said.contains("build1"), "{said}");
+    let (there, here) = (far.daemon.home().display(), far.home().display());
+    assert!(said.contains(&format!("make -j32 in {} for {there}\n", app.display())), "{said}");
+    assert!(said.ends_with(&format!("notify-send built in {here} for {here}\n")), "{said}");
+}

@@ -24,6 +24,7 @@ pub mod newborn;
 pub mod output;
 mod paused;
 mod place;
+pub mod places;
 pub mod process;
 pub mod pty;
 pub mod ready;

@@ -10,7 +10,6 @@ pub mod program;
 mod run;
 mod sweep;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,16 +17,15 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{ExecutorCheck, Stdin, SubmitParams};
 use bgd_shared::text::{Env, OsText};
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::oneshot;
 
 use self::machine::Machine;
-use self::order::Order;
 use self::run::Run;
 use self::sweep::Origin;
 use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
+use super::places::Places;
 use crate::core::{Begin, Control, Fact, On, Work};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Ssh};
 
@@ -42,11 +40,7 @@ pub struct Machines {
     state: PathBuf,
     instance: String,
     remotes: Arc<Remotes>,
-    /// Where the orders of each machine go.
-    orders: HashMap<Arc<str>, mpsc::UnboundedSender<Order>>,
-    served: JoinSet<()>,
-    /// The machine of each task.
-    tasks: HashMap<TaskId, Arc<str>>,
+    places: Places<Run, Ssh>,
 }
 
 impl Machines {
@@ -54,16 +48,7 @@ impl Machines {
     /// earlier daemon may have left tasks are connected to, and those tasks ended.
     pub fn new(context: Context, state: PathBuf, instance: String, remotes: Arc<Remotes>) -> Self {
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
-        let mut machines = Self {
-            context,
-            host,
-            state,
-            instance,
-            remotes,
-            orders: HashMap::new(),
-            served: JoinSet::new(),
-            tasks: HashMap::new(),
-        };
+        let mut machines = Self { context, host, state, instance, remotes, places: Places::default() };
         let remotes = Arc::clone(&machines.remotes);
         for (name, ssh) in remotes.all().filter_map(|remote| ssh_of(remote)) {
             if machines.origin(name).is_remembered() {
@@ -87,29 +72,20 @@ impl Machines {
         Origin::new(&self.state, &self.context.socket, &self.instance, name)
     }
 
-    fn serve(&mut self, name: &Arc<str>, ssh: &Ssh, sweeps: bool) -> &mpsc::UnboundedSender<Order> {
-        let (sender, orders) = mpsc::unbounded_channel();
+    fn serve(&mut self, name: &Arc<str>, ssh: &Ssh, sweeps: bool) {
         let origin = Arc::new(self.origin(name));
-        let machine = Machine::new(ssh.clone(), origin, self.context.clone(), self.host.clone(), orders);
-        self.served.spawn(machine.run(sweeps));
-        self.orders.entry(Arc::clone(name)).insert_entry(sender).into_mut()
+        let (ssh, context, host) = (ssh.clone(), self.context.clone(), self.host.clone());
+        self.places.serve(name, |orders| Machine::new(ssh, origin, context, host, orders).run(sweeps));
     }
 
-    /// Returns where the orders of a machine go. It is served from the first order on.
-    fn machine(&mut self, name: &str) -> Option<&mpsc::UnboundedSender<Order>> {
-        if self.orders.contains_key(name) {
-            return self.orders.get(name);
+    /// Serves a machine from the first order on. `None` if it is not configured.
+    fn serve_by_name(&mut self, name: &str) -> Option<()> {
+        if !self.places.is_served(name) {
+            let remotes = Arc::clone(&self.remotes);
+            let (name, ssh) = remotes.get(name).and_then(|remote| ssh_of(remote))?;
+            self.serve(name, ssh, false);
         }
-        let remotes = Arc::clone(&self.remotes);
-        let (name, ssh) = remotes.get(name).and_then(|remote| ssh_of(remote))?;
-        Some(self.serve(name, ssh, false))
-    }
-
-    fn order(&self, task: TaskId, order: Order) {
-        if let Some(machine) = self.tasks.get(&task).and_then(|name| self.orders.get(name)) {
-            // It lives as long as this executor.
-            let _ = machine.send(order);
-        }
+        Some(())
     }
 
     fn try_start(&mut self, start: &Start) -> Result<(), String> {
@@ -121,11 +97,8 @@ impl Machines {
         let (_, ssh) = remotes.get(&on.name).and_then(|remote| ssh_of(remote)).ok_or_else(gone)?;
         let origin = self.origin(&on.name);
         let params = params(start, on, env, ssh, &origin);
-        let run = Box::new(Run::new(start.run, Arc::clone(&start.spec), params));
-        let task = start.task;
-        let machine = self.machine(&on.name).ok_or_else(gone)?;
-        let _ = machine.send(Order::Start { task, run });
-        self.tasks.insert(task, Arc::clone(&on.name));
+        self.serve_by_name(&on.name).ok_or_else(gone)?;
+        self.places.start(&on.name, start.task, Run::new(start.run, Arc::clone(&start.spec), params));
         Ok(())
     }
 }
@@ -184,65 +157,48 @@ impl Executor for Machines {
     }
 
     fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
-        let (done, is_done) = oneshot::channel();
-        self.order(task, Order::Control { task, control, done });
-        Some(is_done)
+        Some(self.places.control(task, control))
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32) {
-        self.order(task, Order::End { task, run, signal });
+        self.places.end(task, run, signal);
     }
 
     fn forget(&mut self, task: TaskId) {
-        self.order(task, Order::Forget { task });
-        self.tasks.remove(&task);
+        self.places.forget(task);
     }
 
     fn ask(&mut self, asked: Asked) {
         match asked.what {
             Ask::Write { .. } if asked.task.elsewhere.is_some() => {
-                self.order(asked.task.id, Order::Write { asked: Box::new(asked) });
+                self.places.write(asked);
             }
             Ask::Write { .. } | Ask::Attach { .. } | Ask::Leave | Ask::Resize { .. } => asked.refuse(),
         }
     }
 
     fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
-        let (tell, result) = oneshot::channel();
-        if let Some(machine) = self.machine(&remote.name) {
-            let _ = machine.send(Order::Check { tell });
-        }
-        result
+        // One that is not configured any more is not served, and so answers nothing.
+        let _ = self.serve_by_name(&remote.name);
+        self.places.check(&remote.name)
     }
 
     fn configure(&mut self, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, ssh) in remotes.all().filter_map(|remote| ssh_of(remote)) {
-            if let Some(machine) = self.orders.get(name) {
-                let _ = machine.send(Order::Configure(Box::new(ssh.clone())));
-            }
+            self.places.configure(name, ssh.clone());
         }
     }
 
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
-        Box::pin(async {
-            match self.served.join_next().await {
-                Some(_) => {}
-                None => std::future::pending().await,
-            }
-        })
+        Box::pin(self.places.attend())
     }
 
     fn close(&mut self, close: Close) {
-        for machine in self.orders.values() {
-            let _ = machine.send(Order::Close);
-        }
-        if close == Close::Forced {
-            self.served.abort_all();
-        }
+        self.places.close(close);
     }
 
     fn is_busy(&self) -> bool {
-        !self.served.is_empty()
+        self.places.is_busy()
     }
 }

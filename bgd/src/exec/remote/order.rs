@@ -11,63 +11,17 @@ use bgd_shared::request::{
     DaemonStatusOf, EditParams, ExecutorCheck, NoParams, SelectParams, SignalParams, TaskContinue, TaskEdit,
     TaskHold, TaskPause, TaskRelease, TaskSignal, TaskWrite, WriteParams,
 };
-use tokio::sync::oneshot;
 
 use super::bridge::{self, Bridge};
 use super::run::Run;
 use crate::core::Control;
 use crate::exec::executor::{Ask, Asked};
 use crate::exec::host::Host;
+use crate::exec::places;
 use crate::remotes::{Shell, Ssh};
 
 /// An order for a machine.
-#[derive(Debug)]
-pub enum Order {
-    /// Start a run.
-    Start {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: Box<Run>,
-    },
-    /// End a run, with this signal.
-    End {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-        /// The signal's number.
-        signal: i32,
-    },
-    /// Apply a control operation.
-    Control {
-        /// The task.
-        task: TaskId,
-        /// The operation.
-        control: Control,
-        /// Is told when it is done.
-        done: oneshot::Sender<()>,
-    },
-    /// Write to a standard input.
-    Write {
-        /// The client's request.
-        asked: Box<Asked>,
-    },
-    /// Forget a task.
-    Forget {
-        /// The task.
-        task: TaskId,
-    },
-    /// Try whether the machine works.
-    Check {
-        /// Gets the result.
-        tell: oneshot::Sender<ExecutorCheck>,
-    },
-    /// Use these settings for later connections.
-    Configure(Box<Ssh>),
-    /// The daemon ends.
-    Close,
-}
+pub type Order = places::Order<Run, Ssh>;
 
 /// Applies a control operation to a task there.
 ///

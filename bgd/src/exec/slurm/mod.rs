@@ -11,7 +11,6 @@ mod far;
 mod folder;
 mod job;
 mod login;
-mod order;
 mod origin;
 mod over;
 mod pace;
@@ -27,19 +26,16 @@ mod tools;
 mod trouble;
 mod work;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::ExecutorCheck;
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::oneshot;
 
 use self::cluster::Cluster;
 use self::folder::WorkFolder;
-use self::order::Order;
 use self::origin::Origin;
 use self::program::Programs;
 use self::run::{Job, Run};
@@ -47,6 +43,7 @@ use self::tools::Tools;
 use super::context::Context;
 use super::executor::{Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
+use super::places::Places;
 use crate::core::{Begin, Control, Fact};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Slurm};
 
@@ -58,11 +55,7 @@ pub struct Clusters {
     state: PathBuf,
     instance: String,
     remotes: Arc<Remotes>,
-    /// Where the orders of each cluster go.
-    orders: HashMap<Arc<str>, mpsc::UnboundedSender<Order>>,
-    served: JoinSet<()>,
-    /// The cluster of each task.
-    tasks: HashMap<TaskId, Arc<str>>,
+    places: Places<Run, Slurm>,
 }
 
 impl Clusters {
@@ -70,16 +63,7 @@ impl Clusters {
     /// daemon may have left are cancelled.
     pub fn new(context: Context, state: PathBuf, instance: String, remotes: Arc<Remotes>) -> Self {
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
-        let mut clusters = Self {
-            context,
-            host,
-            state,
-            instance,
-            remotes,
-            orders: HashMap::new(),
-            served: JoinSet::new(),
-            tasks: HashMap::new(),
-        };
+        let mut clusters = Self { context, host, state, instance, remotes, places: Places::default() };
         let remotes = Arc::clone(&clusters.remotes);
         for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
             if !clusters.origin(name, slurm).earlier().is_empty() {
@@ -111,8 +95,7 @@ impl Clusters {
         Origin::new(&self.state, &self.context.socket, &self.instance, name, slurm)
     }
 
-    fn serve(&mut self, name: &Arc<str>, slurm: &Slurm, sweeps: bool) -> &mpsc::UnboundedSender<Order> {
-        let (sender, orders) = mpsc::unbounded_channel();
+    fn serve(&mut self, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
         let origin = self.origin(name, slurm);
         let folder = slurm.work_folder.as_ref().unwrap_or(&self.state).join(&origin.job_name);
         let tools = Tools {
@@ -122,26 +105,18 @@ impl Clusters {
             origin: Arc::new(origin),
             context: self.context.clone(),
         };
-        let cluster = Cluster::new(slurm.clone(), self.host.clone(), tools, orders);
-        self.served.spawn(cluster.run(sweeps));
-        self.orders.entry(Arc::clone(name)).insert_entry(sender).into_mut()
+        let (slurm, host) = (slurm.clone(), self.host.clone());
+        self.places.serve(name, |orders| Cluster::new(slurm, host, tools, orders).run(sweeps));
     }
 
-    /// Returns where the orders of a cluster go. It is served from the first order on.
-    fn cluster(&mut self, name: &str) -> Option<&mpsc::UnboundedSender<Order>> {
-        if self.orders.contains_key(name) {
-            return self.orders.get(name);
+    /// Serves a cluster from the first order on. `None` if it is not configured.
+    fn serve_by_name(&mut self, name: &str) -> Option<()> {
+        if !self.places.is_served(name) {
+            let remotes = Arc::clone(&self.remotes);
+            let (name, slurm) = remotes.get(name).and_then(|remote| slurm_of(remote))?;
+            self.serve(name, slurm, false);
         }
-        let remotes = Arc::clone(&self.remotes);
-        let (name, slurm) = remotes.get(name).and_then(|remote| slurm_of(remote))?;
-        Some(self.serve(name, slurm, false))
-    }
-
-    fn order(&self, task: TaskId, order: Order) {
-        if let Some(cluster) = self.tasks.get(&task).and_then(|name| self.orders.get(name)) {
-            // It lives as long as this executor.
-            let _ = cluster.send(order);
-        }
+        Some(())
     }
 }
 
@@ -160,65 +135,47 @@ impl Executor for Clusters {
         let (Some(on), Begin::Process { env, place }) = (&start.spec.on, start.begin) else {
             return fail("it has no cluster to run on".to_owned());
         };
-        let run = Box::new(Run::new(number, Job::new(Arc::clone(&start.spec), env, place)));
-        let Some(cluster) = self.cluster(&on.name) else {
+        if self.serve_by_name(&on.name).is_none() {
             return fail(format!("the executor {} is no longer configured", on.name));
-        };
-        let _ = cluster.send(Order::Start { task, run });
-        self.tasks.insert(task, Arc::clone(&on.name));
+        }
+        let run = Run::new(number, Job::new(Arc::clone(&start.spec), env, place));
+        self.places.start(&on.name, task, run);
     }
 
     fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
-        let (done, is_done) = oneshot::channel();
-        self.order(task, Order::Control { task, control, done });
-        Some(is_done)
+        Some(self.places.control(task, control))
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32) {
-        self.order(task, Order::End { task, run, signal });
+        self.places.end(task, run, signal);
     }
 
     fn forget(&mut self, task: TaskId) {
-        self.order(task, Order::Forget { task });
-        self.tasks.remove(&task);
+        self.places.forget(task);
     }
 
     fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
-        let (tell, result) = oneshot::channel();
-        if let Some(cluster) = self.cluster(&remote.name) {
-            let _ = cluster.send(Order::Check { tell });
-        }
-        result
+        // One that is not configured any more is not served, and so answers nothing.
+        let _ = self.serve_by_name(&remote.name);
+        self.places.check(&remote.name)
     }
 
     fn configure(&mut self, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
-            if let Some(cluster) = self.orders.get(name) {
-                let _ = cluster.send(Order::Configure(Box::new(slurm.clone())));
-            }
+            self.places.configure(name, slurm.clone());
         }
     }
 
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
-        Box::pin(async {
-            match self.served.join_next().await {
-                Some(_) => {}
-                None => std::future::pending().await,
-            }
-        })
+        Box::pin(self.places.attend())
     }
 
     fn close(&mut self, close: Close) {
-        for cluster in self.orders.values() {
-            let _ = cluster.send(Order::Close);
-        }
-        if close == Close::Forced {
-            self.served.abort_all();
-        }
+        self.places.close(close);
     }
 
     fn is_busy(&self) -> bool {
-        !self.served.is_empty()
+        self.places.is_busy()
     }
 }

@@ -21,12 +21,12 @@ use tokio::sync::{mpsc, oneshot};
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{Host, SIGKILL, SIGTERM};
 use crate::exec::job::Job as Watching;
+use crate::exec::places;
 use crate::exec::slurm::acts::{self, Act, Deed};
 use crate::exec::slurm::batch::{Gathering, Unsure};
 use crate::exec::slurm::check;
 use crate::exec::slurm::commands;
 use crate::exec::slurm::job::JobId;
-use crate::exec::slurm::order::Order;
 use crate::exec::slurm::over::Over;
 use crate::exec::slurm::pace::Pace;
 use crate::exec::slurm::parse::{self, Settings};
@@ -61,6 +61,9 @@ const LAST_WITHIN: Duration = Duration::from_secs(5);
 /// The signals by which processes are paused and continued.
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
+
+/// An order for a cluster.
+type Order = places::Order<Run, Slurm>;
 
 /// A cluster, and the runs that it has.
 pub struct Cluster {
@@ -206,6 +209,7 @@ impl Cluster {
             }
             Order::End { task, run, signal } => self.end(now, task, run, signal),
             Order::Control { task, control, done } => self.control(task, &control, done),
+            Order::Write { asked } => asked.refuse(),
             Order::Forget { task } => {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);

@@ -190,6 +190,18 @@ fn r107_what_an_edit_adds_counts_as_memory() {
 }
 
 #[test]
+fn r107_an_edit_that_is_wrong_is_told_so_even_without_memory() {
+    let mut desk = Desk::new(1);
+    desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+    let task = desk.submit(1);
+    let memory = desk.core.held();
+    desk.input(configure(CoreLimits { memory, ..limits(1) }));
+    let after = Some(after(task, Condition::Ok));
+    let edited = desk.ask(Request::Edit(Box::new(Edit { after, ..edit(task) })));
+    assert!(matches!(order_error(&edited), OrderError::Cycle(..)), "{edited:?}");
+}
+
+#[test]
 fn r116_tasks_that_came_after_each_other_one_after_the_other_are_not_run_again_together() {
     let mut desk = Desk::new(2);
     let rule = Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };

@@ -156,10 +156,7 @@ impl Core {
             return Err(CoreError::Order(OrderError::NotPending(task.id, task.status())));
         }
         let ties_anew = edit.after.is_some();
-        let plan = self.edited(now, task, edit)?;
-        if let Some(other) = plan.after.iter().filter(|_| ties_anew).find(self.comes_after(ordinal)) {
-            return Err(CoreError::Order(OrderError::Cycle(other.task, task.id)));
-        }
+        let plan = self.edited(now, ordinal, task, edit)?;
         if ties_anew {
             self.unwatch_dependencies(ordinal);
         }
@@ -188,7 +185,7 @@ impl Core {
         if edit.group.is_some() || edit.slots.is_some() || edit.after.is_some() || edit.start.is_some() {
             return Err(CoreError::Order(OrderError::GivenAway(task.id)));
         }
-        let plan = self.edited(now, task, edit)?;
+        let plan = self.edited(now, ordinal, task, edit)?;
         self.replan(ordinal, |known| *known = plan);
         if let Some(priority) = priority.filter(|priority| *priority != before) {
             self.control_elsewhere(ordinal, Control::Priority { priority });
@@ -208,8 +205,9 @@ impl Core {
         }
     }
 
-    /// Returns the plan that a task has after an edit.
-    fn edited(&self, now: Now, task: &Task, edit: Edit) -> Result<Plan, CoreError> {
+    /// Returns the plan that a task has after an edit. What is wrong with the edit itself is told before a lack of memory,
+    /// which may pass.
+    fn edited(&self, now: Now, ordinal: Ordinal, task: &Task, edit: Edit) -> Result<Plan, CoreError> {
         let before = task.plan();
         let mut plan = before.clone();
         if let Some(name) = edit.group {
@@ -226,6 +224,9 @@ impl Core {
         }
         if let Some(after) = edit.after {
             plan.after = self.conditions(&after)?;
+            if let Some(other) = plan.after.iter().find(self.comes_after(ordinal)) {
+                return Err(CoreError::Order(OrderError::Cycle(other.task, task.id)));
+            }
         }
         let more = plan.own_bytes().saturating_sub(before.own_bytes());
         if more > 0 {

@@ -72,7 +72,7 @@ fn r168_a_test_notification_goes_through_each_channel_on_request() {
 }
 
 #[test]
-fn r168_a_program_that_was_replaced_is_noticed() {
+fn r124_r168_a_program_that_was_replaced_is_noticed() {
     let mut daemon = TestDaemon::home_only();
     let bin = daemon.home().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -83,16 +83,21 @@ fn r168_a_program_that_was_replaced_is_noticed() {
         Outcome::of(command.env("BGD_DAEMON", &program))
     };
     run(&["daemon", "start"]).success();
+    let status = || run(&["daemon", "status"]).success().stdout_text();
+    assert!(!status().contains("program:"), "{}", status());
     let next = bin.join("next");
     fs::copy(bgd_tests::bgd_path(), &next).unwrap();
     fs::rename(&next, &program).unwrap();
     let report: Value = run(&["--json", "doctor"]).success().json();
     let found = check(&report, "daemon", "program");
     assert_eq!(found["state"], "note", "{found}");
+    let line = format!("{} was replaced since this daemon started", program.display());
+    assert!(status().contains(&line), "{}", status());
     assert!(found["hint"].as_str().unwrap().contains("bgctl daemon restart"), "{found}");
     fs::remove_file(&program).unwrap();
     let report: Value = run(&["--json", "doctor"]).expect_code(69).json();
     assert_eq!(check(&report, "daemon", "program")["state"], "fails");
+    assert!(status().contains(&format!("{} was removed", program.display())), "{}", status());
     run(&["daemon", "stop"]).success();
     drop(daemon.try_launch());
 }

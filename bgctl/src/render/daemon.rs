@@ -1,6 +1,8 @@
 //! Renders the page of `daemon status`.
 
-use bgd_shared::request::{ChannelRetry, ChannelStatus, DaemonStatus, InboxesStatus, Times};
+use bgd_shared::request::{
+    ChannelRetry, ChannelStatus, DaemonStatus, InboxesStatus, ProgramState, ProgramStatus, Times,
+};
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 
@@ -13,6 +15,7 @@ use crate::duration::show_ms;
 pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     let mut page = Page::default();
     page.line("daemon", &format!("bgd {}, pid {}", status.version, status.pid));
+    page.maybe("program", status.program.as_ref().and_then(program).as_deref());
     page.line("up", &show_ms(status.uptime_ms));
     let counts: Vec<String> = Status::ALL
         .into_iter()
@@ -48,6 +51,18 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
         page.line("warning", warning);
     }
     page.0
+}
+
+/// Says what to do about a program that is no longer the one on disk.
+fn program(program: &ProgramStatus) -> Option<String> {
+    let path = &program.path;
+    match program.state {
+        ProgramState::Current | ProgramState::Unknown => None,
+        ProgramState::Replaced => Some(format!(
+            "{path} was replaced since this daemon started; `bgctl daemon restart` starts the new one, and ends all tasks"
+        )),
+        ProgramState::Removed => Some(format!("{path} was removed; install bgd again")),
+    }
 }
 
 /// Summarises durations as count, mean and median; `None` if there are none.

@@ -175,6 +175,7 @@ pub mod samples {
             config: "/config.toml".into(),
             config_loaded: true,
             tree: "session".into(),
+            program: None,
             tree_reason: "no cgroup v2 is mounted here".into(),
             limits: limits(),
             waited: Times { count: 3, sum_ms: 12, buckets: vec![bucket(3, 2), bucket(10, 3)] },

@@ -13,6 +13,7 @@ pub mod memory;
 pub mod mirror;
 pub mod path_watch;
 pub mod pidfd;
+pub mod program;
 pub mod signals;
 pub mod spawn;
 pub mod wall_clock;

@@ -42,6 +42,7 @@ use crate::exec::terminal::leader;
 use crate::exec::workers::Workers;
 use crate::exec::{self, awaited, cgroup, mark, reaper};
 use crate::os::lock::ProcessLock;
+use crate::os::program::Program;
 use crate::os::wall_clock::WallClock;
 use crate::os::{dirs, inherited, log, signals};
 use crate::wire::mailbox::{self, Internal, Internals};
@@ -246,10 +247,9 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
 
 async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let Life { socket, config, config_path, state, mut address } = life;
-    let started = Instant::now();
     let nofile = prepare_process();
     let strays = Strays::before_anything();
-    let id = uuid::Uuid::new_v4().to_string();
+    let (id, started) = (uuid::Uuid::new_v4().to_string(), Instant::now());
     // Before listening, as it may take a moment, and before the cleanup, which may kill what this process
     // was started in.
     let mut place = Place::find(config.tree, &id).await;
@@ -276,6 +276,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         tree: place.tree(),
         tree_reason: place.reason,
         lost_tasks: instance.lost,
+        program: Program::own(),
         started,
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");

@@ -8,6 +8,7 @@ use bgd_shared::request::{ChannelStatus, DaemonStatus, Times};
 use crate::config::Config;
 use crate::core::Core;
 use crate::os::log;
+use crate::os::program::Program;
 
 /// What rarely or never changes during the daemon's lifetime.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Identity {
     pub tree: &'static str,
     /// Why they are tracked that way.
     pub tree_reason: String,
+    /// The file of the daemon's program, if known.
+    pub program: Option<Program>,
     /// When the daemon started.
     pub started: Instant,
 }
@@ -78,6 +81,7 @@ impl Identity {
             instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: self.pid,
+            program: self.program.as_ref().map(Program::status),
             socket: self.socket.display().to_string(),
             state_dir: self.state_dir.display().to_string(),
             config: self.config_path.display().to_string(),

@@ -129,6 +129,7 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
         config_error: None,
         tree: "session",
         tree_reason: "a test".into(),
+        program: None,
         started: Instant::now(),
     };
     let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);

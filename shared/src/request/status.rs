@@ -33,6 +33,9 @@ pub struct DaemonStatus {
     pub version: String,
     /// Process id of the daemon.
     pub pid: i32,
+    /// The daemon's program; missing if the daemon is older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramStatus>,
     /// Path of the socket.
     pub socket: String,
     /// Folder with output and log.
@@ -61,6 +64,32 @@ pub struct DaemonStatus {
     /// Problems that need attention, such as a full disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// The file of the daemon's program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ProgramStatus {
+    /// Where it was when the daemon started.
+    pub path: String,
+    /// What is there now.
+    pub state: ProgramState,
+}
+
+/// What is found where a running program was started from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ProgramState {
+    /// The program that runs.
+    Current,
+    /// Another file, such as a newer version; the daemon runs on as it was.
+    Replaced,
+    /// Nothing. The daemon runs on, but can't start tasks in terminals.
+    Removed,
+    /// A state added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 /// Histogram of durations since the daemon started.

@@ -74,7 +74,7 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Enumerations whose words the page lists with their meanings.
-const WORDS: [&str; 11] = [
+const WORDS: [&str; 12] = [
     "Status",
     "FailureKind",
     "EventKind",
@@ -86,10 +86,11 @@ const WORDS: [&str; 11] = [
     "WaitingFor",
     "CancelReason",
     "Restart",
+    "ProgramState",
 ];
 
 /// Objects sent by the daemon whose fields the page lists.
-const OBJECTS: [&str; 37] = [
+const OBJECTS: [&str; 38] = [
     "Task",
     "Dependency",
     "Waiting",
@@ -112,6 +113,7 @@ const OBJECTS: [&str; 37] = [
     "AgentSettings",
     "Output",
     "Summary",
+    "ProgramStatus",
     "Limits",
     "Event",
     "Gap",

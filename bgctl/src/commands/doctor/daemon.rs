@@ -1,10 +1,7 @@
 //! The daemon: whether it answers, is the program on disk, has a valid configuration and room for output, and how it
 //! keeps process trees together.
 
-use std::path::Path;
-
-use bgd_shared::proc;
-use bgd_shared::request::{DaemonStatus, DaemonStatusOf, NoParams};
+use bgd_shared::request::{DaemonStatus, DaemonStatusOf, NoParams, ProgramState, ProgramStatus};
 
 use super::failed;
 use crate::context::Context;
@@ -24,9 +21,7 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     let found = format!("version {}, pid {}, socket {}", status.version, status.pid, status.socket);
     checks.push(Check::ok(PART, "answers", found));
     checks.push(version(&status, env!("CARGO_PKG_VERSION")));
-    if !context.link.is_remote() {
-        checks.extend(program(status.pid));
-    }
+    checks.extend(status.program.as_ref().and_then(program));
     checks.push(match context.link.check_config() {
         Ok(()) if status.config_loaded => Check::ok(PART, "configuration", &status.config),
         Ok(()) => Check::ok(PART, "configuration", format!("none; {} does not exist", status.config)),
@@ -49,17 +44,17 @@ fn version(status: &DaemonStatus, own: &str) -> Check {
     Check::note(PART, "version", found).hint("bgctl daemon restart     ends all tasks")
 }
 
-/// Whether the running program is still the one on disk. Nothing if that can't be seen.
-fn program(pid: i32) -> Option<Check> {
-    let path = proc::program(pid).ok()?;
-    let text = path.to_string_lossy();
-    Some(match text.strip_suffix(" (deleted)") {
-        None => Check::ok(PART, "program", text.clone()),
-        Some(path) if Path::new(path).exists() => {
+/// Whether the running program is still the one on disk.
+fn program(program: &ProgramStatus) -> Option<Check> {
+    let path = &program.path;
+    Some(match program.state {
+        ProgramState::Unknown => return None,
+        ProgramState::Current => Check::ok(PART, "program", path),
+        ProgramState::Replaced => {
             Check::note(PART, "program", format!("{path} was replaced after the daemon had started"))
                 .hint("bgctl daemon restart     starts the new one; ends all tasks")
         }
-        Some(path) => Check::fails(PART, "program", format!("{path} was removed"))
+        ProgramState::Removed => Check::fails(PART, "program", format!("{path} was removed"))
             .hint("install bgd again; the running daemon goes on, but can't run tasks in terminals"),
     })
 }
@@ -72,17 +67,4 @@ fn tree(status: &DaemonStatus) -> Check {
     }
     Check::note(PART, "process trees", format!("followed by sessions and marks, as there is no cgroup{why}"))
         .hint("with a delegated cgroup v2 (Delegate=yes) nothing can escape from a cancel, see bgd(1)")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::render::doctor::State;
-
-    #[test]
-    fn r168_a_running_program_is_compared_with_the_one_on_disk() {
-        let own = program(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert_eq!(own.state, State::Ok, "{own:?}");
-        assert_eq!(program(-1), None);
-    }
 }

@@ -1,0 +1,48 @@
+//! The file of the daemon's program: whether an installation has replaced it since the daemon started (R124).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::proc;
+use bgd_shared::request::{ProgramState, ProgramStatus};
+
+/// What this process runs. The kernel keeps that file as long as it runs, whatever becomes of its name.
+const RUNNING: &str = "/proc/self/exe";
+
+/// Where the program was when the daemon started.
+#[derive(Clone, Debug)]
+pub struct Program(PathBuf);
+
+impl Program {
+    /// Remembers where the program is. `None` without /proc.
+    pub fn own() -> Option<Self> {
+        proc::program("self").ok().map(Self)
+    }
+
+    /// Compares what is there now with what runs.
+    pub fn status(&self) -> ProgramStatus {
+        ProgramStatus { path: self.0.display().to_string(), state: self.state() }
+    }
+
+    fn state(&self) -> ProgramState {
+        let identity = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+        match identity(&self.0) {
+            Some(there) if Some(there) == identity(Path::new(RUNNING)) => ProgramState::Current,
+            Some(_) => ProgramState::Replaced,
+            None => ProgramState::Removed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r124_the_running_file_another_one_and_none_are_told_apart() {
+        assert_eq!(Program::own().unwrap().status().state, ProgramState::Current);
+        assert_eq!(Program("/dev/null".into()).state(), ProgramState::Replaced);
+        assert_eq!(Program("/dev/null/gone".into()).state(), ProgramState::Removed);
+    }
+}

@@ -28,6 +28,7 @@ mod each;
 mod ending;
 pub mod exit;
 mod failure;
+mod files;
 mod follow;
 mod hosts;
 mod job;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::ShellName;
+use crate::files::{config_home, data_home, home, set};
 
 /// A shell of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +34,9 @@ impl Shell {
     /// without a home.
     pub fn own_completion_file(self) -> Option<PathBuf> {
         Some(match self.0 {
-            ShellName::Bash => data()?.join("bash-completion/completions/bgctl"),
-            ShellName::Zsh => data()?.join("zsh/site-functions/_bgctl"),
-            ShellName::Fish => config()?.join("fish/completions/bgctl.fish"),
+            ShellName::Bash => data_home()?.join("bash-completion/completions/bgctl"),
+            ShellName::Zsh => data_home()?.join("zsh/site-functions/_bgctl"),
+            ShellName::Fish => config_home()?.join("fish/completions/bgctl.fish"),
         })
     }
 
@@ -57,23 +58,7 @@ impl Shell {
         Some(match self.0 {
             ShellName::Bash => home()?.join(".bashrc"),
             ShellName::Zsh => set("ZDOTDIR").or_else(home)?.join(".zshrc"),
-            ShellName::Fish => config()?.join("fish/config.fish"),
+            ShellName::Fish => config_home()?.join("fish/config.fish"),
         })
     }
-}
-
-fn set(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
-}
-
-fn home() -> Option<PathBuf> {
-    set("HOME")
-}
-
-fn data() -> Option<PathBuf> {
-    set("XDG_DATA_HOME").or_else(|| Some(home()?.join(".local/share")))
-}
-
-fn config() -> Option<PathBuf> {
-    set("XDG_CONFIG_HOME").or_else(|| Some(home()?.join(".config")))
 }

@@ -226,6 +226,34 @@ fn r01_a_daemon_in_a_unit_of_the_users_stays_there_as_root() {
 }
 
 #[test]
+fn r170_by_the_units_that_bgctl_writes_the_manager_starts_the_daemon_as_root() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let told = alice.run("bgctl daemon install").success().stdout_text();
+    let steps: Vec<&str> = told.lines().filter(|line| line.starts_with("  systemctl")).collect();
+    assert_eq!(steps.len(), 2, "{told}");
+    assert!(!told.contains("daemon stop"), "no daemon runs yet: {told}");
+    alice.run(&steps.join("\n")).success();
+    // Nothing runs until somebody connects; `--no-start` shows that it is not bgctl that starts it.
+    alice.run("systemctl --user is-active bgd.service").expect_code(3);
+    alice.run("bgctl --no-start run -- true").success();
+    let first = status(&mut alice);
+    assert_eq!(&*first.tree_reason, "in the cgroup of the unit that started bgd");
+    assert!(cgroup_of(&machine.process(first.pid)).ends_with("/bgd.service"));
+    // The manager goes on listening after its end.
+    alice.run("bgctl daemon stop").success();
+    alice.run("bgctl --no-start run -- true").success();
+    // The same again changes nothing; what the user wrote is left alone.
+    let again = alice.run("bgctl daemon install").success().stdout_text();
+    assert!(again.contains("bgctl daemon stop"), "{again}");
+    let unit = "~/.config/systemd/user/bgd.service";
+    alice.run(&format!("echo '# mine' >> {unit}")).success();
+    let refused = alice.run("bgctl daemon install").expect_code(65);
+    assert!(refused.stderr.contains("bgd.service exists"), "{}", refused.stderr);
+    assert!(alice.run(&format!("tail -n 1 {unit}")).success().stdout_text().contains("# mine"));
+}
+
+#[test]
 fn r05_a_daemon_that_a_task_of_another_one_starts_is_no_part_of_that_task_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();

@@ -442,7 +442,8 @@ EXAMPLES:
   bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
   bgctl daemon reload                 apply a changed configuration
   bgctl daemon stop --grace 30s       cancel all tasks and wait until all processes have ended
-  bgctl daemon restart                after an upgrade; prints how many tasks it cancels")]
+  bgctl daemon restart                after an upgrade; prints how many tasks it cancels
+  bgctl daemon install                have systemd listen on the socket and start the daemon")]
 pub struct DaemonArgs {
     /// What to do with it.
     #[command(subcommand)]
@@ -474,6 +475,8 @@ pub enum DaemonVerb {
     },
     /// Reload the configuration
     Reload,
+    /// Write systemd units that start the daemon when it is needed; prints the command that enables them
+    Install,
 }
 
 /// Arguments of `dial`.

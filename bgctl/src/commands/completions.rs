@@ -1,16 +1,12 @@
 //! `completions`: prints a script that completes verbs, options and existing tasks in a shell, or installs it where
 //! that shell looks for it.
 
-use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-
 use crate::cli::{CompletionsArgs, CompletionsVerb, ShellName};
 use crate::complete;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::files;
 use crate::shells::{Shell, own_shell};
 
 /// Prints or installs the script.
@@ -40,7 +36,8 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
             .hint("set $HOME, or print the script instead")
     })?;
     let script = complete::script(shell.0)?;
-    write(&path, &script).map_err(|error| Failure::io(format!("can't write {}", path.display()), &error))?;
+    files::replace(&path, &script)
+        .map_err(|error| Failure::io(format!("can't write {}", path.display()), &error))?;
     if context.json() {
         context.print_json(&serde_json::json!({"shell": shell.name(), "path": path}))?;
         return Ok(Code::OK);
@@ -56,25 +53,4 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
     }
     context.print("it works in shells that are started from now on\n")?;
     Ok(Code::OK)
-}
-
-/// Writes the script so that a shell which starts meanwhile reads the old one or the new one.
-fn write(path: &Path, script: &[u8]) -> std::io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let part = path.with_extension(format!("part-{}", std::process::id()));
-    let written = fs::File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .open(&part)
-        .and_then(|mut file| file.write_all(script))
-        .and_then(|()| fs::rename(&part, path));
-    if written.is_err() {
-        // The error of the write is the one to tell.
-        let _ = fs::remove_file(&part);
-    }
-    written
 }

@@ -1,4 +1,4 @@
-//! `daemon`: start, stop, restart, status and reload. Only `start` and `restart` start a daemon.
+//! `daemon`: start, stop, restart, status, reload and install. Only `start` and `restart` start a daemon.
 
 use bgd_shared::client::Client;
 use bgd_shared::request::{
@@ -7,7 +7,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Summary;
 use bgd_shared::time::Timestamp;
 
-use super::stop;
+use super::{install, stop};
 use crate::cli::{DaemonArgs, DaemonVerb};
 use crate::context::Context;
 use crate::exit::Code;
@@ -23,6 +23,7 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
         DaemonVerb::Restart { grace } => restart(grace, context),
         DaemonVerb::Status { openmetrics } => status(openmetrics, context),
         DaemonVerb::Reload => reload(context),
+        DaemonVerb::Install => install::run(context),
     }
 }
 

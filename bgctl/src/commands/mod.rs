@@ -19,6 +19,7 @@ mod group;
 mod handoff;
 mod hold;
 mod inbox;
+mod install;
 mod line;
 mod list;
 #[cfg(feature = "mcp")]

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -303,6 +303,17 @@ pub fn program() -> OsString {
         Some(path) => path.into_os_string(),
         None => "bgd".into(),
     }
+}
+
+/// The path of that program, which may be looked for in `PATH`.
+pub fn program_path() -> PathBuf {
+    let program = PathBuf::from(program());
+    if program.components().nth(1).is_some() {
+        return program;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(&program)).find(|path| path.is_file());
+    found.unwrap_or(program)
 }
 
 fn is_kept(name: &OsStr) -> bool {

@@ -36,7 +36,7 @@ use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 
 use self::bootstrap::supplied;
-pub use self::connect::{Started, pauses, start_daemon, start_daemon_with};
+pub use self::connect::{Started, pauses, program_path, start_daemon, start_daemon_with};
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
 pub use self::host::Host;

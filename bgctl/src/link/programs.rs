@@ -5,12 +5,12 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use sha2::{Digest as _, Sha256};
 
-use super::connect::program;
+use super::connect::program_path;
 use crate::exit::Code;
 use crate::failure::Failure;
 
@@ -65,22 +65,12 @@ pub fn own() -> Result<&'static Programs, Failure> {
     if let Some(programs) = OWN.get() {
         return Ok(programs);
     }
-    let daemon = in_path(PathBuf::from(program()));
+    let daemon = program_path();
     // The file that runs, even if another version was installed in its place meanwhile.
     let all = [read("bgd", &daemon)?, read("bgctl", Path::new("/proc/self/exe"))?];
     let both = Sha256::digest(format!("{} {}", all[0].digest, all[1].digest));
     let folder = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hexadecimal(&both)[..16]);
     Ok(OWN.get_or_init(|| Programs { all, folder }))
-}
-
-/// The path of a program that may be looked for in `PATH`.
-fn in_path(program: PathBuf) -> PathBuf {
-    if program.components().nth(1).is_some() {
-        return program;
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join(&program)).find(|path| path.is_file());
-    found.unwrap_or(program)
 }
 
 fn read(name: &'static str, path: &Path) -> Result<Program, Failure> {

@@ -2,7 +2,6 @@
 //! neither enables nor starts anything.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -108,15 +107,7 @@ fn command_word(path: &Path) -> Result<String, Failure> {
     if OsStr::as_bytes(path.as_os_str()).iter().all(plain) {
         return Ok(text);
     }
-    let mut word = String::from("\"");
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => write!(word, "\\{char}"),
-            char => write!(word, "{char}"),
-        }
-        .unwrap_or_default();
-    }
-    Ok(word + "\"")
+    Ok(format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"")))
 }
 
 #[cfg(test)]

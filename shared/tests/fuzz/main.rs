@@ -1,0 +1,223 @@
+//! Gives the parsers of what others send any bytes (R134), and looks at what comes out of them. That nothing panics is
+//! the least of it: each target asserts what must hold for every input.
+//!
+//! The seeds of a target are real forms, in `__fuzz__/TARGET/corpus`. Each input is tried as it is and as edits of
+//! every seed, since few random bytes get past the first brace of a request.
+
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use bgd_shared::frame::{FrameDecoder, FrameError};
+use bgd_shared::message::{error_line, parse_params, parse_request};
+use bgd_shared::proc::ProcessStat;
+use bgd_shared::ready::{LineSearch, Ready, line_regex};
+use bgd_shared::request::{BlockParams, HandoffParams, SubmitManyParams, SubmitParams};
+use bgd_shared::show;
+use bolero::check;
+use regex::bytes::Regex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+/// How many random inputs a target gets in a run of all tests. `BOLERO_RANDOM_ITERATIONS` overrides it.
+const ROUNDS: usize = 1000;
+
+/// The sizes of pieces in which a stream is given again.
+const PIECES: [usize; 5] = [1, 2, 3, 7, 64];
+
+/// Returns the seeds of a target.
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/__fuzz__").join(target).join("corpus");
+    let seeds: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+    assert!(!seeds.is_empty(), "{target} has no seeds");
+    seeds
+}
+
+/// Edits a seed: each three bytes of the input say where and how. At most eight edits, so that some of it stays.
+fn edited(seed: &[u8], input: &[u8]) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for edit in input.chunks_exact(3).take(8) {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = usize::from(edit[0]) * bytes.len() / 256;
+        match edit[1] % 4 {
+            0 => bytes[at] = edit[2],
+            1 => bytes.insert(at, edit[2]),
+            2 => drop(bytes.remove(at)),
+            _ => {
+                let end = bytes.len().min(at + usize::from(edit[2]) % 32);
+                let again = bytes[at..end].to_vec();
+                bytes.extend(again);
+            }
+        }
+    }
+    bytes
+}
+
+/// Tries an input as it is and on every seed.
+fn each(seeds: &[Vec<u8>], input: &[u8], target: fn(&[u8])) {
+    target(input);
+    for seed in seeds {
+        target(&edited(seed, input));
+    }
+}
+
+/// Returns the lines that come out before the first error, and that error.
+fn lines_of(bytes: &[u8], piece: usize, limit: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
+    let mut decoder = FrameDecoder::<u8>::new(limit);
+    let mut lines = Vec::new();
+    for piece in bytes.chunks(piece) {
+        decoder.push(piece, None);
+        loop {
+            match decoder.next_frame() {
+                Ok(Some(frame)) => lines.push(frame.line),
+                Ok(None) => break,
+                Err(error) => return (lines, Some(error)),
+            }
+        }
+    }
+    (lines, None)
+}
+
+fn frames(bytes: &[u8]) {
+    for limit in [16, 256] {
+        let whole = lines_of(bytes, bytes.len().max(1), limit);
+        assert!(whole.0.iter().all(|line| line.len() < limit && !line.contains(&b'\n')));
+        for piece in PIECES {
+            assert_eq!(lines_of(bytes, piece, limit), whole, "in pieces of {piece}");
+        }
+    }
+}
+
+/// Params that are accepted are written as something that means the same.
+fn params<P: Serialize + DeserializeOwned>(given: Option<&RawValue>) {
+    match parse_params::<P>("a.method", given) {
+        Ok(params) => {
+            let written = serde_json::value::to_raw_value(&params).unwrap();
+            let again: P = parse_params("a.method", Some(&written)).unwrap();
+            assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(&params).unwrap());
+        }
+        Err(error) => one_line(&error_line(None, &error)),
+    }
+}
+
+#[track_caller]
+fn one_line(line: &[u8]) {
+    assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
+}
+
+fn requests(line: &[u8]) {
+    match parse_request(line) {
+        Ok(request) => {
+            assert_eq!(request.jsonrpc, "2.0");
+            params::<HandoffParams>(request.params);
+            params::<SubmitParams>(request.params);
+            params::<SubmitManyParams>(request.params);
+            params::<BlockParams>(request.params);
+        }
+        Err(error) => one_line(&error_line(None, &error)),
+    }
+}
+
+/// Without that, the edits would only be tried on refusals.
+#[test]
+fn the_seeds_of_requests_are_accepted() {
+    let seeds = seeds("r134_any_request_is_refused_or_means_what_it_is_written_as");
+    let accepted = |seed: &[u8], method: &str| {
+        let request = parse_request(seed).unwrap();
+        request.method == method
+            && match method {
+                "task.submit" => parse_params::<SubmitParams>(method, request.params).is_ok(),
+                "task.handoff" => parse_params::<HandoffParams>(method, request.params).is_ok(),
+                _ => parse_params::<BlockParams>(method, request.params).is_ok(),
+            }
+    };
+    for method in ["task.submit", "task.handoff", "task.block"] {
+        assert!(seeds.iter().any(|seed| accepted(seed, method)), "{method}");
+    }
+}
+
+/// Compiled once: that takes longer than an input.
+static WANTED: LazyLock<Regex> = LazyLock::new(|| line_regex("(?i)listening|ready|[0-9]%").unwrap());
+
+/// Returns every matching line of an output that comes in pieces.
+fn matches_of(output: &[u8], piece: usize) -> Vec<Vec<u8>> {
+    let mut search = LineSearch::new(WANTED.clone());
+    let mut found = Vec::new();
+    for mut piece in output.chunks(piece) {
+        while let Some((line, read)) = search.read(piece) {
+            found.push(line);
+            piece = &piece[read..];
+        }
+    }
+    found.extend(search.last());
+    found
+}
+
+fn output_lines(output: &[u8]) {
+    let whole = matches_of(output, output.len().max(1));
+    for piece in PIECES {
+        assert_eq!(matches_of(output, piece), whole, "in pieces of {piece}");
+    }
+}
+
+fn readiness(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(ready) = text.parse::<Ready>() {
+        assert!(ready.text_bytes() <= text.len() + "http://".len());
+        assert_eq!(ready.to_string().parse::<Ready>().as_ref(), Ok(&ready));
+    }
+}
+
+fn changes_the_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn shown_text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let line = show::line(&text);
+    assert!(!line.chars().any(changes_the_terminal), "{line:?}");
+    assert_eq!(show::line(&line), line, "what is safe stays as it is");
+    let lines = show::lines(&text);
+    assert!(!lines.chars().any(|c| !matches!(c, '\n' | '\t') && changes_the_terminal(c)), "{lines:?}");
+    for most in [1, 2, 20] {
+        assert!(show::shortened(&text, most).chars().count() <= most);
+    }
+    let json = show::json(&text).unwrap();
+    assert_eq!(serde_json::from_slice::<String>(&json).unwrap(), text);
+    assert!(!String::from_utf8(json).unwrap().chars().any(show::is_hidden));
+}
+
+fn process_stat(bytes: &[u8]) {
+    let Some(stat) = ProcessStat::parse(bytes) else { return };
+    for number in [0, 2, 3, 22, usize::MAX] {
+        let field = stat.field::<String>(number);
+        assert!(field.is_none_or(|field| number > 2 && !field.contains(')')));
+    }
+    assert!(stat.has_ended() || !matches!(stat.state(), Some('Z' | 'X')));
+}
+
+/// Makes a test of each target; its name is that of the folder of its seeds.
+macro_rules! targets {
+    ($($test:ident: $target:ident,)*) => {
+        $(#[test]
+        fn $test() {
+            let seeds = seeds(stringify!($test));
+            check!().with_iterations(ROUNDS).for_each(|input: &[u8]| each(&seeds, input, $target));
+        })*
+    };
+}
+
+targets! {
+    r134_any_frames_are_read_the_same_in_any_pieces: frames,
+    r134_any_request_is_refused_or_means_what_it_is_written_as: requests,
+    r134_any_output_has_the_same_matching_lines_in_any_pieces: output_lines,
+    r134_any_readiness_is_refused_or_means_what_it_is_written_as: readiness,
+    r134_any_text_is_shown_without_control_of_the_terminal: shown_text,
+    r134_any_process_name_leaves_the_fields_behind_it: process_stat,
+}

@@ -18,6 +18,7 @@ mod order;
 mod queue;
 mod run;
 mod select;
+mod shell_prompt;
 mod submit;
 mod top;
 mod words;
@@ -45,6 +46,7 @@ pub use self::queue::{
 };
 pub use self::run::{AttachArgs, RunArgs};
 pub use self::select::SelectArgs;
+pub use self::shell_prompt::ShellPromptArgs;
 pub use self::submit::SubmitArgs;
 pub use self::top::TopArgs;
 
@@ -175,6 +177,8 @@ verbs! {
     Completions(CompletionsArgs) = "completions", "Print or install a completion script for a shell";
     /// Shell integration.
     ShellInit(ShellInitArgs) = "shell-init", "Print a script that binds a shell key to run the current line through bgctl";
+    /// Text for the prompt.
+    ShellPrompt(ShellPromptArgs) = "shell-prompt", "Print what runs and what has failed, in a few characters for a shell's prompt";
 }
 
 /// Options that every verb takes.

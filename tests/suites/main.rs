@@ -92,6 +92,7 @@ mod run;
 mod run_agent;
 mod secrets;
 mod sessions;
+mod shell_prompt;
 mod shown;
 mod slurm;
 mod slurm_cluster;

@@ -575,7 +575,9 @@ EXAMPLES:
 
 Binds Ctrl-X Ctrl-R to run the current command line through `bgctl run`, so that
 Ctrl-B can move it to the background later, and installs the completions. The line
-runs in a new shell of the same kind, without the aliases and functions of this one.")]
+runs in a new shell of the same kind, without the aliases and functions of this one.
+
+To see in the prompt what runs and what has failed, see `bgctl shell-prompt --help`.")]
 pub struct ShellInitArgs {
     /// The shell
     #[arg(value_name = "SHELL")]

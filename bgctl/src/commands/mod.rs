@@ -31,6 +31,7 @@ mod resume;
 mod run;
 mod session;
 mod shell_init;
+mod shell_prompt;
 mod signal;
 mod status;
 mod stop;
@@ -94,6 +95,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Doctor(args) => doctor::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),
         Verb::ShellInit(args) => shell_init::run(&args, context),
+        Verb::ShellPrompt(args) => shell_prompt::run(&args, context),
     }
 }
 

@@ -88,11 +88,15 @@ impl Look {
 
 /// Returns what to draw trees with on standard output: ASCII for files and for terminals without UTF-8.
 pub fn lines() -> Lines {
+    if is_utf8() && io::stdout().is_terminal() { BOXES } else { ASCII }
+}
+
+/// Whether the locale is one of UTF-8.
+pub fn is_utf8() -> bool {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
     let locale = locale.to_ascii_lowercase();
-    let is_utf8 = locale.ends_with("utf-8") || locale.ends_with("utf8");
-    if is_utf8 && io::stdout().is_terminal() { BOXES } else { ASCII }
+    locale.ends_with("utf-8") || locale.ends_with("utf8")
 }
 
 /// Returns the width of the terminal, or `None` if it was never set, as for script(1) without a terminal.

@@ -1,0 +1,26 @@
+//! Arguments of `shell-prompt`.
+
+use clap::Args;
+
+use crate::duration::parse_ms;
+
+/// Arguments of `shell-prompt`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+EXAMPLES:
+  PS1='$(bgctl shell-prompt)'\"$PS1\"                               in ~/.bashrc
+  setopt prompt_subst; PROMPT='$(bgctl shell-prompt)'\"$PROMPT\"    in ~/.zshrc
+  function fish_right_prompt; bgctl shell-prompt; end             in ~/.config/fish/config.fish
+
+Prints, for example, `bgd:2\u{25b6} 1? 1\u{2717} ` (in a locale without UTF-8 `bgd:2> 1? 1x `): 2 tasks are
+running, another one asks you something, and 1 has failed since you last ran `bgctl` alone
+or `bgctl top`. `+` after a number means that there are more. There are no colour codes,
+and nothing is printed if there is nothing to tell.
+
+It never starts a daemon. If none answers it prints nothing, and the exit code is 0 all the
+same. With a daemon on another machine it prints nothing.")]
+pub struct ShellPromptArgs {
+    /// Print nothing if the daemon has not answered within this time
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms, default_value = "100ms")]
+    pub timeout: u64,
+}

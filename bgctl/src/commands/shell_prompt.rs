@@ -1,0 +1,107 @@
+//! `shell-prompt`: what runs, asks and has failed, in a few characters for the prompt of a shell (R169). It runs before
+//! each prompt: it starts no daemon, makes one round trip, and is silent about every failure.
+
+use std::time::{Duration, Instant};
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::request::{ListParams, ListResult, TaskList};
+use bgd_shared::socket::SocketPath;
+use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
+
+use crate::cli::ShellPromptArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::render::look;
+use crate::state;
+
+/// The most tasks of a kind that are counted, so that the answer stays short.
+const COUNTED: usize = 99;
+
+/// The signs for running and for failed tasks.
+type Signs = [&'static str; 2];
+
+const SYMBOLS: Signs = ["\u{25b6}", "\u{2717}"];
+const ASCII: Signs = [">", "x"];
+
+/// Prints the text, if there is one.
+pub fn run(args: &ShellPromptArgs, context: &mut Context) -> Result<Code, Failure> {
+    // Reaching another machine takes longer than a prompt may.
+    if context.link.is_remote() {
+        return Ok(Code::OK);
+    }
+    let socket = context.link.socket()?;
+    // A prompt is no place for errors; other verbs tell them.
+    if let Ok([running, failed]) = ask(&socket, Duration::from_millis(args.timeout)) {
+        let signs = if look::is_utf8() { SYMBOLS } else { ASCII };
+        context.print(&text(&running, &failed, state::last_look(), signs))?;
+    }
+    Ok(Code::OK)
+}
+
+/// Returns the running and the failed tasks, unless that takes longer than `patience`. Both calls are sent before the first answer is read.
+fn ask(socket: &SocketPath, patience: Duration) -> Result<[ListResult; 2], ClientError> {
+    let begin = Instant::now();
+    let mut client = Client::connect_within(socket, patience)?;
+    let of = |status| ListParams { status, limit: Some(COUNTED), ..ListParams::default() };
+    let running = client.send::<TaskList>(&of(vec![Status::Running, Status::Resumed]), &[])?;
+    let failed = client.send::<TaskList>(&of(vec![Status::Failed]), &[])?;
+    let mut answer = |call| {
+        client.wait_at_most(patience.saturating_sub(begin.elapsed()));
+        client.answer::<TaskList>(call)
+    };
+    Ok([answer(running)?, answer(failed)?])
+}
+
+fn text(running: &ListResult, failed: &ListResult, looked_at: Option<Timestamp>, signs: Signs) -> String {
+    let count =
+        |list: &ListResult, fits: &dyn Fn(&Task) -> bool| list.tasks.iter().filter(|task| fits(task)).count();
+    let asks = |task: &Task| task.progress.needs_input.is_some();
+    let is_new = |task: &Task| task.completed_at.is_some_and(|at| looked_at.is_none_or(|looked| at > looked));
+    let parts: Vec<String> = [
+        (count(running, &|task| !asks(task)), signs[0], running),
+        (count(running, &asks), "?", running),
+        (count(failed, &is_new), signs[1], failed),
+    ]
+    .into_iter()
+    .filter(|(count, ..)| *count > 0)
+    .map(|(count, sign, of)| {
+        // Older failures that were seen do not make these more.
+        let is_cut = of.next.is_some() && (sign != signs[1] || count == of.tasks.len());
+        format!("{count}{}{sign}", if is_cut { "+" } else { "" })
+    })
+    .collect();
+    // The space keeps it from the rest of the prompt; `$(…)` would strip a line break.
+    if parts.is_empty() { String::new() } else { format!("bgd:{} ", parts.join(" ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::task::Summary;
+
+    use super::*;
+    use crate::render::samples;
+
+    fn list(tasks: Vec<Task>, next: Option<u64>) -> ListResult {
+        ListResult { tasks, next, summary: Summary::default() }
+    }
+
+    #[test]
+    fn r169_the_prompt_counts_what_runs_asks_and_has_failed_since_the_last_look() {
+        let at = |second: i64| Timestamp::from_unix_ms(second * 1000);
+        let failed =
+            |second| Task { status: Status::Failed, completed_at: Some(at(second)), ..samples::task() };
+        let mut asks = samples::task();
+        asks.progress.needs_input = Some(samples::question());
+        let running = list(vec![samples::task(), asks, samples::task()], None);
+        let failures = list(vec![failed(20), failed(10)], Some(1));
+        let nothing = list(Vec::new(), None);
+        let shown = |running, failed, looked: Option<i64>| text(running, failed, looked.map(at), SYMBOLS);
+        assert_eq!(shown(&running, &failures, Some(15)), "bgd:2▶ 1? 1✗ ");
+        assert_eq!(shown(&nothing, &failures, None), "bgd:2+✗ ");
+        assert_eq!(shown(&nothing, &failures, Some(20)), "");
+        assert_eq!(text(&running, &failures, Some(at(15)), ASCII), "bgd:2> 1? 1x ");
+        assert_eq!(shown(&list(vec![samples::task()], Some(1)), &nothing, None), "bgd:1+▶ ");
+    }
+}

@@ -1,0 +1,46 @@
+//! R169: `bgctl shell-prompt` says in a few characters what runs and what has failed, and never keeps a prompt waiting.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+
+use bgd_tests::{Outcome, TestDaemon};
+
+#[test]
+fn r169_the_prompt_shows_what_runs_and_failures_until_the_user_has_looked() {
+    let daemon = TestDaemon::start();
+    // On a busy machine an answer may take longer than a prompt should.
+    let patient = ["shell-prompt", "--timeout", "1m"];
+    let shown = || daemon.run(&patient).success().stdout_text();
+    assert_eq!(shown(), "");
+    let failed = daemon.run(&["submit", "--", "false"]).success().stdout_text();
+    daemon.run(&["block", failed.trim()]).expect_code(1);
+    assert_eq!(shown(), "bgd:1✗ ");
+    let ready = ["submit", "--ready", "line:up", "--", "sh", "-c", "echo up; exec sleep 1000"];
+    let server = daemon.run(&ready).success().stdout_text();
+    daemon.run(&["block", "--until", "ready", server.trim()]).success();
+    assert_eq!(shown(), "bgd:1▶ 1✗ ");
+    let mut plain = daemon.bgctl(&patient);
+    assert_eq!(Outcome::of(plain.env("LANG", "C")).success().stdout_text(), "bgd:1> 1x ");
+    fs::create_dir_all(daemon.state_dir()).unwrap();
+    fs::write(daemon.state_dir().join("looked"), "").unwrap();
+    assert_eq!(shown(), "bgd:1▶ ");
+    let mut remote = daemon.bgctl(&patient);
+    assert_eq!(Outcome::of(remote.env("BGD_HOST", "no-such-host")).success().stdout_text(), "");
+}
+
+#[test]
+fn r169_the_prompt_starts_no_daemon() {
+    let home = TestDaemon::home_only();
+    assert_eq!(home.run(&["shell-prompt"]).success().stdout_text(), "");
+    assert!(home.processes().is_empty());
+}
+
+#[test]
+fn r169_the_prompt_does_not_wait_for_a_daemon_that_hangs() {
+    let home = TestDaemon::home_only();
+    fs::create_dir_all(home.socket().parent().unwrap()).unwrap();
+    // It is never accepted from, nor answered.
+    let _silent = UnixListener::bind(home.socket()).unwrap();
+    let outcome = home.run(&["shell-prompt"]).success();
+    assert!(outcome.stdout.is_empty() && outcome.stderr.is_empty(), "{}", outcome.stderr);
+}

@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal as _};
 use std::process::{Command, Stdio};
 
-use bgd_shared::id::TaskId;
 use bgd_shared::request::TaskList;
 use nix::sys::signal::Signal;
 
@@ -15,7 +14,7 @@ use crate::link::Link;
 use crate::render::look::Look;
 use crate::state;
 use crate::terminal::lend;
-use crate::top::{Environment, Size, once, run as show};
+use crate::top::{Environment, HostNo, Size, TaskKey, once, run as show};
 
 /// The size of a frame where nothing tells one.
 const SIZE: Size = Size { rows: 24, cols: 80 };
@@ -87,14 +86,14 @@ impl Environment for Around<'_> {
         self.context.quiet_link()
     }
 
-    fn verb(&self, args: &[String], signals: &[Signal]) -> Result<u8, Failure> {
+    fn verb(&self, _host: HostNo, args: &[String], signals: &[Signal]) -> Result<u8, Failure> {
         let mut command = self.bgctl()?;
         lend(signals, command.args(args)).map_err(|error| cannot_start(&error))
     }
 
-    fn page(&self, id: TaskId, signals: &[Signal]) -> Result<u8, Failure> {
+    fn page(&self, task: TaskKey, signals: &[Signal]) -> Result<u8, Failure> {
         let mut output = self.bgctl()?;
-        output.args(["output", &id.to_string()]).stdin(Stdio::null()).stdout(Stdio::piped());
+        output.args(["output", &task.id.to_string()]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut output = output.spawn().map_err(|error| cannot_start(&error))?;
         let pager = std::env::var("PAGER").ok().filter(|pager| !pager.trim().is_empty());
         let mut command = Command::new("sh");

@@ -5,7 +5,6 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{ClientError, PolledClient};
-use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 use ratatui::buffer::Buffer;
@@ -13,8 +12,9 @@ use ratatui::buffer::Buffer;
 use super::canvas::Canvas;
 use super::connector::Connector;
 use super::keys::Keys;
+use super::task_key::{HostNo, TaskKey};
 use super::ui::{Ui, Want};
-use super::view::{Frame, Scene, draw};
+use super::view::{Frame, Panes, Scene, draw};
 use super::wire::Wire;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -39,17 +39,17 @@ pub trait Environment {
     /// A link for another connection to the same daemon, which prints nothing and asks nothing.
     fn link(&self) -> Link;
 
-    /// Runs a verb in the terminal. Returns its exit code.
+    /// Runs a verb for a host in the terminal. Returns its exit code.
     ///
     /// # Errors
     /// It can't be started.
-    fn verb(&self, args: &[String], signals: &[Signal]) -> Result<u8, Failure>;
+    fn verb(&self, host: HostNo, args: &[String], signals: &[Signal]) -> Result<u8, Failure>;
 
     /// Shows the output of a task in the pager. Returns its exit code.
     ///
     /// # Errors
     /// It can't be started.
-    fn page(&self, id: TaskId, signals: &[Signal]) -> Result<u8, Failure>;
+    fn page(&self, task: TaskKey, signals: &[Signal]) -> Result<u8, Failure>;
 
     /// Whether to use colours.
     fn colour(&self) -> bool;
@@ -87,7 +87,7 @@ impl<'a> Executor<'a> {
         mut ui: Ui,
     ) -> Result<Self, Failure> {
         let signals = Signals::take(&SIGNALS)?;
-        let connection = Connection::Live(Box::new(Wire::begin(client, &mut ui)?));
+        let connection = Connection::Live(Box::new(Wire::begin(HostNo::default(), client, &mut ui)?));
         Ok(Self {
             environment,
             ui,
@@ -134,12 +134,12 @@ impl<'a> Executor<'a> {
         if !self.is_dirty || !is_due || !self.canvas.is_free() {
             return Ok(());
         }
-        let none = std::collections::HashMap::new();
         let panes = match &self.connection {
-            Connection::Live(wire) => &wire.panes,
-            Connection::Lost(_) => &none,
+            Connection::Live(wire) => Some(&wire.panes),
+            Connection::Lost(_) => None,
         };
-        let scene = Scene { panes, now: Timestamp::now(), colour: self.environment.colour() };
+        let scene =
+            Scene { panes: Panes(vec![panes]), now: Timestamp::now(), colour: self.environment.colour() };
         let mut buffer = Buffer::empty(self.canvas.area());
         self.frame = draw(&mut self.ui, &scene, &mut buffer);
         self.canvas.draw(buffer, self.frame.cursor)?;
@@ -149,6 +149,7 @@ impl<'a> Executor<'a> {
 
     /// Asks for what the last frame lacked.
     fn tend(&mut self) -> Result<(), Failure> {
+        self.ui.model.keep_live(&self.frame.tasks);
         if let Connection::Live(wire) = &mut self.connection
             && let Err(error) = wire.tend(&mut self.ui, &self.frame)
         {
@@ -236,19 +237,20 @@ impl<'a> Executor<'a> {
             Want::Quit => return Ok(Some(Code::OK)),
             Want::Stop => self.stop()?,
             Want::Redraw => self.canvas.forget()?,
-            Want::Verb(args) => {
+            Want::Verb(host, args) => {
                 // What a user attaches to shows its end itself; of other verbs the output is to be read.
                 let returns_at_once = args.first().is_some_and(|verb| verb == "attach");
-                self.lend(returns_at_once, |environment| environment.verb(&args, &SIGNALS))?;
+                self.lend(returns_at_once, |environment| environment.verb(host, &args, &SIGNALS))?;
             }
-            Want::Page(id) => self.lend(true, |environment| environment.page(id, &SIGNALS))?,
+            Want::Page(task) => self.lend(true, |environment| environment.page(task, &SIGNALS))?,
             Want::Search(text) => match &mut self.connection {
                 Connection::Live(wire) => wire.search(&text, &mut self.ui),
                 Connection::Lost(_) => self.ui.note = Some("there is no daemon to ask".to_owned()),
             },
             Want::Call(act) => match &mut self.connection {
                 Connection::Live(wire) => {
-                    if let Err(error) = wire.act(&act, &mut self.ui) {
+                    let mut parts = act.by_host().into_iter();
+                    if let Err(error) = parts.try_for_each(|(_, part)| wire.act(&part, &mut self.ui)) {
                         self.lost(error)?;
                     }
                 }
@@ -292,7 +294,7 @@ impl<'a> Executor<'a> {
                 if let Some(client) = connector.made() {
                     self.ui.lost = None;
                     self.is_dirty = true;
-                    match Wire::begin(client, &mut self.ui) {
+                    match Wire::begin(HostNo::default(), client, &mut self.ui) {
                         Ok(wire) => self.connection = Connection::Live(Box::new(wire)),
                         Err(error) => self.lost(error)?,
                     }

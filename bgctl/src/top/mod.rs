@@ -2,6 +2,7 @@
 //! come out; `view` draws it into cells; `wire` speaks with the daemon, by events; `executor` is the loop around them.
 //! What a verb does already is left to that verb.
 
+mod act;
 mod canvas;
 mod connector;
 mod executor;
@@ -13,6 +14,7 @@ mod model;
 mod once;
 mod pane;
 mod row;
+mod task_key;
 mod ui;
 mod view;
 mod wire;
@@ -25,6 +27,7 @@ pub use self::executor::Environment;
 use self::executor::Executor;
 use self::model::Model;
 pub use self::once::{Size, once};
+pub use self::task_key::{HostNo, TaskKey};
 use self::ui::Ui;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -39,7 +42,7 @@ pub fn run(
     filter: &str,
     looked_at: Option<Timestamp>,
 ) -> Result<Code, Failure> {
-    let mut model = Model::new(looked_at);
+    let mut model = Model::new(1, looked_at);
     model.set_filter(filter);
     Executor::begin(environment, client, Ui::new(model))?.run()
 }

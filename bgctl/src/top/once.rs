@@ -1,6 +1,5 @@
 //! A single frame as text, for scripts and pictures.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bgd_shared::limits::LIST_PAGE;
@@ -10,8 +9,9 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
 use super::model::Model;
+use super::task_key::HostNo;
 use super::ui::{Preview, Ui};
-use super::view::{Scene, draw, width as width_of};
+use super::view::{Panes, Scene, draw, width as width_of};
 use crate::failure::Failure;
 use crate::render::wall::Clock;
 
@@ -35,14 +35,14 @@ pub fn once(
     colour: bool,
     clock: &Clock,
 ) -> Result<String, Failure> {
-    let mut ui = Ui::new(Model::new(None));
+    let mut ui = Ui::new(Model::new(1, None));
     ui.preview = Preview::Off;
     let mut params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
     loop {
         let page = call(&params)?;
-        ui.model.make_room(usize::try_from(page.summary.total()).unwrap_or(0));
+        ui.model.make_room(HostNo::default(), usize::try_from(page.summary.total()).unwrap_or(0));
         for task in &page.tasks {
-            ui.model.put(task, clock);
+            ui.model.put(HostNo::default(), task, clock);
         }
         params.after = page.next;
         if params.after.is_none() {
@@ -52,7 +52,7 @@ pub fn once(
     ui.model.set_filter(filter);
     let mut buffer = Buffer::empty(Rect::new(0, 0, size.cols, size.rows));
     (ui.is_still, ui.is_listed) = (true, true);
-    draw(&mut ui, &Scene { panes: &HashMap::new(), now: clock.now, colour }, &mut buffer);
+    draw(&mut ui, &Scene { panes: Panes::default(), now: clock.now, colour }, &mut buffer);
     Ok(text(&buffer, colour))
 }
 

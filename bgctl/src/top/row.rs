@@ -11,6 +11,7 @@ use bgd_shared::show;
 use bgd_shared::task::{Kind, Status, Task};
 use bgd_shared::time::Timestamp;
 
+use super::task_key::{HostNo, TaskKey};
 use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
@@ -74,6 +75,8 @@ impl Texts {
 /// A task in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
+    /// The host whose daemon has it.
+    pub host: HostNo,
     /// Its id.
     pub id: TaskId,
     /// Its status.
@@ -109,12 +112,13 @@ pub struct Row {
 }
 
 impl Row {
-    /// Takes from a task what is kept.
-    pub fn of(task: &Task, texts: &mut Texts, clock: &Clock) -> Self {
+    /// Takes from a task of this host what is kept.
+    pub fn of(host: HostNo, task: &Task, texts: &mut Texts, clock: &Clock) -> Self {
         let is_active = task.status.is_active();
         let is_held = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Held);
         let has_run = task.started_at.filter(|_| is_active && task.status != Status::Pending);
         Self {
+            host,
             id: task.id,
             status: task.status,
             is_agent: task.kind == Kind::Agent,
@@ -132,6 +136,16 @@ impl Row {
             tags: task.tags.iter().map(|tag| texts.share(&clean(tag))).collect(),
             question: task.progress.needs_input.clone().filter(|_| is_active).map(Box::new),
         }
+    }
+
+    /// Which task it is.
+    pub const fn key(&self) -> TaskKey {
+        self.host.task(self.id)
+    }
+
+    /// The first task that it starts after.
+    pub fn starts_after(&self) -> Option<TaskKey> {
+        self.after.first().map(|first| self.host.task(*first))
     }
 
     /// Where it belongs. `is_seen`: the user has looked at it since it failed.
@@ -152,7 +166,7 @@ mod tests {
     use crate::render::samples;
 
     fn row(task: &Task) -> Row {
-        Row::of(task, &mut Texts::default(), &Clock::of_tests())
+        Row::of(HostNo::default(), task, &mut Texts::default(), &Clock::of_tests())
     }
 
     #[test]

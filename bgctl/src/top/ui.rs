@@ -1,50 +1,25 @@
 //! What the keys do. A key changes the state, or says what is wanted from outside: a call, a verb, the end. No I/O.
 
-use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 
+use super::act::Act;
 use super::keys::Key;
 use super::model::{Model, Spot};
+use super::task_key::{HostNo, TaskKey};
 use crate::options;
 
 /// The most characters of a typed line.
 const LINE_CHARS: usize = 4096;
-
-/// A call about tasks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Cancel them.
-    Cancel(Vec<TaskId>),
-    /// End them by SIGKILL.
-    Kill(Vec<TaskId>),
-    /// Submit them again.
-    Rerun(Vec<TaskId>),
-    /// Keep them from starting.
-    Hold(Vec<TaskId>),
-    /// Let them start.
-    Release(Vec<TaskId>),
-    /// Answer a question with one of its options.
-    Answer {
-        /// The task whose agent asks.
-        id: TaskId,
-        /// Number of the question.
-        request: u64,
-        /// Id of the option.
-        option: String,
-    },
-    /// Send a follow-up prompt.
-    Prompt(TaskId, String),
-}
 
 /// What is wanted from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
     /// A call to the daemon.
     Call(Act),
-    /// A verb of `bgctl` with its arguments, which gets the terminal.
-    Verb(Vec<String>),
+    /// A verb of `bgctl` for a host, with its arguments, which gets the terminal.
+    Verb(HostNo, Vec<String>),
     /// The output of a task in the pager.
-    Page(TaskId),
+    Page(TaskKey),
     /// A search in the outputs of the tasks that are shown; an empty one ends it.
     Search(String),
     /// The process is to stop, as by Ctrl-Z.
@@ -79,7 +54,7 @@ pub enum Line {
     /// A search in outputs.
     Search,
     /// A prompt to this task's agent.
-    Prompt(TaskId),
+    Prompt(TaskKey),
     /// A verb.
     Verb,
 }
@@ -217,9 +192,9 @@ impl Ui {
         match key {
             Key::Enter => self.open(),
             Key::Char('o') => {
-                let id = self.one()?;
-                self.model.see(id);
-                Some(Want::Page(id))
+                let key = self.one()?;
+                self.model.see(key);
+                Some(Want::Page(key))
             }
             Key::Char('y') => self.answer("allow"),
             Key::Char('n') => self.answer("deny"),
@@ -233,12 +208,12 @@ impl Ui {
     }
 
     /// The selected task; says so if there is none.
-    fn one(&mut self) -> Option<TaskId> {
-        let id = self.model.selected_task();
-        if id.is_none() {
+    fn one(&mut self) -> Option<TaskKey> {
+        let key = self.model.selected_task();
+        if key.is_none() {
             self.note = Some("select a task first".to_owned());
         }
-        id
+        key
     }
 
     fn click(&mut self, row: u16) {
@@ -258,39 +233,39 @@ impl Ui {
     }
 
     fn open(&mut self) -> Option<Want> {
-        let id = self.one()?;
-        self.model.see(id);
+        let key = self.one()?;
+        self.model.see(key);
         let is_running =
-            self.model.row(id).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed));
+            self.model.row(key).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed));
         if is_running {
-            return Some(Want::Verb(vec!["attach".to_owned(), id.to_string()]));
+            return Some(Want::Verb(key.host, vec!["attach".to_owned(), key.id.to_string()]));
         }
-        Some(Want::Page(id))
+        Some(Want::Page(key))
     }
 
     /// Answers the selected task's question. Which option that is decides the same rule as in `bgctl answer`.
     fn answer(&mut self, word: &str) -> Option<Want> {
-        let id = self.one()?;
-        let Some(asked) = self.model.row(id).and_then(|row| row.question.as_deref()) else {
+        let key = self.one()?;
+        let Some(asked) = self.model.row(key).and_then(|row| row.question.as_deref()) else {
             self.note = Some("this task asks nothing".to_owned());
             return None;
         };
         match options::pick(&asked.options, word) {
             Ok(option) => {
-                Some(Want::Call(Act::Answer { id, request: asked.request, option: option.id.clone() }))
+                Some(Want::Call(Act::Answer { task: key, request: asked.request, option: option.id.clone() }))
             }
             Err(why) => {
-                self.note = Some(format!("{why}; see `bgctl answer {}`", id.short()));
+                self.note = Some(format!("{why}; see `bgctl answer {}`", key.short()));
                 None
             }
         }
     }
 
     fn prompt(&mut self) -> Option<Want> {
-        let id = self.one()?;
-        let row = self.model.row(id)?;
+        let key = self.one()?;
+        let row = self.model.row(key)?;
         match (row.is_agent, row.status) {
-            (true, Status::Completed) => self.mode = Mode::Typing(Line::Prompt(id), String::new()),
+            (true, Status::Completed) => self.mode = Mode::Typing(Line::Prompt(key), String::new()),
             (true, _) => self.note = Some("a prompt needs a completed agent task".to_owned()),
             (false, _) => self.note = Some("this task runs a command; only agents get prompts".to_owned()),
         }
@@ -298,38 +273,38 @@ impl Ui {
     }
 
     fn rerun(&mut self) -> Option<Want> {
-        let ids = self.those(|status| !status.is_active(), "only ended tasks can be rerun")?;
+        let keys = self.those(|status| !status.is_active(), "only ended tasks can be rerun")?;
         self.model.unmark();
-        Some(Want::Call(Act::Rerun(ids)))
+        Some(Want::Call(Act::Rerun(keys)))
     }
 
     /// The chosen tasks with such a status; says why if there are none.
-    fn those(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskId>> {
-        let is_chosen = |id: &TaskId| self.model.row(*id).is_some_and(|row| is_so(row.status));
-        let ids: Vec<TaskId> = self.model.chosen().into_iter().filter(is_chosen).collect();
-        if ids.is_empty() {
+    fn those(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskKey>> {
+        let is_chosen = |key: &TaskKey| self.model.row(*key).is_some_and(|row| is_so(row.status));
+        let keys: Vec<TaskKey> = self.model.chosen().into_iter().filter(is_chosen).collect();
+        if keys.is_empty() {
             self.note = Some(why_not.to_owned());
             return None;
         }
-        Some(ids)
+        Some(keys)
     }
 
-    fn end(&mut self, what: &str, act: fn(Vec<TaskId>) -> Act) -> Option<Want> {
-        let ids = self.those(Status::is_active, "no active task is selected")?;
-        let whom = match &ids[..] {
-            [id] => format!("{} {}", id.short(), self.model.row(*id).map_or("", |row| &row.description)),
-            ids => format!("{} tasks", ids.len()),
+    fn end(&mut self, what: &str, act: fn(Vec<TaskKey>) -> Act) -> Option<Want> {
+        let keys = self.those(Status::is_active, "no active task is selected")?;
+        let whom = match &keys[..] {
+            [key] => format!("{} {}", key.short(), self.model.row(*key).map_or("", |row| &row.description)),
+            keys => format!("{} tasks", keys.len()),
         };
-        self.mode = Mode::Confirm(format!("{what} {whom}? y/n"), Want::Call(act(ids)));
+        self.mode = Mode::Confirm(format!("{what} {whom}? y/n"), Want::Call(act(keys)));
         None
     }
 
     /// Holds pending tasks, or releases them if the first one is held.
     fn hold(&mut self) -> Option<Want> {
-        let ids = self.those(|status| status == Status::Pending, "only pending tasks can be held")?;
-        let is_held = self.model.row(ids[0]).is_some_and(|row| row.is_held);
+        let keys = self.those(|status| status == Status::Pending, "only pending tasks can be held")?;
+        let is_held = self.model.row(keys[0]).is_some_and(|row| row.is_held);
         self.model.unmark();
-        Some(Want::Call(if is_held { Act::Release(ids) } else { Act::Hold(ids) }))
+        Some(Want::Call(if is_held { Act::Release(keys) } else { Act::Hold(keys) }))
     }
 
     /// Ends what is on top: a search, the marks, the filter.
@@ -344,8 +319,8 @@ impl Ui {
     }
 
     fn show_graph(&mut self) {
-        if let Some(id) = self.one() {
-            self.mode = Mode::Graph(super::graph::lines(&self.model, id), 0);
+        if let Some(key) = self.one() {
+            self.mode = Mode::Graph(super::graph::lines(&self.model, key), 0);
         }
     }
 
@@ -386,7 +361,7 @@ impl Ui {
             Line::Filter => None,
             Line::Search => Some(Want::Search(text)),
             _ if text.trim().is_empty() => None,
-            Line::Prompt(id) => Some(Want::Call(Act::Prompt(id, text))),
+            Line::Prompt(key) => Some(Want::Call(Act::Prompt(key, text))),
             Line::Verb => self.verb(&text),
         }
     }
@@ -408,7 +383,7 @@ impl Ui {
             named[..],
             ["cancel" | "clear" | "signal", ..] | ["session", "end"] | ["daemon", "stop" | "restart"]
         );
-        let want = Want::Verb(words);
+        let want = Want::Verb(HostNo::default(), words);
         if ends_work {
             self.mode = Mode::Confirm(format!("bgctl {}? y/n", text.trim()), want);
             return None;

@@ -1,5 +1,5 @@
-//! The daemon's side of the live view: what it is asked, and what becomes of its answers and events. It only speaks of
-//! what is looked at: the list by events, and the outputs of visible tasks.
+//! The side of a host's daemon of the live view: what it is asked, and what becomes of its answers and events. It only
+//! speaks of what is looked at: the list by events, and the outputs of visible tasks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
@@ -20,10 +20,12 @@ use bgd_shared::time::Timestamp;
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::value::RawValue;
 
+use super::act::Act;
 use super::meter::Meter;
 use super::model::Live;
 use super::pane::{Pane, TAIL};
-use super::ui::{Act, Ui};
+use super::task_key::{HostNo, TaskKey};
+use super::ui::Ui;
 use super::view::Frame;
 use crate::failure::Failure;
 use crate::percent::{LINE_BYTES, in_output};
@@ -73,6 +75,7 @@ struct Search {
 pub struct Wire {
     /// The connection.
     pub client: PolledClient,
+    host: HostNo,
     /// The previews.
     pub panes: HashMap<TaskId, Pane>,
     asked: HashMap<u64, Asked>,
@@ -87,13 +90,14 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Subscribes to the events, and asks for the first page of the list.
+    /// Subscribes to the events of a host, and asks for the first page of its list.
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn begin(client: PolledClient, ui: &mut Ui) -> Result<Self, ClientError> {
+    pub fn begin(host: HostNo, client: PolledClient, ui: &mut Ui) -> Result<Self, ClientError> {
         let mut wire = Self {
             client,
+            host,
             panes: HashMap::new(),
             asked: HashMap::new(),
             touched: None,
@@ -109,7 +113,7 @@ impl Wire {
 
     /// Subscribes and lists everything, at the start and after events were lost.
     fn relist(&mut self, ui: &mut Ui) -> Result<(), ClientError> {
-        ui.model.begin_listing();
+        ui.model.begin_listing(self.host);
         self.call::<EventsSubscribe>(&SubscribeParams::default(), Asked::Events)?;
         self.page(None)
     }
@@ -145,7 +149,7 @@ impl Wire {
                 // doubled.
                 News::Gap(gap) if gap.ended => self.relist(ui),
                 News::Gap(_) => {
-                    ui.model.begin_listing();
+                    ui.model.begin_listing(self.host);
                     self.page(None)
                 }
             },
@@ -163,13 +167,13 @@ impl Wire {
             touched.insert(task.id);
         }
         if event.kind == EventKind::Cleared {
-            ui.model.remove(task.id);
+            ui.model.remove(self.host.task(task.id));
             self.panes.remove(&task.id);
             return;
         }
         self.clock.now = event.at;
-        ui.model.put(task, &self.clock);
-        ui.model.output_grew(task.id);
+        ui.model.put(self.host, task, &self.clock);
+        ui.model.output_grew(self.host.task(task.id));
         if let Some(pane) = self.panes.get_mut(&task.id) {
             pane.is_stale = true;
             pane.end = task.output.bytes;
@@ -184,7 +188,7 @@ impl Wire {
                 Protocol::result::<EventsSubscribe>(outcome)?;
             }
             Asked::Nothing => {}
-            Asked::Line(id) => line_read(id, outcome, ui)?,
+            Asked::Line(id) => line_read(self.host.task(id), outcome, ui)?,
             Asked::Pane(id) => self.pane_read(id, outcome)?,
             Asked::Screen(id) => {
                 if let (Err(_), Some(pane)) = (outcome, self.panes.get_mut(&id)) {
@@ -208,15 +212,15 @@ impl Wire {
     fn listed(&mut self, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
         let page = Protocol::result::<TaskList>(outcome)?;
         let touched = self.touched.take().unwrap_or_default();
-        ui.model.make_room(usize::try_from(page.summary.total()).unwrap_or(0));
+        ui.model.make_room(self.host, usize::try_from(page.summary.total()).unwrap_or(0));
         self.clock.now = Timestamp::now();
         for task in page.tasks.iter().filter(|task| !touched.contains(&task.id)) {
-            ui.model.put(task, &self.clock);
+            ui.model.put(self.host, task, &self.clock);
         }
         if page.next.is_some() {
             return self.page(page.next);
         }
-        ui.model.end_listing();
+        ui.model.end_listing(self.host);
         ui.is_listed = true;
         Ok(())
     }
@@ -250,21 +254,21 @@ impl Wire {
     /// The connection is broken.
     pub fn tend(&mut self, ui: &mut Ui, frame: &Frame) -> Result<(), ClientError> {
         self.tend_panes(ui, frame)?;
-        ui.model.keep_live(&frame.tasks);
         let under_way = self.asked.values().filter(|asked| matches!(asked, Asked::Line(_))).count();
         let mut room = LINES.saturating_sub(under_way);
-        for id in &frame.tasks {
+        let host = self.host;
+        for key in frame.tasks.iter().filter(|key| key.host == host) {
             let is_running =
-                ui.model.row(*id).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed));
-            let is_known = ui.model.live(*id).is_some_and(|live| !live.is_stale);
+                ui.model.row(*key).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed));
+            let is_known = ui.model.live(*key).is_some_and(|live| !live.is_stale);
             if room == 0 || !is_running || is_known {
                 continue;
             }
             room -= 1;
-            let known = ui.model.live(*id).cloned().unwrap_or_default();
+            let known = ui.model.live(*key).cloned().unwrap_or_default();
             // What comes meanwhile makes it stale again.
-            ui.model.set_live(*id, Live { is_stale: false, ..known });
-            self.call::<TaskOutput>(&output(*id, -LINE_BYTES), Asked::Line(*id))?;
+            ui.model.set_live(*key, Live { is_stale: false, ..known });
+            self.call::<TaskOutput>(&output(key.id, -LINE_BYTES), Asked::Line(key.id))?;
         }
         if frame.shows_usage {
             self.tend_usage(ui, frame)?;
@@ -274,11 +278,12 @@ impl Wire {
 
     /// Has the visible tasks that are running measured, every other second: no event tells what they use.
     fn tend_usage(&mut self, ui: &Ui, frame: &Frame) -> Result<(), ClientError> {
-        let running = |id: &TaskId| {
-            ui.model.row(*id).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed))
+        let running = |key: &&TaskKey| {
+            ui.model.row(**key).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed))
         };
+        let own = frame.tasks.iter().filter(|key| key.host == self.host);
         let ids: Vec<TaskId> =
-            frame.tasks.iter().copied().filter(running).take(bgd_shared::limits::USAGES).collect();
+            own.filter(running).map(|key| key.id).take(bgd_shared::limits::USAGES).collect();
         self.meter.keep(&ids);
         let is_asked = self.asked.values().any(|asked| matches!(asked, Asked::Usage));
         if ids.is_empty() || is_asked || !self.meter.is_due(Instant::now()) {
@@ -295,24 +300,27 @@ impl Wire {
             let cpu = self.meter.percent(&usage, now);
             // Without it, the last line is still to be asked for.
             let unread = || Live { is_stale: true, ..Live::default() };
-            let known = ui.model.live(usage.id).cloned().unwrap_or_else(unread);
-            ui.model.set_live(usage.id, Live { cpu, memory_bytes: Some(usage.memory_bytes), ..known });
+            let key = self.host.task(usage.id);
+            let known = ui.model.live(key).cloned().unwrap_or_else(unread);
+            ui.model.set_live(key, Live { cpu, memory_bytes: Some(usage.memory_bytes), ..known });
         }
         Ok(())
     }
 
     fn tend_panes(&mut self, ui: &Ui, frame: &Frame) -> Result<(), ClientError> {
-        let visible: HashSet<TaskId> = frame.previews.iter().map(|(id, _)| *id).collect();
+        let own = frame.previews.iter().map(|(key, _)| key).filter(|key| key.host == self.host);
+        let visible: HashSet<TaskId> = own.map(|key| key.id).collect();
         self.panes.retain(|id, _| visible.contains(id));
         let left: Vec<TaskId> = self.attached.iter().filter(|id| !visible.contains(id)).copied().collect();
         for id in left {
             self.detach(id)?;
         }
         for id in visible {
-            let is_pinned = ui.model.pins().contains(&id);
+            let key = self.host.task(id);
+            let is_pinned = ui.model.pins().contains(&key);
             let pane = self.panes.entry(id).or_default();
             let has_screen = !pane.has_no_screen
-                && ui.model.row(id).is_some_and(|row| row.has_terminal && row.status == Status::Running);
+                && ui.model.row(key).is_some_and(|row| row.has_terminal && row.status == Status::Running);
             let is_known = pane.is_known();
             if self.attached.contains(&id) {
                 if is_known && (!is_pinned || !has_screen) {
@@ -353,7 +361,8 @@ impl Wire {
         let pattern = RegexBuilder::new(&regex::escape(text)).case_insensitive(true).build();
         let (false, Ok(pattern)) = (text.is_empty(), pattern) else { return };
         self.searches += 1;
-        let next = ui.model.tasks().collect();
+        let own = ui.model.tasks().filter(|key| key.host == self.host);
+        let next = own.map(|key| key.id).collect();
         self.search = Some(Search { number: self.searches, pattern, next, under_way: 0 });
         ui.search = Some((text.to_owned(), true));
         ui.model.set_found(Some(std::collections::BTreeSet::new()));
@@ -394,7 +403,7 @@ impl Wire {
         let Ok(raw) = outcome else { return Ok(()) };
         let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
         if answer.encoding.decode(answer.data).is_ok_and(|bytes| search.pattern.is_match(&bytes)) {
-            ui.model.find(id);
+            ui.model.find(self.host.task(id));
         }
         Ok(())
     }
@@ -403,7 +412,7 @@ impl Wire {
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn act(&mut self, act: &Act, ui: &mut Ui) -> Result<(), ClientError> {
+    pub fn act(&mut self, act: &Act<TaskId>, ui: &mut Ui) -> Result<(), ClientError> {
         let whom = |ids: &[TaskId]| match ids {
             [id] => id.short(),
             ids => format!("{} tasks", ids.len()),
@@ -428,7 +437,7 @@ impl Wire {
             Act::Release(ids) => {
                 self.call::<TaskRelease>(&select(ids), Asked::Act(format!("released {}", whom(ids))))
             }
-            Act::Answer { id, request, option } => {
+            Act::Answer { task: id, request, option } => {
                 let params = AnswerParams { id: (*id).into(), request: *request, option: option.clone() };
                 self.call::<AgentAnswer>(&params, Asked::Act(format!("answered {}", id.short())))
             }
@@ -452,12 +461,12 @@ fn output(id: TaskId, offset: i64) -> OutputParams {
     OutputParams { id: id.into(), offset: Some(offset), limit: Some(TAIL), stream: None }
 }
 
-fn line_read(id: TaskId, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
+fn line_read(key: TaskKey, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
     // A task that is gone has no line.
     let Ok(known) = outcome else { return Ok(()) };
     let answer = Protocol::result::<TaskOutput>(Ok(known))?;
     let line = answer.task.progress.last_line.as_deref().map(clean).unwrap_or_default();
-    let known = ui.model.live(id).cloned().unwrap_or_default();
-    ui.model.set_live(id, Live { percent: in_output(answer), line, ..known });
+    let known = ui.model.live(key).cloned().unwrap_or_default();
+    ui.model.set_live(key, Live { percent: in_output(answer), line, ..known });
     Ok(())
 }

@@ -70,10 +70,11 @@ mod tests {
     use crate::render::samples;
     use crate::render::wall::Clock;
     use crate::top::row::Texts;
+    use crate::top::task_key::HostNo;
     use bgd_shared::task::{Status, Task};
 
     fn takes(filter: &str, task: &Task) -> bool {
-        let row = Row::of(task, &mut Texts::default(), &Clock::of_tests());
+        let row = Row::of(HostNo::default(), task, &mut Texts::default(), &Clock::of_tests());
         Filter::parse(filter).takes(&row, row.section(false))
     }
 

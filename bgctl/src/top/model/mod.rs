@@ -7,7 +7,6 @@ mod order;
 
 use std::collections::{BTreeSet, HashMap};
 
-use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
@@ -15,6 +14,7 @@ use self::filter::Filter;
 pub use self::order::{By, Counts, Head, Spot};
 use self::order::{Order, Place};
 use super::row::{Row, Section, Texts};
+use super::task_key::{HostNo, TaskKey};
 use crate::render::wall::Clock;
 
 /// The most pinned tasks.
@@ -46,35 +46,44 @@ struct Known {
     is_seen: bool,
     /// How many tasks start after it.
     dependents: u32,
-    /// The listing that it was last in.
+    /// The listing of its host that it was last in.
     round: u32,
+}
+
+/// A host whose tasks are listed.
+#[derive(Clone, Debug, Default)]
+struct Host {
+    /// The number of its latest listing.
+    round: u32,
+    /// How many tasks it has, as far as it has told.
+    tasks: usize,
 }
 
 /// The state of the live view.
 #[derive(Debug)]
 pub struct Model {
-    known: HashMap<TaskId, Known>,
+    known: HashMap<TaskKey, Known>,
     texts: Texts,
     counts: Counts,
     by: By,
     filter: Filter,
     filter_text: String,
     /// The tasks that a search has found, while only these are shown.
-    found: Option<BTreeSet<TaskId>>,
+    found: Option<BTreeSet<TaskKey>>,
     order: Order,
     selected: Option<Spot>,
     top: Option<Spot>,
-    marks: BTreeSet<TaskId>,
-    pins: Vec<TaskId>,
-    live: HashMap<TaskId, Live>,
-    round: u32,
+    marks: BTreeSet<TaskKey>,
+    pins: Vec<TaskKey>,
+    live: HashMap<TaskKey, Live>,
+    hosts: Vec<Host>,
     /// Tasks that failed before are known to the user.
     looked_at: Option<Timestamp>,
 }
 
 impl Model {
-    /// Creates an empty list. Failures before `looked_at` are known to the user.
-    pub fn new(looked_at: Option<Timestamp>) -> Self {
+    /// Creates an empty list of so many hosts' tasks. Failures before `looked_at` are known to the user.
+    pub fn new(hosts: usize, looked_at: Option<Timestamp>) -> Self {
         Self {
             known: HashMap::new(),
             texts: Texts::default(),
@@ -89,37 +98,42 @@ impl Model {
             marks: BTreeSet::new(),
             pins: Vec::new(),
             live: HashMap::new(),
-            round: 0,
+            hosts: vec![Host::default(); hosts],
             looked_at,
         }
     }
 
-    /// Makes room for this many tasks.
-    pub fn make_room(&mut self, tasks: usize) {
-        self.known.reserve(tasks.saturating_sub(self.known.len()));
+    /// Makes room for this many tasks of a host.
+    pub fn make_room(&mut self, host: HostNo, tasks: usize) {
+        self.hosts[host.index()].tasks = tasks;
+        let all = self.hosts.iter().map(|host| host.tasks).fold(0, usize::saturating_add);
+        self.known.reserve(all.saturating_sub(self.known.len()));
     }
 
-    /// Begins a new listing: what it does not have is gone after [`Self::end_listing`].
-    pub fn begin_listing(&mut self) {
-        self.round = self.round.wrapping_add(1);
+    /// Begins a new listing of a host: what it does not have is gone after [`Self::end_listing`].
+    pub fn begin_listing(&mut self, host: HostNo) {
+        let host = &mut self.hosts[host.index()];
+        host.round = host.round.wrapping_add(1);
     }
 
-    /// Removes the tasks that were neither listed nor changed since [`Self::begin_listing`].
-    pub fn end_listing(&mut self) {
-        let is_gone = |(id, known): (&TaskId, &Known)| (known.round != self.round).then_some(*id);
-        for id in self.known.iter().filter_map(is_gone).collect::<Vec<_>>() {
-            self.remove(id);
+    /// Removes the tasks of a host that were neither listed nor changed since [`Self::begin_listing`].
+    pub fn end_listing(&mut self, host: HostNo) {
+        let round = self.hosts[host.index()].round;
+        let is_gone =
+            |(key, known): (&TaskKey, &Known)| (key.host == host && known.round != round).then_some(*key);
+        for key in self.known.iter().filter_map(is_gone).collect::<Vec<_>>() {
+            self.remove(key);
         }
     }
 
-    /// Takes the current state of a task.
-    pub fn put(&mut self, task: &Task, clock: &Clock) {
-        let row = Row::of(task, &mut self.texts, clock);
-        let id = row.id;
-        let before = self.known.get(&id);
+    /// Takes the current state of a host's task.
+    pub fn put(&mut self, host: HostNo, task: &Task, clock: &Clock) {
+        let row = Row::of(host, task, &mut self.texts, clock);
+        let (key, round) = (row.key(), self.hosts[host.index()].round);
+        let before = self.known.get(&key);
         if before.is_some_and(|known| known.row == row) {
-            if let Some(known) = self.known.get_mut(&id) {
-                known.round = self.round;
+            if let Some(known) = self.known.get_mut(&key) {
+                known.round = round;
             }
             return;
         }
@@ -127,43 +141,43 @@ impl Model {
         let was_known = self.looked_at.zip(row.ended_at).is_some_and(|(looked, ended)| ended <= looked);
         let is_seen = was_known || before.is_some_and(|known| known.is_seen && !has_ended_again);
         let dependents = before.map_or(0, |known| known.dependents);
-        let (is_new, after) = (before.is_none(), row.after.clone());
-        let old_after = before.map(|known| known.row.after.clone()).unwrap_or_default();
-        let was_at = self.leave(id);
-        self.known.insert(id, Known { row, is_seen, dependents, round: self.round });
-        self.enter(id, was_at);
+        let (is_new, after) = (before.is_none(), row.starts_after());
+        let old_after = before.and_then(|known| known.row.starts_after());
+        let was_at = self.leave(key);
+        self.known.insert(key, Known { row, is_seen, dependents, round });
+        self.enter(key, was_at);
         if is_new || old_after != after {
-            self.count_dependents(&old_after, &after);
+            self.count_dependents(old_after, after);
         }
         if !task.status.is_active() {
-            self.live.remove(&id);
+            self.live.remove(&key);
         }
     }
 
     /// Forgets a task that was deleted.
-    pub fn remove(&mut self, id: TaskId) {
-        self.leave(id);
-        let Some(known) = self.known.remove(&id) else { return };
-        self.count_dependents(&known.row.after, &[]);
-        self.marks.remove(&id);
-        self.pins.retain(|pinned| *pinned != id);
-        self.live.remove(&id);
+    pub fn remove(&mut self, key: TaskKey) {
+        self.leave(key);
+        let Some(known) = self.known.remove(&key) else { return };
+        self.count_dependents(known.row.starts_after(), None);
+        self.marks.remove(&key);
+        self.pins.retain(|pinned| *pinned != key);
+        self.live.remove(&key);
         self.settle();
     }
 
     /// Counts who starts after whom. Only the first one that a task starts after is its heading.
-    fn count_dependents(&mut self, before: &[TaskId], now: &[TaskId]) {
-        let changes = before.first().map(|id| (*id, -1)).into_iter().chain(now.first().map(|id| (*id, 1)));
-        for (id, change) in changes {
-            let Some(known) = self.known.get(&id) else { continue };
+    fn count_dependents(&mut self, before: Option<TaskKey>, now: Option<TaskKey>) {
+        let changes = before.map(|key| (key, -1)).into_iter().chain(now.map(|key| (key, 1)));
+        for (key, change) in changes {
+            let Some(known) = self.known.get(&key) else { continue };
             let dependents = known.dependents.saturating_add_signed(change);
             let moves = (known.dependents == 0) != (dependents == 0) && self.by == By::After;
-            let was_at = if moves { self.leave(id) } else { None };
-            if let Some(known) = self.known.get_mut(&id) {
+            let was_at = if moves { self.leave(key) } else { None };
+            if let Some(known) = self.known.get_mut(&key) {
                 known.dependents = dependents;
             }
             if moves {
-                self.enter(id, was_at);
+                self.enter(key, was_at);
             }
         }
     }
@@ -176,10 +190,10 @@ impl Model {
             By::Section => Head::Section(section),
             By::Session => row.session.as_ref().map_or(Head::Rest, named),
             By::Group => named(&row.group),
-            By::Batch => row.batch.map_or(Head::Rest, Head::Task),
-            By::After => match row.after.first() {
-                Some(first) => Head::Task(*first),
-                None if known.dependents > 0 => Head::Task(row.id),
+            By::Batch => row.batch.map_or(Head::Rest, |batch| Head::Task(row.host.task(batch))),
+            By::After => match row.starts_after() {
+                Some(first) => Head::Task(first),
+                None if known.dependents > 0 => Head::Task(row.key()),
                 None => Head::Rest,
             },
         };
@@ -187,13 +201,13 @@ impl Model {
     }
 
     fn is_shown(&self, known: &Known) -> bool {
-        let is_found = self.found.as_ref().is_none_or(|found| found.contains(&known.row.id));
+        let is_found = self.found.as_ref().is_none_or(|found| found.contains(&known.row.key()));
         is_found && self.filter.takes(&known.row, known.row.section(known.is_seen))
     }
 
     /// Takes a task out of the order before it changes, and returns where it was.
-    fn leave(&mut self, id: TaskId) -> Option<Place> {
-        let known = self.known.get(&id)?;
+    fn leave(&mut self, key: TaskKey) -> Option<Place> {
+        let known = self.known.get(&key)?;
         let place = self.place(known);
         self.counts[place.section as usize] -= 1;
         self.order.remove(&place);
@@ -201,8 +215,8 @@ impl Model {
     }
 
     /// Puts a task back into the order. The selection goes with it.
-    fn enter(&mut self, id: TaskId, was_at: Option<Place>) {
-        let Some(known) = self.known.get(&id) else { return };
+    fn enter(&mut self, key: TaskKey, was_at: Option<Place>) {
+        let Some(known) = self.known.get(&key) else { return };
         let place = self.place(known);
         self.counts[place.section as usize] += 1;
         if self.is_shown(known) {
@@ -231,7 +245,7 @@ impl Model {
                 self.order.insert(self.place(known));
             }
         }
-        let kept = selected.and_then(|id| self.known.get(&id)).map(|known| Spot::Task(self.place(known)));
+        let kept = selected.and_then(|key| self.known.get(&key)).map(|known| Spot::Task(self.place(known)));
         self.selected = kept.and_then(|spot| self.order.nearest(&spot)).or_else(|| self.first_task());
         self.top = None;
     }
@@ -278,7 +292,7 @@ impl Model {
     }
 
     /// Shows only these tasks: what a search has found so far. `None`: all again.
-    pub fn set_found(&mut self, found: Option<BTreeSet<TaskId>>) {
+    pub fn set_found(&mut self, found: Option<BTreeSet<TaskKey>>) {
         if found != self.found {
             self.found = found;
             self.reorder();
@@ -286,33 +300,33 @@ impl Model {
     }
 
     /// A search has found this task.
-    pub fn find(&mut self, id: TaskId) {
+    pub fn find(&mut self, key: TaskKey) {
         let Some(found) = &mut self.found else { return };
-        if !found.insert(id) {
+        if !found.insert(key) {
             return;
         }
-        if let Some(known) = self.known.get(&id).filter(|known| self.is_shown(known)) {
+        if let Some(known) = self.known.get(&key).filter(|known| self.is_shown(known)) {
             let place = self.place(known);
             self.order.insert(place);
         }
     }
 
     /// All tasks that are shown or folded, in order.
-    pub fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
+    pub fn tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         self.order.tasks()
     }
 
     /// A task.
-    pub fn row(&self, id: TaskId) -> Option<&Row> {
-        self.known.get(&id).map(|known| &known.row)
+    pub fn row(&self, key: TaskKey) -> Option<&Row> {
+        self.known.get(&key).map(|known| &known.row)
     }
 
     /// The tasks that start after others, by these.
-    pub fn dependents(&self) -> HashMap<TaskId, Vec<TaskId>> {
-        let mut dependents: HashMap<TaskId, Vec<TaskId>> = HashMap::new();
+    pub fn dependents(&self) -> HashMap<TaskKey, Vec<TaskKey>> {
+        let mut dependents: HashMap<TaskKey, Vec<TaskKey>> = HashMap::new();
         for known in self.known.values() {
             for after in &known.row.after {
-                dependents.entry(*after).or_default().push(known.row.id);
+                dependents.entry(known.row.host.task(*after)).or_default().push(known.row.key());
             }
         }
         dependents
@@ -334,7 +348,7 @@ impl Model {
     }
 
     /// The selected task.
-    pub fn selected_task(&self) -> Option<TaskId> {
+    pub fn selected_task(&self) -> Option<TaskKey> {
         self.selected.as_ref().and_then(Spot::task)
     }
 
@@ -397,27 +411,27 @@ impl Model {
     }
 
     /// The user has looked at a task.
-    pub fn see(&mut self, id: TaskId) {
-        let was_at = self.leave(id);
-        if let Some(known) = self.known.get_mut(&id) {
+    pub fn see(&mut self, key: TaskKey) {
+        let was_at = self.leave(key);
+        if let Some(known) = self.known.get_mut(&key) {
             known.is_seen = true;
         }
-        self.enter(id, was_at);
+        self.enter(key, was_at);
     }
 
     /// Marks the selected task, or removes its mark, and goes to the next line.
     pub fn mark(&mut self) {
-        if let Some(id) = self.selected_task()
-            && !self.marks.remove(&id)
+        if let Some(key) = self.selected_task()
+            && !self.marks.remove(&key)
         {
-            self.marks.insert(id);
+            self.marks.insert(key);
         }
         self.move_by(1);
     }
 
     /// Whether a task is marked.
-    pub fn is_marked(&self, id: TaskId) -> bool {
-        self.marks.contains(&id)
+    pub fn is_marked(&self, key: TaskKey) -> bool {
+        self.marks.contains(&key)
     }
 
     /// Removes all marks. Returns whether there were any.
@@ -426,7 +440,7 @@ impl Model {
     }
 
     /// The tasks that a key applies to: the marked ones, else the selected one.
-    pub fn chosen(&self) -> Vec<TaskId> {
+    pub fn chosen(&self) -> Vec<TaskKey> {
         if self.marks.is_empty() {
             return self.selected_task().into_iter().collect();
         }
@@ -434,17 +448,17 @@ impl Model {
     }
 
     /// The pinned tasks.
-    pub fn pins(&self) -> &[TaskId] {
+    pub fn pins(&self) -> &[TaskKey] {
         &self.pins
     }
 
     /// Pins the selected task, or removes its pin. Returns false if there are too many.
     pub fn pin(&mut self) -> bool {
-        let Some(id) = self.selected_task() else { return true };
-        if let Some(at) = self.pins.iter().position(|pinned| *pinned == id) {
+        let Some(key) = self.selected_task() else { return true };
+        if let Some(at) = self.pins.iter().position(|pinned| *pinned == key) {
             self.pins.remove(at);
         } else if self.pins.len() < PINS {
-            self.pins.push(id);
+            self.pins.push(key);
         } else {
             return false;
         }
@@ -452,27 +466,27 @@ impl Model {
     }
 
     /// What is known of the output of a task.
-    pub fn live(&self, id: TaskId) -> Option<&Live> {
-        self.live.get(&id)
+    pub fn live(&self, key: TaskKey) -> Option<&Live> {
+        self.live.get(&key)
     }
 
     /// Takes what was read in the output of a task.
-    pub fn set_live(&mut self, id: TaskId, live: Live) {
-        if self.known.contains_key(&id) {
-            self.live.insert(id, live);
+    pub fn set_live(&mut self, key: TaskKey, live: Live) {
+        if self.known.contains_key(&key) {
+            self.live.insert(key, live);
         }
     }
 
     /// The output of a task has grown.
-    pub fn output_grew(&mut self, id: TaskId) {
-        if let Some(live) = self.live.get_mut(&id) {
+    pub fn output_grew(&mut self, key: TaskKey) {
+        if let Some(live) = self.live.get_mut(&key) {
             live.is_stale = true;
         }
     }
 
     /// Forgets what was read in outputs of tasks that are not among these.
-    pub fn keep_live(&mut self, ids: &[TaskId]) {
-        self.live.retain(|id, _| ids.contains(id));
+    pub fn keep_live(&mut self, keys: &[TaskKey]) {
+        self.live.retain(|key, _| keys.contains(key));
     }
 }
 

@@ -10,6 +10,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 
 use crate::top::row::{Row, Section};
+use crate::top::task_key::{HostNo, TaskKey};
 
 /// What the tasks are folded by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +61,7 @@ pub enum Head {
     /// A session or group of this name.
     Named(Rc<str>),
     /// A batch, or a task that others start after.
-    Task(TaskId),
+    Task(TaskKey),
     /// Those that belong to none.
     Rest,
 }
@@ -74,13 +75,13 @@ pub struct Place {
     pub section: Section,
     order: Reverse<Timestamp>,
     /// The task.
-    pub id: TaskId,
+    pub task: TaskKey,
 }
 
 impl Place {
     /// The place of a task below this heading: newest first in its section.
     pub fn of(row: &Row, section: Section, head: Head) -> Self {
-        Self { head, section, order: Reverse(row.created_at), id: row.id }
+        Self { head, section, order: Reverse(row.created_at), task: row.key() }
     }
 }
 
@@ -103,10 +104,10 @@ impl Spot {
     }
 
     /// The task, if it is one's.
-    pub fn task(&self) -> Option<TaskId> {
+    pub fn task(&self) -> Option<TaskKey> {
         match self {
             Self::Head(_) => None,
-            Self::Task(place) => Some(place.id),
+            Self::Task(place) => Some(place.task),
         }
     }
 }
@@ -174,8 +175,8 @@ impl Order {
     }
 
     /// All tasks in order, also hidden ones.
-    pub fn tasks(&self) -> impl Iterator<Item = TaskId> + '_ {
-        self.places.iter().map(|place| place.id)
+    pub fn tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
+        self.places.iter().map(|place| place.task)
     }
 
     /// The first line.
@@ -268,7 +269,7 @@ fn start_of(head: &Head) -> Place {
         head: head.clone(),
         section: Section::Asks,
         order: Reverse(Timestamp::from_unix_ms(i64::MAX)),
-        id: TaskId::from_u128(0),
+        task: HostNo(0).task(TaskId::from_u128(0)),
     }
 }
 
@@ -278,6 +279,6 @@ fn end_of(head: &Head) -> Place {
         head: head.clone(),
         section: Section::Done,
         order: Reverse(Timestamp::from_unix_ms(i64::MIN)),
-        id: TaskId::from_u128(u128::MAX),
+        task: HostNo(u8::MAX).task(TaskId::from_u128(u128::MAX)),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use bgd_shared::id::TaskId;
 use bgd_shared::order::{Condition, Dependency};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
@@ -14,6 +15,10 @@ fn id(number: u128) -> TaskId {
     TaskId::from_u128(number << 96)
 }
 
+fn key(number: u128) -> TaskKey {
+    HostNo::default().task(id(number))
+}
+
 fn task(number: u128, status: Status) -> Task {
     let created_at = Timestamp::from_unix_ms(i64::try_from(number).unwrap() * 1000);
     let ended = (!status.is_active()).then_some(created_at);
@@ -21,11 +26,11 @@ fn task(number: u128, status: Status) -> Task {
 }
 
 fn put(model: &mut Model, task: &Task) {
-    model.put(task, &Clock::of_tests());
+    model.put(HostNo::default(), task, &Clock::of_tests());
 }
 
 fn model(tasks: &[Task]) -> Model {
-    let mut model = Model::new(None);
+    let mut model = Model::new(1, None);
     for task in tasks {
         put(&mut model, task);
     }
@@ -37,9 +42,9 @@ fn lines(model: &mut Model, height: usize) -> Vec<String> {
     let shown = |spot: Spot| match spot {
         Spot::Head(Head::Section(section)) => section.name().to_owned(),
         Spot::Head(Head::Named(name)) => name.to_string(),
-        Spot::Head(Head::Task(id)) => format!("of {}", id.as_u128() >> 96),
+        Spot::Head(Head::Task(key)) => format!("of {}", key.id.as_u128() >> 96),
         Spot::Head(Head::Rest) => "others".to_owned(),
-        Spot::Task(place) => (place.id.as_u128() >> 96).to_string(),
+        Spot::Task(place) => (place.task.id.as_u128() >> 96).to_string(),
     };
     model.window(height).into_iter().map(shown).collect()
 }
@@ -59,8 +64,8 @@ fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
     let all = ["asks", "4", "failed", "5", "running", "6", "3", "pending", "2", "done", "1"];
     assert_eq!(lines(&mut model, 20), all);
     assert_eq!((model.waiting(), model.counts()), (2, [1, 1, 2, 1, 1]));
-    assert_eq!(model.selected_task(), Some(id(4)), "what asks is selected first");
-    model.see(id(5));
+    assert_eq!(model.selected_task(), Some(key(4)), "what asks is selected first");
+    model.see(key(5));
     assert_eq!(model.waiting(), 1);
     assert_eq!(lines(&mut model, 20)[7..], ["done", "5", "1"]);
     put(&mut model, &Task { completed_at: Some(Timestamp::from_unix_ms(9_000)), ..task(5, Status::Failed) });
@@ -69,7 +74,7 @@ fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
 
 #[test]
 fn r160_failures_from_before_the_last_look_are_known() {
-    let mut model = Model::new(Some(Timestamp::from_unix_ms(2_000)));
+    let mut model = Model::new(1, Some(Timestamp::from_unix_ms(2_000)));
     put(&mut model, &task(2, Status::Failed));
     put(&mut model, &task(3, Status::Failed));
     assert_eq!(lines(&mut model, 9), ["failed", "3", "done", "2"]);
@@ -115,14 +120,14 @@ fn r160_the_selection_stays_with_its_task() {
     let mut model = model(&[task(1, Status::Running), task(2, Status::Running), task(3, Status::Running)]);
     model.window(9);
     model.move_by(1);
-    assert_eq!(model.selected_task(), Some(id(2)));
+    assert_eq!(model.selected_task(), Some(key(2)));
     put(&mut model, &task(2, Status::Completed));
     put(&mut model, &task(4, Status::Running));
-    assert_eq!(model.selected_task(), Some(id(2)), "wherever it is now");
-    model.remove(id(2));
+    assert_eq!(model.selected_task(), Some(key(2)), "wherever it is now");
+    model.remove(key(2));
     assert!(model.selected().is_some(), "something is selected as long as there is something");
     for number in [1, 3, 4] {
-        model.remove(id(number));
+        model.remove(key(number));
     }
     assert!(model.selected().is_none() && model.window(9).is_empty());
 }
@@ -131,12 +136,12 @@ fn r160_the_selection_stays_with_its_task() {
 fn r162_marks_and_pins_go_with_their_task() {
     let mut model = model(&(1..=6).map(|number| task(number, Status::Running)).collect::<Vec<_>>());
     model.window(9);
-    assert_eq!(model.chosen(), [id(6)], "without marks the selected one is meant");
+    assert_eq!(model.chosen(), [key(6)], "without marks the selected one is meant");
     model.mark();
     model.mark();
-    assert_eq!(model.chosen(), [id(5), id(6)]);
-    model.remove(id(5));
-    assert_eq!(model.chosen(), [id(6)]);
+    assert_eq!(model.chosen(), [key(5), key(6)]);
+    model.remove(key(5));
+    assert_eq!(model.chosen(), [key(6)]);
     assert!(model.unmark() && !model.unmark());
     for place in 0..5 {
         model.select_end(false);
@@ -144,17 +149,17 @@ fn r162_marks_and_pins_go_with_their_task() {
         assert_eq!(model.pin(), place < 4, "{place}");
     }
     assert_eq!(model.pins().len(), PINS);
-    model.remove(id(6));
+    model.remove(key(6));
     assert_eq!(model.pins().len(), PINS - 1);
 }
 
 #[test]
 fn r163_a_listing_removes_what_it_does_not_have() {
     let mut model = model(&[task(1, Status::Running), task(2, Status::Running)]);
-    model.begin_listing();
+    model.begin_listing(HostNo::default());
     put(&mut model, &task(2, Status::Running));
     put(&mut model, &task(3, Status::Running));
-    model.end_listing();
+    model.end_listing(HostNo::default());
     assert_eq!(lines(&mut model, 9), ["running", "3", "2"]);
 }
 
@@ -181,6 +186,27 @@ fn r162_a_filter_may_be_a_novel() {
     assert_eq!((model.filter().len(), model.shown()), (FILTER_CHARS, 0));
     model.set_filter("");
     assert_eq!(model.shown(), 1);
+}
+
+#[test]
+fn r144_equal_ids_of_two_hosts_are_two_tasks() {
+    let (mut model, clock) = (Model::new(2, None), Clock::of_tests());
+    let [here, there] = [HostNo(0), HostNo(1)];
+    for host in [here, there] {
+        model.put(host, &task(1, Status::Running), &clock);
+    }
+    assert_eq!(model.counts(), [0, 0, 2, 0, 0]);
+    model.put(there, &task(1, Status::Completed), &clock);
+    assert_eq!(model.row(here.task(id(1))).unwrap().status, Status::Running);
+    assert_eq!(model.counts(), [0, 0, 1, 0, 1]);
+    model.window(9);
+    model.mark();
+    assert_eq!((model.is_marked(here.task(id(1))), model.is_marked(there.task(id(1)))), (true, false));
+    model.begin_listing(there);
+    model.end_listing(there);
+    assert_eq!(lines(&mut model, 9), ["running", "1"], "what one host lists says nothing about the other");
+    model.remove(here.task(id(1)));
+    assert!(model.window(9).is_empty());
 }
 
 /// What may happen to a model.
@@ -230,11 +256,11 @@ fn apply(model: &mut Model, simple: &mut Simple, step: &Step) {
             simple.insert(*number, (task, seen));
         }
         Step::Remove(number) => {
-            model.remove(id(*number));
+            model.remove(key(*number));
             simple.remove(number);
         }
         Step::See(number) => {
-            model.see(id(*number));
+            model.see(key(*number));
             if let Some((_, seen)) = simple.get_mut(number) {
                 *seen = true;
             }
@@ -245,12 +271,12 @@ fn apply(model: &mut Model, simple: &mut Simple, step: &Step) {
         Step::Move(lines) => model.move_by(*lines),
         Step::Window(height) => drop(model.window(*height)),
         Step::Relist(kept) => {
-            model.begin_listing();
+            model.begin_listing(HostNo::default());
             simple.retain(|number, _| kept.contains(number));
             for (task, _) in simple.values() {
                 put(model, task);
             }
-            model.end_listing();
+            model.end_listing(HostNo::default());
         }
     }
 }
@@ -258,25 +284,25 @@ fn apply(model: &mut Model, simple: &mut Simple, step: &Step) {
 proptest! {
     #[test]
     fn r163_the_order_is_right_whatever_happens(steps in steps()) {
-        let (mut model, mut simple) = (Model::new(None), Simple::new());
+        let (mut model, mut simple) = (Model::new(1, None), Simple::new());
         let mut is_filtered = false;
         for step in &steps {
             apply(&mut model, &mut simple, step);
             if let Step::Filter(is_set) = step {
                 is_filtered = *is_set;
             }
-            let shown: BTreeSet<TaskId> = simple
+            let shown: BTreeSet<TaskKey> = simple
                 .iter()
                 .filter(|(number, _)| !is_filtered || *number % 2 == 0)
-                .map(|(number, _)| id(*number))
+                .map(|(number, _)| key(*number))
                 .collect();
             prop_assert_eq!(model.tasks().collect::<BTreeSet<_>>(), shown.clone());
             let mut counts = [0; 5];
             let mut sections = HashMap::new();
             for (number, (task, seen)) in &simple {
-                let row = Row::of(task, &mut Texts::default(), &Clock::of_tests());
+                let row = Row::of(HostNo::default(), task, &mut Texts::default(), &Clock::of_tests());
                 counts[row.section(*seen) as usize] += 1;
-                sections.insert(id(*number), row.section(*seen));
+                sections.insert(key(*number), row.section(*seen));
             }
             prop_assert_eq!(model.counts(), counts);
             prop_assert_eq!(model.selected().is_some() && shown.is_empty(), false);
@@ -286,15 +312,15 @@ proptest! {
             for spot in &lines {
                 match spot {
                     Spot::Head(head) => {
-                        let below = shown.iter().filter(|id| model.place(&model.known[*id]).head == *head).count();
+                        let below = shown.iter().filter(|key| model.place(&model.known[*key]).head == *head).count();
                         prop_assert_eq!(model.counts_below(head).iter().sum::<usize>(), below);
                         prop_assert!(below > 0);
                     }
-                    Spot::Task(place) => prop_assert_eq!(place.section, sections[&place.id]),
+                    Spot::Task(place) => prop_assert_eq!(place.section, sections[&place.task]),
                 }
             }
             let drawn = lines.iter().filter_map(Spot::task).collect::<BTreeSet<_>>();
-            let folded = shown.iter().filter(|id| model.is_folded(&model.place(&model.known[*id]).head)).count();
+            let folded = shown.iter().filter(|key| model.is_folded(&model.place(&model.known[*key]).head)).count();
             prop_assert_eq!(drawn.len() + folded, shown.len());
             prop_assert!(lines.windows(2).all(|two| model.order.next(&two[0]).as_ref() == Some(&two[1])));
             prop_assert!(lines.windows(2).all(|two| model.order.previous(&two[1]).as_ref() == Some(&two[0])));

@@ -1,5 +1,6 @@
 //! What each key does.
 
+use bgd_shared::id::TaskId;
 use bgd_shared::task::{Kind, Task};
 
 use super::*;
@@ -10,10 +11,14 @@ fn id(number: u128) -> TaskId {
     TaskId::from_u128(number << 96)
 }
 
+fn key(number: u128) -> TaskKey {
+    HostNo::default().task(id(number))
+}
+
 fn ui(tasks: &[Task]) -> Ui {
-    let mut model = Model::new(None);
+    let mut model = Model::new(1, None);
     for task in tasks {
-        model.put(task, &Clock::of_tests());
+        model.put(HostNo::default(), task, &Clock::of_tests());
     }
     model.window(20);
     Ui::new(model)
@@ -50,7 +55,7 @@ fn r162_whatever_ends_work_asks_once() {
 }
 
 fn confirmed(what: &str) -> Want {
-    let ids = vec![id(1)];
+    let ids = vec![key(1)];
     Want::Call(if what == "kill" { Act::Kill(ids) } else { Act::Cancel(ids) })
 }
 
@@ -61,11 +66,14 @@ fn r162_verbs_that_end_work_ask_too() {
         let mut ui = ui(&[]);
         assert_eq!(press(&mut ui, &format!(":{line}\r")), None, "{line}");
         assert_eq!(ui.mode_text(), format!("bgctl {line}? y/n"));
-        let Some(Want::Verb(words)) = press(&mut ui, "y") else { panic!("{line}") };
+        let Some(Want::Verb(_, words)) = press(&mut ui, "y") else { panic!("{line}") };
         assert_eq!(words.join(" "), line);
     }
     let mut ui = ui(&[]);
-    assert_eq!(press(&mut ui, ":daemon status\r"), Some(Want::Verb(vec!["daemon".into(), "status".into()])));
+    assert_eq!(
+        press(&mut ui, ":daemon status\r"),
+        Some(Want::Verb(HostNo::default(), vec!["daemon".into(), "status".into()]))
+    );
     assert_eq!(press(&mut ui, ":list 'x\r"), None);
     assert!(ui.note.as_deref().unwrap().contains("not closed"));
     assert_eq!(press(&mut ui, ":  \r"), None);
@@ -93,7 +101,7 @@ fn r162_keys_apply_to_all_marked_tasks() {
 fn r162_a_question_is_answered() {
     let mut task = Task { kind: Kind::Agent, ..task(1, Status::Running) };
     task.progress.needs_input = Some(samples::question());
-    let answer = |option: &str| Act::Answer { id: id(1), request: 7, option: option.into() };
+    let answer = |option: &str| Act::Answer { task: key(1), request: 7, option: option.into() };
     assert_eq!(press(&mut ui(std::slice::from_ref(&task)), "y"), Some(Want::Call(answer("once"))));
     assert_eq!(press(&mut ui(&[task]), "n"), Some(Want::Call(answer("reject"))));
     let mut ui = ui(&[self::task(1, Status::Running)]);
@@ -103,11 +111,11 @@ fn r162_a_question_is_answered() {
 
 #[test]
 fn r162_enter_attaches_or_shows_the_output() {
-    let attach = Want::Verb(vec!["attach".into(), id(1).to_string()]);
+    let attach = Want::Verb(HostNo::default(), vec!["attach".into(), id(1).to_string()]);
     assert_eq!(press(&mut ui(&[task(1, Status::Running)]), "\r"), Some(attach));
     let mut ui = ui(&[task(1, Status::Failed)]);
     assert_eq!(ui.model.waiting(), 1);
-    assert_eq!(press(&mut ui, "\r"), Some(Want::Page(id(1))));
+    assert_eq!(press(&mut ui, "\r"), Some(Want::Page(key(1))));
     assert_eq!(ui.model.waiting(), 0, "it was looked at");
     press(&mut ui, "k\r");
     assert!(matches!(ui.model.selected(), Some(Spot::Head(head)) if ui.model.is_folded(head)));
@@ -116,16 +124,16 @@ fn r162_enter_attaches_or_shows_the_output() {
 #[test]
 fn r162_a_task_is_held_released_rerun_and_prompted() {
     let mut held = task(1, Status::Pending);
-    assert_eq!(press(&mut ui(&[held.clone()]), "h"), Some(Want::Call(Act::Hold(vec![id(1)]))));
+    assert_eq!(press(&mut ui(&[held.clone()]), "h"), Some(Want::Call(Act::Hold(vec![key(1)]))));
     held.waiting = Some(bgd_shared::order::Waiting {
         reason: bgd_shared::order::WaitingFor::Held,
         ids: Vec::new(),
         until: None,
     });
-    assert_eq!(press(&mut ui(&[held]), "h"), Some(Want::Call(Act::Release(vec![id(1)]))));
-    assert_eq!(press(&mut ui(&[task(1, Status::Failed)]), "r"), Some(Want::Call(Act::Rerun(vec![id(1)]))));
+    assert_eq!(press(&mut ui(&[held]), "h"), Some(Want::Call(Act::Release(vec![key(1)]))));
+    assert_eq!(press(&mut ui(&[task(1, Status::Failed)]), "r"), Some(Want::Call(Act::Rerun(vec![key(1)]))));
     let agent = Task { kind: Kind::Agent, ..task(1, Status::Completed) };
-    let prompt = Want::Call(Act::Prompt(id(1), "go on".into()));
+    let prompt = Want::Call(Act::Prompt(key(1), "go on".into()));
     assert_eq!(press(&mut ui(&[agent]), "pgo on\r"), Some(prompt));
     for (key, why) in [("h", "only pending"), ("r", "only ended"), ("p", "runs a command")] {
         let mut ui = ui(&[task(1, Status::Running)]);
@@ -180,14 +188,14 @@ fn r162_the_mouse_selects() {
     let mut ui = ui(&[task(1, Status::Running), task(2, Status::Running)]);
     ui.drawn = (2, ui.model.window(9));
     ui.key(Key::Click(4, 0));
-    assert_eq!(ui.model.selected_task(), Some(id(2)));
+    assert_eq!(ui.model.selected_task(), Some(key(2)));
     ui.key(Key::Click(3, 7));
-    assert_eq!(ui.model.selected_task(), Some(id(1)));
+    assert_eq!(ui.model.selected_task(), Some(key(1)));
     ui.key(Key::Click(0, 0));
     ui.key(Key::Click(999, 0));
-    assert_eq!(ui.model.selected_task(), Some(id(1)));
+    assert_eq!(ui.model.selected_task(), Some(key(1)));
     ui.key(Key::Wheel(1));
-    assert_eq!(ui.model.selected_task(), Some(id(2)));
+    assert_eq!(ui.model.selected_task(), Some(key(2)));
 }
 
 #[test]

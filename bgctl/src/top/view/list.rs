@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use ratatui::buffer::Buffer;
@@ -17,6 +16,7 @@ use crate::render::table::between;
 use crate::top::meter::INTERVAL_MS;
 use crate::top::model::{Head, Live, Model, Spot};
 use crate::top::row::{Row, Section};
+use crate::top::task_key::TaskKey;
 use crate::top::ui::Ui;
 
 /// A column: its header, its width, the width of the list from which it is there, and its text.
@@ -90,9 +90,9 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
         match spot {
             Spot::Head(head) => heading(&ui.model, head, area, buffer),
             Spot::Task(place) => {
-                if let Some(row) = ui.model.row(place.id) {
+                if let Some(row) = ui.model.row(place.task) {
                     task(&ui.model, row, place.section, scene, area, buffer);
-                    frame.tasks.push(place.id);
+                    frame.tasks.push(place.task);
                     changes(row, area.width, scene.now, frame);
                 }
             }
@@ -138,9 +138,9 @@ fn name(model: &Model, head: &Head) -> String {
     match head {
         Head::Section(section) => section.name().to_owned(),
         Head::Named(name) => name.to_string(),
-        Head::Task(id) => match model.row(*id) {
-            Some(row) => format!("{} {}", id.short(), row.description),
-            None => id.short(),
+        Head::Task(key) => match model.row(*key) {
+            Some(row) => format!("{} {}", key.short(), row.description),
+            None => key.short(),
         },
         Head::Rest => "others".to_owned(),
     }
@@ -177,8 +177,8 @@ fn colour(status: Status, section: Section) -> Color {
     }
 }
 
-fn mark(model: &Model, id: TaskId) -> &'static str {
-    match (model.is_marked(id), model.pins().contains(&id)) {
+fn mark(model: &Model, key: TaskKey) -> &'static str {
+    match (model.is_marked(key), model.pins().contains(&key)) {
         (true, _) => "*",
         (false, true) => ">",
         (false, false) => " ",
@@ -186,9 +186,9 @@ fn mark(model: &Model, id: TaskId) -> &'static str {
 }
 
 fn task(model: &Model, row: &Row, section: Section, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
-    let live = model.live(row.id);
+    let live = model.live(row.key());
     let style = scene.style(colour(row.status, section));
-    put(buffer, area, 0, mark(model, row.id), Style::new().add_modifier(Modifier::BOLD));
+    put(buffer, area, 0, mark(model, row.key()), Style::new().add_modifier(Modifier::BOLD));
     let mut at = 1;
     for column in COLUMNS.iter().filter(|column| area.width >= column.from) {
         let text = cut(&(column.text)(row, live, scene.now), usize::from(column.width));

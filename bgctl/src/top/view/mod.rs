@@ -18,6 +18,7 @@ use self::text::{line, put};
 use super::model::By;
 use super::pane::Pane;
 use super::row::Section;
+use super::task_key::TaskKey;
 use super::ui::{Line, Mode, Preview, Ui};
 
 /// The width from which the preview is beside the list.
@@ -29,10 +30,20 @@ const BELOW: u16 = 12;
 /// The most rows and columns that are drawn.
 const SIDE: u16 = 1000;
 
+/// The previews that were read, of each host those of its tasks; `None`: it is not connected.
+#[derive(Default)]
+pub struct Panes<'a>(pub Vec<Option<&'a HashMap<TaskId, Pane>>>);
+
+impl Panes<'_> {
+    fn get(&self, key: TaskKey) -> Option<&Pane> {
+        self.0.get(key.host.index())?.as_ref()?.get(&key.id)
+    }
+}
+
 /// What a frame is drawn from, besides the state.
 pub struct Scene<'a> {
     /// The previews that were read.
-    pub panes: &'a HashMap<TaskId, Pane>,
+    pub panes: Panes<'a>,
     /// The current time.
     pub now: Timestamp,
     /// Whether to use colours.
@@ -49,9 +60,9 @@ impl Scene<'_> {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// The tasks that are visible in the list.
-    pub tasks: Vec<TaskId>,
+    pub tasks: Vec<TaskKey>,
     /// The tasks that have a preview, with the size of each.
-    pub previews: Vec<(TaskId, Rect)>,
+    pub previews: Vec<(TaskKey, Rect)>,
     /// Whether there are columns for what tasks use.
     pub shows_usage: bool,
     /// In how many milliseconds something visible changes by itself.

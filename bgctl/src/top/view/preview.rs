@@ -1,6 +1,5 @@
 //! The preview: the output of the selected task and of pinned ones, with its colours.
 
-use bgd_shared::id::TaskId;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -9,6 +8,7 @@ use super::text::{line, put};
 use super::{Frame, Scene};
 use crate::render::clean;
 use crate::top::pane::Pane;
+use crate::top::task_key::TaskKey;
 use crate::top::ui::Ui;
 
 /// The fewest rows of a preview with its title.
@@ -16,25 +16,25 @@ const ROWS: u16 = 3;
 
 /// Draws as many previews as there is room for, pinned ones first.
 pub fn draw(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, frame: &mut Frame) {
-    let mut ids: Vec<TaskId> = ui.model.pins().to_vec();
-    ids.extend(ui.model.selected_task().filter(|id| !ids.contains(id)));
-    ids.truncate(usize::from(area.height / ROWS).max(1));
-    let Ok(count) = u16::try_from(ids.len()) else { return };
-    for (number, id) in (0..count).zip(ids) {
+    let mut keys: Vec<TaskKey> = ui.model.pins().to_vec();
+    keys.extend(ui.model.selected_task().filter(|key| !keys.contains(key)));
+    keys.truncate(usize::from(area.height / ROWS).max(1));
+    let Ok(count) = u16::try_from(keys.len()) else { return };
+    for (number, key) in (0..count).zip(keys) {
         let top = area.height * number / count;
         let end = area.height * (number + 1) / count;
         let part = Rect::new(area.x, area.y + top, area.width, end - top);
-        frame.previews.push((id, part));
-        one(ui, id, scene, part, buffer);
+        frame.previews.push((key, part));
+        one(ui, key, scene, part, buffer);
     }
 }
 
-fn one(ui: &Ui, id: TaskId, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
-    let Some(row) = ui.model.row(id) else { return };
-    let how = if ui.model.pins().contains(&id) { " (follows)" } else { "" };
-    let title = format!("{}{how} {} {}", id.short(), row.state, row.description);
+fn one(ui: &Ui, key: TaskKey, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
+    let Some(row) = ui.model.row(key) else { return };
+    let how = if ui.model.pins().contains(&key) { " (follows)" } else { "" };
+    let title = format!("{}{how} {} {}", key.short(), row.state, row.description);
     put(buffer, area, 0, &title, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
-    let Some(pane) = scene.panes.get(&id) else { return };
+    let Some(pane) = scene.panes.get(key) else { return };
     let mut at = 1;
     for text in pane.about() {
         // Half of the room at most, as the output matters more.

@@ -10,9 +10,14 @@ use crate::render::samples;
 use crate::render::wall::Clock;
 use crate::top::keys::Key;
 use crate::top::model::{Live, Model};
+use crate::top::task_key::HostNo;
 
 fn id(number: u128) -> TaskId {
     TaskId::from_u128(number << 96)
+}
+
+fn key(number: u128) -> TaskKey {
+    HostNo::default().task(id(number))
 }
 
 fn task(number: u128, status: Status, description: &str) -> Task {
@@ -29,7 +34,7 @@ fn task(number: u128, status: Status, description: &str) -> Task {
 }
 
 fn ui() -> Ui {
-    let mut model = Model::new(None);
+    let mut model = Model::new(1, None);
     let mut asks = task(1, Status::Running, "review the code");
     asks.progress.needs_input = Some(samples::question());
     for task in [
@@ -39,10 +44,10 @@ fn ui() -> Ui {
         task(4, Status::Pending, "deploy"),
         task(5, Status::Completed, "build"),
     ] {
-        model.put(&task, &Clock::of_tests());
+        model.put(HostNo::default(), &task, &Clock::of_tests());
     }
     let line = "Epoch 3/8 [====>   ] 42%".to_owned();
-    model.set_live(id(3), Live { percent: Some(42), line, ..Live::default() });
+    model.set_live(key(3), Live { percent: Some(42), line, ..Live::default() });
     Ui { is_listed: true, ..Ui::new(model) }
 }
 
@@ -50,7 +55,7 @@ fn ui() -> Ui {
 fn drawn(ui: &mut Ui, panes: &HashMap<TaskId, Pane>, (rows, cols): (u16, u16)) -> (Vec<String>, Frame) {
     let mut terminal = Terminal::new(TestBackend::new(cols, rows)).unwrap();
     let mut frame = Frame::default();
-    let scene = Scene { panes, now: Clock::of_tests().now, colour: true };
+    let scene = Scene { panes: Panes(vec![Some(panes)]), now: Clock::of_tests().now, colour: true };
     terminal.draw(|on| frame = draw(ui, &scene, on.buffer_mut())).unwrap();
     let cells = terminal.backend().buffer().content().chunks(usize::from(cols));
     let line = |row: &[ratatui::buffer::Cell]| {
@@ -68,7 +73,7 @@ fn lines(size: (u16, u16)) -> Vec<String> {
 fn r160_a_wide_list_shows_what_running_tasks_use() {
     let mut ui = Ui { preview: Preview::Off, ..ui() };
     let known = Live { cpu: Some(150), memory_bytes: Some(3 << 29), ..Live::default() };
-    ui.model.set_live(id(3), known);
+    ui.model.set_live(key(3), known);
     let (lines, frame) = drawn(&mut ui, &HashMap::new(), (14, 120));
     assert!(lines[1].contains("QUIET   CPU   MEMORY    DONE"), "{}", lines[1]);
     assert!(lines.iter().any(|line| line.contains(" 150%  1.5 GiB ")), "{lines:#?}");
@@ -120,7 +125,7 @@ fn r161_the_preview_is_beside_the_list_where_there_is_room() {
     pane.set_task(&asking);
     let panes = HashMap::from([(id(1), pane)]);
     let (wide, frame) = drawn(&mut ui, &panes, (14, 120));
-    assert_eq!(frame.previews, [(id(1), Rect::new(61, 1, 59, 12))]);
+    assert_eq!(frame.previews, [(key(1), Rect::new(61, 1, 59, 12))]);
     let right = |row: usize| wide[row].chars().skip(61).collect::<String>();
     assert_eq!(right(1), "00000001 running (asks) review the code");
     assert_eq!(right(2), "asks: Run `make`?");
@@ -131,7 +136,7 @@ fn r161_the_preview_is_beside_the_list_where_there_is_room() {
     ui.key(Key::Char('v'));
     ui.key(Key::Char('v'));
     let (_, frame) = drawn(&mut ui, &panes, (14, 80));
-    assert_eq!(frame.previews, [(id(1), Rect::new(0, 7, 80, 6))], "below it on demand");
+    assert_eq!(frame.previews, [(key(1), Rect::new(0, 7, 80, 6))], "below it on demand");
 }
 
 #[test]
@@ -144,8 +149,8 @@ fn r161_several_can_be_pinned() {
         ui.key(Key::Down);
     }
     let (_, frame) = drawn(&mut ui, &HashMap::new(), (20, 120));
-    let shown: Vec<TaskId> = frame.previews.iter().map(|(id, _)| *id).collect();
-    assert_eq!(shown, [id(1), id(2), id(3), id(4)], "three pinned and the selected one");
+    let shown: Vec<TaskKey> = frame.previews.iter().map(|(key, _)| *key).collect();
+    assert_eq!(shown, [key(1), key(2), key(3), key(4)], "three pinned and the selected one");
     let (lines, _) = drawn(&mut ui, &HashMap::new(), (20, 120));
     assert!(lines[1].ends_with("00000001 (follows) running (asks) review the code"), "{lines:?}");
     assert!(lines[3].starts_with("> 00000001") || lines[3].starts_with(">00000001"), "{lines:?}");
@@ -157,12 +162,12 @@ fn r160_visible_ages_say_when_they_change() {
     assert_eq!(frame.changes_in, Some(1000));
     let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 40));
     assert_eq!(frame.changes_in, None, "no age is visible");
-    let (_, frame) = drawn(&mut Ui::new(Model::new(None)), &HashMap::new(), (14, 80));
+    let (_, frame) = drawn(&mut Ui::new(Model::new(1, None)), &HashMap::new(), (14, 80));
     assert_eq!(frame.changes_in, None);
-    let mut model = Model::new(None);
+    let mut model = Model::new(1, None);
     let mut old = task(1, Status::Completed, "old");
     old.created_at = bgd_shared::time::Timestamp::from_unix_ms(1_100_000 - 7_230_000);
-    model.put(&old, &Clock::of_tests());
+    model.put(HostNo::default(), &old, &Clock::of_tests());
     let (_, frame) = drawn(&mut Ui::new(model), &HashMap::new(), (14, 80));
     assert_eq!(frame.changes_in, Some(30_000), "minutes are shown");
 }
@@ -195,14 +200,14 @@ fn r163_without_colours_there_are_none() {
     let mut pane = Pane::default();
     pane.set_output(0, b"\x1b[31mred\n");
     let panes = HashMap::from([(id(1), pane)]);
-    let scene = Scene { panes: &panes, now: Clock::of_tests().now, colour: false };
+    let scene = Scene { panes: Panes(vec![Some(&panes)]), now: Clock::of_tests().now, colour: false };
     draw(&mut ui, &scene, &mut buffer);
     assert!(buffer.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
 }
 
 #[test]
 fn r163_nothing_to_show_says_what_to_do() {
-    let mut empty = Ui::new(Model::new(None));
+    let mut empty = Ui::new(Model::new(1, None));
     assert_eq!(drawn(&mut empty, &HashMap::new(), (6, 60)).0[1], "listing the tasks");
     empty.is_listed = true;
     let (lines, _) = drawn(&mut empty, &HashMap::new(), (6, 60));
@@ -227,7 +232,7 @@ proptest! {
         rows in 1u16..40, cols in 1u16..140, keys in "[jkG/?:vfghxXynor \t<>a-c]{0,12}", texts in ".{0,30}",
     ) {
         let mut ui = ui();
-        ui.model.put(&task(6, Status::Running, &texts), &Clock::of_tests());
+        ui.model.put(HostNo::default(), &task(6, Status::Running, &texts), &Clock::of_tests());
         let mut pane = Pane::default();
         pane.set_output(0, texts.as_bytes());
         let panes = HashMap::from([(id(1), pane)]);

@@ -1,7 +1,7 @@
-//! `bgctl list --watch`, `--columns` and `--sort` (R166), progress (R165), and `bgctl` alone (R167).
+//! `bgctl list --watch`, `--columns` and `--sort` (R166), with what tasks use (R164), progress (R165), and `bgctl` alone (R167).
 
 use bgd_shared::id::TaskId;
-use bgd_tests::{Terminal, TestDaemon};
+use bgd_tests::{Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -30,10 +30,58 @@ fn r166_columns_and_order_are_chosen() {
         "c\nb\na\n",
         "equal ones stay, newest first"
     );
-    let refused = daemon.run(&["list", "--columns", "cpu"]).expect_code(2);
+    let refused = daemon.run(&["list", "--columns", "cpus"]).expect_code(2);
     assert!(refused.stderr.contains("possible values: "), "{}", refused.stderr);
-    assert!(daemon.run(&["list", "--sort", "cpu"]).expect_code(2).stderr.contains("one of id, status"));
+    assert!(daemon.run(&["list", "--sort", "cpus"]).expect_code(2).stderr.contains("one of id, status"));
     assert!(daemon.run(&["list", "--watch"]).expect_code(2).stderr.contains("needs a terminal"));
+}
+
+/// Computes for a quarter of a second of CPU time, then holds 64 MiB at once.
+const WORK: &str = r#"perl -e 'while ((times)[0] < 0.25) { $n++ } $x = "x" x (64 << 20); print length $x'"#;
+
+#[test]
+fn r164_a_list_shows_what_tasks_use_and_is_sorted_by_it() {
+    let daemon = TestDaemon::start();
+    // Not in a folder that lies in memory.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let written = format!("head -c 8388608 /dev/zero > {}/file", folder.path().display());
+    for (name, line) in [("idle", "exit 0"), ("works", WORK), ("writes", &written)] {
+        let id: TaskId = daemon.run(&["submit", "-d", name, "--shell", line]).success().word();
+        daemon.block(&[id]);
+    }
+    let list = |args: &[&str]| daemon.run(&[&["list"], args].concat()).success().stdout_text();
+    let rows = list(&["--columns", "description,cpu,memory,written", "--sort", "-cpu"]);
+    let first: Vec<&str> = rows.lines().next().unwrap().split('\t').collect();
+    assert_eq!(first[0], "works", "{rows}");
+    assert!(first[1].ends_with('s') && first[1] != "0.0s" && first[2].ends_with(" MiB"), "{rows}");
+    assert!(list(&["--columns", "description", "--sort", "memory"]).ends_with("\nworks\n"));
+    let rows = list(&["--columns", "written,description", "--sort", "-written"]);
+    assert!(rows.lines().next().unwrap().ends_with("MiB\twrites"), "{rows}");
+    let json: serde_json::Value =
+        serde_json::from_str(&list(&["--json", "--sort", "-cpu"])).expect("it is JSON");
+    assert_eq!(json["tasks"][0]["description"], "works");
+    assert!(json["tasks"][0]["usage"]["user_ms"].as_u64().is_some_and(|ms| ms >= 240), "{json}");
+    assert!(daemon.run(&["list", "-q", "--sort", "cpu"]).success().stdout_text().lines().count() == 3);
+}
+
+#[test]
+fn r164_a_list_measures_running_tasks() {
+    let daemon = TestDaemon::start();
+    waits_at(&daemon, "waits", "");
+    let line = r#"perl -e '$x = "x" x (64 << 20); open F, ">there"; close F; sleep 1000'"#;
+    daemon.run(&["submit", "-d", "holds", "--shell", line]).success();
+    wait::for_file(&daemon.home().join("there"));
+    let args = ["list", "--columns", "description,memory,written", "--sort", "-memory"];
+    let rows = daemon.run(&args).success().stdout_text();
+    let first: Vec<&str> = rows.lines().next().unwrap().split('\t').collect();
+    assert_eq!((first[0], first[2]), ("holds", "-"), "{rows}");
+    let (mib, unit) = first[1].split_once(' ').unwrap();
+    assert!(unit == "MiB" && mib.parse::<f64>().unwrap() >= 64.0, "{rows}");
+    assert!(!rows.lines().nth(1).unwrap().starts_with("waits\t-"), "{rows}");
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl list --columns description,cpu,memory,written");
+    shell.wait_text("DESCRIPTION  CPU");
+    shell.wait_prompt();
 }
 
 #[test]

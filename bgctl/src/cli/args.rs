@@ -26,6 +26,7 @@ EXAMPLES:
   bgctl list --tag nightly --group gpu
   bgctl list --tree                   show dependencies
   bgctl list --columns id,progress,group,description --sort -time
+  bgctl list --columns id,cpu,memory,written,description --sort -cpu
   bgctl list --watch                  keep the table up to date; see also `bgctl top`
   bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
   bgctl -H build1,build2 list         tasks of two machines, asked at the same time
@@ -40,7 +41,8 @@ the tasks it depends on, `held`, `gpu paused` for its group, its start time, or 
 time of its next attempt. After `running`, `(paused)` marks a task stopped by `bgctl pause`.
 --tree shows a task below the one it depends on. --sort sorts the tasks that are
 shown (see --limit). `progress` is what a running task says itself: `42%` or `3/8` in its
-last line.
+last line. `cpu` is CPU time; `memory` is the current size of a running task and the peak of
+one that has ended; `written`, the bytes written to disks, is known at the end.
 `(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent
 has been silent for a long time; its last output follows. `(suspect)`: the agent's
 answer looks like an error; `bgctl status` shows why.")]

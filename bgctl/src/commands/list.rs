@@ -7,8 +7,10 @@ use std::collections::HashMap;
 use std::io::{IsTerminal as _, Write as _};
 
 use bgd_shared::id::TaskId;
-use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT};
-use bgd_shared::request::{ListParams, ListResult, OutputParams, TaskList, TaskOutput};
+use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT, USAGES};
+use bgd_shared::request::{
+    ListParams, ListResult, OutputParams, TaskList, TaskOutput, TaskUsage, UsageParams,
+};
 use bgd_shared::task::{Status, Summary, Task};
 use bgd_shared::time::Timestamp;
 
@@ -18,7 +20,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::percent::{LINE_BYTES, in_output};
 use crate::pick;
-use crate::render::columns::{Field, Sort};
+use crate::render::columns::{Field, Measured, Sort};
 use crate::render::look::{Look, lines};
 use crate::render::table::{list, tree};
 
@@ -45,13 +47,16 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let is_narrowed = !asked.tags.is_empty() || asked.group.is_some() || asked.batch.is_some();
     let mut result = fetch(&asked, wanted, |params| context.call::<TaskList>(params))?;
-    shown.sort(&mut result.tasks);
     if context.json() {
+        let measured = shown.measured(&result.tasks, context)?;
+        shown.sort(&mut result.tasks, &measured);
         context.print_json(&result)?;
         return Ok(Code::OK);
     }
     let is_terminal = std::io::stdout().is_terminal();
     if quiet {
+        let measured = shown.measured(&result.tasks, context)?;
+        shown.sort(&mut result.tasks, &measured);
         for task in &result.tasks {
             context.print(&format!("{}\n", task.id))?;
         }
@@ -85,9 +90,19 @@ pub struct Shown {
 }
 
 impl Shown {
-    fn sort(&self, tasks: &mut [Task]) {
+    fn sort(&self, tasks: &mut [Task], measured: &Measured) {
         if let Some(sort) = self.sort {
-            sort.apply(tasks, Timestamp::now());
+            sort.apply(tasks, measured, Timestamp::now());
+        }
+    }
+
+    /// Measures what running tasks use, if that is shown or sorted by.
+    fn measured(&self, tasks: &[Task], context: &mut Context) -> Result<Measured, Failure> {
+        let is_shown = self.columns.iter().copied().any(Field::is_measured);
+        if is_shown || self.sort.is_some_and(Sort::is_measured) {
+            measured(tasks, context)
+        } else {
+            Ok(Measured::new())
         }
     }
 
@@ -107,7 +122,8 @@ impl Shown {
 
     /// Renders the tasks, with their progress where somebody sees it.
     fn text(&self, tasks: &mut [Task], look: &mut Look, context: &mut Context) -> Result<String, Failure> {
-        self.sort(tasks);
+        look.measured = self.measured(tasks, context)?;
+        self.sort(tasks, &look.measured);
         if look.table || self.columns.contains(&Field::Progress) {
             look.percents = percents(tasks, context)?;
         }
@@ -119,11 +135,29 @@ impl Shown {
 /// The most running tasks whose output is looked at for their progress.
 const LOOKED_AT: usize = 50;
 
+fn is_running(task: &Task) -> bool {
+    matches!(task.status, Status::Running | Status::Resumed)
+}
+
+/// Measures what running tasks use now.
+fn measured(tasks: &[Task], context: &mut Context) -> Result<Measured, Failure> {
+    let ids: Vec<_> = tasks.iter().filter(|task| is_running(task)).map(|task| task.id.into()).collect();
+    let mut measured = Measured::new();
+    for ids in ids.chunks(USAGES) {
+        match context.call::<TaskUsage>(&UsageParams { ids: ids.to_vec() }) {
+            Ok(answer) => measured.extend(answer.usages.into_iter().map(|usage| (usage.id, usage))),
+            // One of them was cleared meanwhile.
+            Err(failure) if failure.code == Code::NO_TASK => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(measured)
+}
+
 /// Looks how far running tasks are.
 fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>, Failure> {
-    let is_running = |task: &&Task| matches!(task.status, Status::Running | Status::Resumed);
     let mut percents = HashMap::new();
-    for task in tasks.iter().filter(is_running).take(LOOKED_AT) {
+    for task in tasks.iter().filter(|task| is_running(task)).take(LOOKED_AT) {
         let params = OutputParams {
             id: task.id.into(),
             offset: Some(-LINE_BYTES),

@@ -1,11 +1,13 @@
 //! The columns that a list can have, and the order of its rows (R166).
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::str::FromStr;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::LiveUsage;
 use clap::ValueEnum;
 
 /// A column of a list.
@@ -23,6 +25,12 @@ pub enum Field {
     Time,
     /// Progress, as the output says.
     Progress,
+    /// CPU time.
+    Cpu,
+    /// Memory: now, of an ended task the most.
+    Memory,
+    /// Bytes written to disks by an ended task.
+    Written,
     /// Parent session.
     Session,
     /// Group.
@@ -41,6 +49,30 @@ impl Field {
     /// The columns without `--columns`.
     pub const USUAL: [Self; 6] =
         [Self::Host, Self::Id, Self::Status, Self::Age, Self::Time, Self::Description];
+
+    /// Whether running tasks have to be measured for it.
+    pub const fn is_measured(self) -> bool {
+        matches!(self, Self::Cpu | Self::Memory)
+    }
+}
+
+/// What running tasks use now, where that was measured.
+pub type Measured = HashMap<TaskId, LiveUsage>;
+
+/// Returns the CPU time of the latest run, so far or in all, in milliseconds.
+pub fn cpu_ms(task: &Task, measured: &Measured) -> Option<u64> {
+    let live = measured.get(&task.id).map(|live| live.user_ms.saturating_add(live.system_ms));
+    live.or_else(|| Some(task.usage.as_ref()?.cpu_ms()))
+}
+
+/// Returns the memory that a task takes now, or the most that it has taken, in bytes.
+pub fn memory_bytes(task: &Task, measured: &Measured) -> Option<u64> {
+    measured.get(&task.id).map(|live| live.memory_bytes).or_else(|| task.usage.as_ref()?.peak_memory_bytes)
+}
+
+/// Returns the bytes that the latest run has written.
+pub fn written_bytes(task: &Task) -> Option<u64> {
+    Some(task.usage.as_ref()?.written_bytes)
 }
 
 /// By what a list is sorted.
@@ -71,16 +103,21 @@ const fn compared(field: Field) -> bool {
 }
 
 impl Sort {
+    /// Whether running tasks have to be measured for it.
+    pub const fn is_measured(self) -> bool {
+        self.field.is_measured()
+    }
+
     /// Sorts tasks; those that are equal keep their order.
-    pub fn apply(self, tasks: &mut [Task], now: Timestamp) {
+    pub fn apply(self, tasks: &mut [Task], measured: &Measured, now: Timestamp) {
         tasks.sort_by(|one, other| {
-            let order = compare(self.field, one, other, now);
+            let order = compare(self.field, one, other, measured, now);
             if self.is_reverse { order.reverse() } else { order }
         });
     }
 }
 
-fn compare(field: Field, one: &Task, other: &Task, now: Timestamp) -> Ordering {
+fn compare(field: Field, one: &Task, other: &Task, measured: &Measured, now: Timestamp) -> Ordering {
     let ran = |task: &Task| {
         let started = task.started_at?;
         Some(task.completed_at.unwrap_or(now).unix_ms().saturating_sub(started.unix_ms()))
@@ -91,6 +128,10 @@ fn compare(field: Field, one: &Task, other: &Task, now: Timestamp) -> Ordering {
         // The youngest first.
         Field::Age => other.created_at.cmp(&one.created_at),
         Field::Time => ran(one).cmp(&ran(other)),
+        // What is not known comes first, as what never started does.
+        Field::Cpu => cpu_ms(one, measured).cmp(&cpu_ms(other, measured)),
+        Field::Memory => memory_bytes(one, measured).cmp(&memory_bytes(other, measured)),
+        Field::Written => written_bytes(one).cmp(&written_bytes(other)),
         Field::Session => one.session.cmp(&other.session),
         Field::Group => one.group.cmp(&other.group),
         Field::Batch => one.batch.map(TaskId::as_u128).cmp(&other.batch.map(TaskId::as_u128)),
@@ -103,6 +144,8 @@ fn compare(field: Field, one: &Task, other: &Task, now: Timestamp) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::usage::Usage;
+
     use super::*;
     use crate::render::samples::task;
 
@@ -116,16 +159,39 @@ mod tests {
         };
         let mut tasks = [named("b", Some(1_500)), named("c", None), named("a", Some(1_900))];
         let mut sorted = |by: &str| {
-            by.parse::<Sort>().unwrap().apply(&mut tasks, now);
+            by.parse::<Sort>().unwrap().apply(&mut tasks, &Measured::new(), now);
             tasks.iter().map(|task| task.description.clone()).collect::<String>()
         };
         assert_eq!(sorted("description"), "abc");
         assert_eq!(sorted("-description"), "cba");
         assert_eq!(sorted("time"), "cab", "what never started has the least");
         assert_eq!(sorted("age"), "cab", "equal ones keep their order");
-        for wrong in ["host", "progress", "cpu", "", "--age"] {
+        for wrong in ["host", "progress", "cpus", "", "--age"] {
             let error = wrong.parse::<Sort>().unwrap_err();
-            assert!(error.starts_with("one of id, status, age, time, session"), "{error}");
+            assert!(
+                error.starts_with("one of id, status, age, time, cpu, memory, written, session"),
+                "{error}"
+            );
         }
+    }
+
+    #[test]
+    fn r164_tasks_are_sorted_by_what_they_use() {
+        let used = |number: u128, user_ms, peak, written_bytes| Task {
+            id: TaskId::from_u128(number),
+            usage: Some(Usage { user_ms, system_ms: 1, peak_memory_bytes: peak, written_bytes }),
+            ..task()
+        };
+        let running = Task { id: TaskId::from_u128(4), ..task() };
+        let live = LiveUsage { id: running.id, processes: 1, user_ms: 15, system_ms: 0, memory_bytes: 25 };
+        let measured = Measured::from([(running.id, live)]);
+        let mut tasks = [used(1, 20, Some(10), 7), used(2, 10, Some(30), 8), used(3, 0, None, 9), running];
+        let mut sorted = |by: &str| {
+            by.parse::<Sort>().unwrap().apply(&mut tasks, &measured, Timestamp::from_unix_ms(0));
+            tasks.iter().map(|task| task.id.as_u128().to_string()).collect::<String>()
+        };
+        assert_eq!(sorted("cpu"), "3241");
+        assert_eq!(sorted("-memory"), "2413", "a peak that is not known is the least");
+        assert_eq!(sorted("written"), "4123", "what a running one writes is not known");
     }
 }

@@ -11,7 +11,7 @@ use bgd_shared::time::Timestamp;
 use clap::ValueEnum;
 use comfy_table::Table;
 
-use super::columns::Field;
+use super::columns::{Field, Measured};
 use super::tree::{ASCII, BOXES, Lines};
 use super::wall::Clock;
 
@@ -40,6 +40,8 @@ pub struct Look {
     pub columns: Vec<Field>,
     /// How far tasks are, in percent, where that was looked up.
     pub percents: HashMap<TaskId, u8>,
+    /// What running tasks use now, where that was measured.
+    pub measured: Measured,
     /// The current time, which ages are relative to, and the time zone.
     pub clock: Clock,
 }
@@ -66,6 +68,7 @@ impl Look {
             width,
             columns: Field::USUAL.to_vec(),
             percents: HashMap::new(),
+            measured: Measured::new(),
             clock: Clock::system(Timestamp::now()),
         }
     }
@@ -81,6 +84,7 @@ impl Look {
             width: None,
             columns: Field::USUAL.to_vec(),
             percents: HashMap::new(),
+            measured: Measured::new(),
             clock: Clock::of_tests(),
         }
     }

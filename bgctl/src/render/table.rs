@@ -8,12 +8,12 @@ use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 
-use super::clean;
-use super::columns::Field;
+use super::columns::{Field, cpu_ms, memory_bytes, written_bytes};
 use super::look::Look;
 use super::order::waits_for;
 use super::tree::{Lines, Node, nodes};
 use super::wall::Clock;
+use super::{bytes, clean};
 use crate::duration::show_ms;
 
 /// What a machine answered.
@@ -54,7 +54,7 @@ struct Column {
 }
 
 /// The columns of a list. A new one is an entry here.
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 15] = [
     Column {
         field: Field::Host,
         header: "HOST",
@@ -110,6 +110,33 @@ const COLUMNS: [Column; 12] = [
         tells_hosts: false,
         shrinks: false,
         dropped: Some(3),
+    },
+    Column {
+        field: Field::Cpu,
+        header: "CPU",
+        text: |entry, look| entry.of_task(|task| known(cpu_ms(task, &look.measured), show::elapsed)),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(9),
+    },
+    Column {
+        field: Field::Memory,
+        header: "MEMORY",
+        text: |entry, look| entry.of_task(|task| known(memory_bytes(task, &look.measured), bytes)),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(10),
+    },
+    Column {
+        field: Field::Written,
+        header: "WRITTEN",
+        text: |entry, _| entry.of_task(|task| known(written_bytes(task), bytes)),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(11),
     },
     Column {
         field: Field::Session,
@@ -345,6 +372,11 @@ pub fn fitted(
 /// How far a task is, if that was looked up.
 fn progress(task: &Task, look: &Look) -> String {
     look.percents.get(&task.id).map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
+}
+
+/// Formats a number; `-` if it is not known.
+fn known(number: Option<u64>, text: fn(u64) -> String) -> String {
+    number.map_or_else(|| "-".to_owned(), text)
 }
 
 fn colour(status: Status) -> Color {

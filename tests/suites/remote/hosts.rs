@@ -33,6 +33,9 @@ fn r144_the_tasks_of_several_hosts_are_one_list() {
     let quiet = far.run(&["-H", "far,near", "list", "--quiet"]).success().stdout_text();
     assert_eq!(quiet, format!("{first}\n{second}\n"));
     assert!(far.run(&["-H", "far,near", "list", "--tree"]).success().stdout_text().contains("\tone\n"));
+    let columns = ["-H", "far,near", "list", "--columns", "description,host,cpu"];
+    let shown = far.run(&columns).success().stdout_text();
+    assert!(shown.starts_with("one\tfar\t") && shown.contains("\ntwo\tnear\t"), "{shown}");
     let json: Value = far.run(&["-H", "far,near", "--json", "list"]).success().json();
     assert_eq!((&json["tasks"][0]["host"], &json["tasks"][1]["host"]), (&"far".into(), &"near".into()));
     assert_eq!((&json["hosts"][1]["host"], &json["hosts"][1]["more"]), (&"near".into(), &false.into()));

@@ -17,6 +17,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Link;
 use crate::render::clean;
+use crate::render::columns::Measured;
 use crate::render::look::{Look, lines};
 use crate::render::table::{Listing, listings};
 
@@ -63,7 +64,11 @@ enum HostLine<'a> {
 /// Asks all hosts, and prints what they answered, in the order they were given.
 pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Result<Code, Failure> {
     let hosts: Vec<String> = links.iter().filter_map(Link::host).map(ToString::to_string).collect();
-    let outcomes = ask(wanted, links, context.connect_timeout());
+    let mut outcomes = ask(wanted, links, context.connect_timeout());
+    for result in outcomes.iter_mut().flatten() {
+        // What running tasks use is not measured there: that would take a second call to each host.
+        wanted.shown.sort(&mut result.tasks, &Measured::new());
+    }
     let all: Vec<(&str, &Outcome)> = hosts.iter().map(String::as_str).zip(&outcomes).collect();
     if context.json() {
         context.print_json(&printed(&all))?;
@@ -142,7 +147,8 @@ fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Resu
         .collect();
     let is_empty = |row: &Listing<'_>| row.tasks.is_ok_and(<[Task]>::is_empty);
     if !rows.iter().all(is_empty) {
-        let look = Look::of_output(context.colours());
+        let mut look = Look::of_output(context.colours());
+        shown.set_columns(&mut look);
         return context.print(&listings(&rows, shown.tree.then(lines), &look));
     }
     if std::io::stdout().is_terminal() {

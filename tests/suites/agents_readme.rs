@@ -1,16 +1,15 @@
-//! Types what the README tells users of agents to type, with the real opencode and a model on loopback.
+//! Types what bgd-agents(7) tells users of agents to type, with the real opencode and a model on loopback.
 
-use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::docs;
 use bgd_tests::real::Real;
 
 #[test]
-fn the_commands_of_the_readme_do_what_it_says() {
-    let readme = docs::read("README.md");
-    let shell = code_blocks(&readme, "Agents", "sh");
-    let [talk, answer] = shell[..] else {
+fn the_commands_of_the_guide_do_what_it_says() {
+    let shell = docs::blocks("man/bgd-agents.md", "sh");
+    let [talk, answer] = &shell[..] else {
         panic!("other blocks than these are to be run as well: {shell:#?}")
     };
-    let settings = code_blocks(&readme, "Agents", "toml");
+    let settings = docs::blocks("man/bgd-agents.md", "toml");
     let real = Real::installed();
 
     let told = real.shell(talk).success().stdout_text();

@@ -13,10 +13,14 @@ use bgd_shared::event::EventKind;
 use bgd_shared::request::METHODS;
 use bgd_shared::task::Status;
 use bgd_tests::TestDaemon;
-use bgd_tests::docs::{self, bold_tags_of_section, subsections};
+use bgd_tests::docs::{self, GUIDES, bold_tags_of_section, subsections};
 
-const PAGES: [&str; 5] =
-    ["man/bgctl.1", "man/bgd.1", "man/bgd-protocol.7", "man/bgd-config.5", "man/bgd-executors.7"];
+/// The paths of all pages and guides.
+fn pages() -> Vec<String> {
+    let pages = ["bgctl.1", "bgd.1", "bgd-protocol.7", "bgd-config.5", "bgd-executors.7"].map(str::to_owned);
+    let guides = GUIDES.iter().flat_map(|name| [format!("{name}.7"), format!("{name}.md")]);
+    pages.into_iter().chain(guides).map(|file| format!("man/{file}")).collect()
+}
 
 fn set<T: Into<String>>(names: impl IntoIterator<Item = T>) -> BTreeSet<String> {
     names.into_iter().map(Into::into).collect()
@@ -33,7 +37,7 @@ fn shown(page: &str, name: &str) -> String {
 #[test]
 fn every_file_is_as_the_code_makes_it() {
     for document in docs::documents() {
-        let there = docs::read(document.path);
+        let there = docs::read(&document.path);
         let first = there.lines().zip(document.text.lines()).position(|(there, must)| there != must);
         let line = first.unwrap_or_else(|| there.lines().count().min(document.text.lines().count())) + 1;
         assert!(
@@ -50,8 +54,8 @@ fn the_pages_name_every_method_and_no_other() {
     let page = docs::read("man/bgd-protocol.7");
     assert_eq!(set(subsections(&page, "METHODS")), set(METHODS.iter().copied()));
     let families = ["task.", "group.", "events.", "session.", "daemon.", "inbox.", "agent."];
-    for path in PAGES {
-        for name in docs::names(&docs::read(path)) {
+    for path in pages() {
+        for name in docs::names(&docs::read(&path)) {
             let is_method = families.iter().any(|family| name.starts_with(family));
             assert!(
                 !is_method || METHODS.contains(&name.as_str()),
@@ -103,8 +107,8 @@ fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_oth
             assert_eq!(row[2], range, "the range of {key}");
         }
     }
-    for path in PAGES {
-        for name in docs::names(&docs::read(path)) {
+    for path in pages() {
+        for name in docs::names(&docs::read(&path)) {
             let is_key = name.starts_with("limits.") || name.starts_with("grace.");
             assert!(!is_key || keys.contains(&name), "{path} names {name}, which is no key");
         }
@@ -178,15 +182,14 @@ fn the_page_names_every_key_of_an_agent_with_its_default_and_its_range_and_no_ot
 }
 
 #[test]
-fn the_examples_on_the_page_and_in_the_readme_are_good_and_show_every_protocol_and_key() {
+fn the_examples_on_the_page_in_readme_and_guides_are_good_and_show_every_protocol_and_key() {
     let page = docs::read("man/bgd-config.5");
-    let readme = docs::read("README.md");
-    let of_readme: Vec<&str> =
-        readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(!of_readme.is_empty());
+    let mut others = docs::blocks("README.md", "toml");
+    others.extend(GUIDES.iter().flat_map(|name| docs::blocks(&format!("man/{name}.md"), "toml")));
+    assert!(others.len() >= 8, "{others:#?}");
     let of_page =
         ["ACP", "ELSEWHERE", "OPENCODE", "SERVER", "TEMPLATE", "CHANNELS"].map(|name| shown(&page, name));
-    for text in of_page.iter().map(String::as_str).chain(of_readme) {
+    for text in of_page.iter().chain(&others) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
         std::fs::write(&file, text).unwrap();
@@ -266,8 +269,9 @@ fn the_variables_of_the_pages_are_those_of_the_code() {
     }
     let of = |text: &str| -> BTreeSet<String> {
         // A trailing number counts variables of which there may be several.
-        let names =
-            docs::names(text).into_iter().map(|name| name.trim_end_matches(char::is_numeric).to_owned());
+        let names = docs::names(text)
+            .into_iter()
+            .map(|name| name.trim_end_matches(|end: char| end.is_numeric() || end == '-').to_owned());
         names.filter(|name| name.starts_with("BGD_") && name.len() > "BGD_".len()).collect()
     };
     // Those of another machine are none of the daemon's.
@@ -277,8 +281,8 @@ fn the_variables_of_the_pages_are_those_of_the_code() {
     for file in ["bgctl/src/context.rs", "bgctl/src/link/ssh.rs"] {
         code += &docs::read(file);
     }
-    for path in PAGES {
-        assert!(of(&docs::read(path)).is_subset(&of(&code)), "{path}");
+    for path in pages() {
+        assert!(of(&docs::read(&path)).is_subset(&of(&code)), "{path}");
     }
 }
 

@@ -84,6 +84,7 @@ mod output;
 mod pause;
 mod place;
 mod protocol;
+mod readme;
 mod ready;
 mod real_agents;
 mod remote;

@@ -1,4 +1,4 @@
-//! The entries for `bgctl mcp` in agents' configurations, exactly as in the README, used by the agents: they
+//! The entries for `bgctl mcp` in agents' configurations, exactly as in bgd-mcp(7), used by the agents: they
 //! find the server, use it, and its tasks end when they exit (R54). The model is on loopback.
 
 use std::fs;
@@ -6,14 +6,13 @@ use std::process::Command;
 
 use bgd_shared::event::EventKind;
 use bgd_tests::agents::{self, Permission};
-use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::docs;
 use bgd_tests::real::Real;
 use bgd_tests::{Outcome, bgctl_path};
 
-/// The code blocks in this language in the README's section.
+/// The code blocks in this language in the guide.
 fn blocks(language: &str) -> Vec<String> {
-    let readme = docs::read("README.md");
-    code_blocks(&readme, "For AI agents", language).into_iter().map(str::to_owned).collect()
+    docs::blocks("man/bgd-mcp.md", language)
 }
 
 /// The agent's orders: to start a command that does not end by itself, and to list the tasks.
@@ -48,7 +47,7 @@ fn it_has_the_tools_until_it_exits(real: &Real, prompt: &str, agent: impl FnOnce
 }
 
 #[test]
-fn opencode_has_the_tools_by_its_entry_in_the_readme() {
+fn opencode_has_the_tools_by_its_entry_in_the_guide() {
     let [opencode, _cursor] = &blocks("json")[..] else {
         panic!("other entries than these: {:#?}", blocks("json"))
     };
@@ -61,7 +60,7 @@ fn opencode_has_the_tools_by_its_entry_in_the_readme() {
 }
 
 #[test]
-fn codex_has_the_tools_by_its_command_in_the_readme() {
+fn codex_has_the_tools_by_its_command_in_the_guide() {
     let [commands] = &blocks("sh")[..] else { panic!("other blocks than this: {:#?}", blocks("sh")) };
     let programs: Vec<_> = commands.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(programs, ["claude", "codex", "gemini"]);

@@ -1,4 +1,4 @@
-//! Types what the README tells users of ordered work to type, with stand-ins for the programs.
+//! Types what bgd-order(7) tells users of ordered work to type, with stand-ins for the programs.
 
 use std::fs;
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::CancelReason;
 use bgd_shared::request::ListResult;
 use bgd_shared::task::{Status, Task};
-use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::docs;
 use bgd_tests::templates::shell_agent;
 use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
 
@@ -35,13 +35,11 @@ fn tasks(daemon: &TestDaemon) -> Vec<Task> {
 }
 
 fn block(number: usize) -> String {
-    let readme = docs::read("README.md");
-    let blocks = code_blocks(&readme, "In order", "sh");
-    (*blocks.get(number).expect("the section has so many blocks")).to_owned()
+    docs::blocks("man/bgd-order.md", "sh").swap_remove(number)
 }
 
 #[test]
-fn r100_the_two_gpus_of_the_readme() {
+fn r100_the_two_gpus_of_the_guide() {
     let daemon = TestDaemon::start();
     program(&daemon, "train", "echo \"device $CUDA_VISIBLE_DEVICES $*\"");
     let told = typed(&daemon, &block(0)).stdout_text();
@@ -58,7 +56,7 @@ fn r100_the_two_gpus_of_the_readme() {
 }
 
 #[test]
-fn r110_the_server_of_the_readme() {
+fn r110_the_server_of_the_guide() {
     let daemon = TestDaemon::start();
     program(&daemon, "npm", "curl --silent --output /dev/null localhost:$PORT && echo tested");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -72,7 +70,7 @@ fn r110_the_server_of_the_readme() {
 }
 
 #[test]
-fn r103_the_night_of_the_readme() {
+fn r103_the_night_of_the_guide() {
     let agent = shell_agent("opencode", "echo \"$1\"", "");
     let daemon = TestDaemon::builder().config(agent).start();
     program(&daemon, "make", "echo \"error: no rule $BGD_ATTEMPT\"; exit 2");
@@ -92,7 +90,7 @@ fn r103_the_night_of_the_readme() {
 }
 
 #[test]
-fn r112_the_sweep_of_the_readme_and_r116_its_failed_ones_again() {
+fn r112_the_sweep_of_the_guide_and_r116_its_failed_ones_again() {
     let daemon = TestDaemon::start();
     // Two seeds fail the first time.
     program(

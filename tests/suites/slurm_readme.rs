@@ -1,9 +1,9 @@
-//! Types what the README tells users of a cluster to type, with stand-ins for the programs.
+//! Types what bgd-remote(7) tells users of a cluster to type, with stand-ins for the programs.
 
 use std::fs;
 use std::process::Command;
 
-use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::docs;
 use bgd_tests::far::{Far, HOST};
 use bgd_tests::shared::request::ListResult;
 use bgd_tests::shared::resources::Resources;
@@ -11,12 +11,11 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::slurm::Cluster;
 use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
 
-const SECTION: &str = "A Slurm cluster";
-
 fn block(language: &str, number: usize) -> String {
-    let readme = docs::read("README.md");
-    let blocks = code_blocks(&readme, SECTION, language);
-    (*blocks.get(number).expect("the section has so many blocks")).to_owned()
+    let text = docs::read("man/bgd-remote.md");
+    let (_, section) = text.split_once("\n## A Slurm cluster\n").expect("the guide has this section");
+    let mut blocks = docs::code_blocks(section).into_iter().filter(|(of, _)| *of == language);
+    blocks.nth(number).expect("the section has so many blocks").1.to_owned()
 }
 
 /// A cluster as the section supposes it.
@@ -52,7 +51,7 @@ fn type_lines(daemon: &TestDaemon, folder: &std::path::Path) {
 }
 
 #[test]
-fn r146_the_cluster_of_the_readme_as_root() {
+fn r146_the_cluster_of_the_guide_as_root() {
     let cluster = cluster();
     let config = block("toml", 0).replace("/home/me/.cache/bgd", cluster.work().to_str().unwrap());
     let daemon = TestDaemon::builder().config(config).env("SLURM_CONF", cluster.conf()).start();
@@ -60,7 +59,7 @@ fn r146_the_cluster_of_the_readme_as_root() {
 }
 
 #[test]
-fn r146_the_login_node_of_the_readme_as_root() {
+fn r146_the_login_node_of_the_guide_as_root() {
     let cluster = cluster();
     let login = Far::of(TestDaemon::home_only());
     login.set_session(&[("SLURM_CONF", cluster.conf().to_str().unwrap())]);

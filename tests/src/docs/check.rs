@@ -79,11 +79,22 @@ fn plain(text: &str) -> String {
     text
 }
 
-/// The code blocks in this language in a section (`##`) of a Markdown text.
-pub fn code_blocks<'text>(text: &'text str, section: &str, language: &str) -> Vec<&'text str> {
-    let heading = format!("\n## {section}\n");
-    let Some((_, rest)) = text.split_once(&heading) else { return Vec::new() };
-    let section = rest.split("\n## ").next().unwrap_or_default();
-    let fence = format!("```{language}\n");
-    section.split(&fence).skip(1).filter_map(|block| block.split("```").next()).collect()
+/// The code blocks of a Markdown text: language (empty if it has none) and lines.
+pub fn code_blocks(text: &str) -> Vec<(&str, &str)> {
+    let mut blocks = Vec::new();
+    let mut rest = text;
+    while let Some((_, block)) = rest.split_once("\n```") {
+        let (language, block) = block.split_once('\n').unwrap_or_default();
+        let (lines, after) = block.split_once("```").unwrap_or_default();
+        blocks.push((language, lines));
+        rest = after;
+    }
+    blocks
+}
+
+/// The code blocks in this language of a file in the workspace.
+pub fn blocks(path: &str, language: &str) -> Vec<String> {
+    let text = super::read(path);
+    let blocks = code_blocks(&text).into_iter().filter(|(of, _)| *of == language);
+    blocks.map(|(_, lines)| lines.to_owned()).collect()
 }

@@ -1,5 +1,5 @@
-//! The files in `man/`: pages generated from the command lines, the schema generated from the wire types, and
-//! the generated tables in handwritten pages.
+//! The files in `man/`: pages generated from the command lines, the schema generated from the wire types, the pages made
+//! of the guides, and the generated tables in handwritten pages.
 //!
 //! Nothing here depends on the date or the machine, so a test can compare the checked-in files with what
 //! would be written. Everything that can be read from the code is; the rest is in the handwritten pages or,
@@ -7,6 +7,7 @@
 
 mod check;
 mod fields;
+mod guides;
 mod pages;
 mod roff;
 mod schema;
@@ -14,7 +15,8 @@ mod tables;
 
 use std::path::{Path, PathBuf};
 
-pub use self::check::{bold_tags_of_section, code_blocks, names, subsections, text_of_tag};
+pub use self::check::{blocks, bold_tags_of_section, code_blocks, names, subsections, text_of_tag};
+pub use self::guides::GUIDES;
 pub use self::tables::{
     AgentKey, agent_key, config_defaults, config_range, counts_bytes, known_agents, needs_restart,
 };
@@ -32,7 +34,7 @@ const MANUAL: &str = "bgd manual";
 #[derive(Debug)]
 pub struct Document {
     /// Its path relative to the workspace.
-    pub path: &'static str,
+    pub path: String,
     /// Its expected content.
     pub text: String,
 }
@@ -42,13 +44,18 @@ pub fn documents() -> Vec<Document> {
     let schema = schema::document();
     let protocol = tables::filled("man/bgd-protocol.7", &tables::of_protocol(&schema));
     let config = tables::filled("man/bgd-config.5", &tables::of_config());
-    vec![
-        Document { path: "man/bgctl.1", text: pages::bgctl() },
-        Document { path: "man/bgd.1", text: pages::bgd() },
-        Document { path: "man/bgd-protocol.schema.json", text: schema::text(&schema) },
-        Document { path: "man/bgd-protocol.7", text: protocol },
-        Document { path: "man/bgd-config.5", text: config },
-    ]
+    let document = |path: &str, text: String| Document { path: path.to_owned(), text };
+    let mut documents = vec![
+        document("man/bgctl.1", pages::bgctl()),
+        document("man/bgd.1", pages::bgd()),
+        document("man/bgd-protocol.schema.json", schema::text(&schema)),
+        document("man/bgd-protocol.7", protocol),
+        document("man/bgd-config.5", config),
+    ];
+    let guide =
+        |name: &str| document(&format!("man/{name}.7"), guides::page(name, &read(&format!("man/{name}.md"))));
+    documents.extend(GUIDES.map(guide));
+    documents
 }
 
 /// The root of the workspace.
@@ -68,8 +75,8 @@ pub fn read(path: &str) -> String {
 pub fn write() -> std::io::Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for document in documents() {
-        let path = root().join(document.path);
-        if read(document.path) != document.text {
+        let path = root().join(&document.path);
+        if read(&document.path) != document.text {
             std::fs::write(&path, document.text)?;
             written.push(path);
         }

@@ -4,6 +4,7 @@ use bgctl::exit;
 use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
 
+use super::guides::see_also;
 use super::roff::{Headings, bold, entry, help, literal, paragraph, prose};
 use super::{DATE, MANUAL};
 
@@ -55,7 +56,7 @@ pub fn bgctl() -> String {
     page += ".SH FILES\n";
     page += &prose("See bgd-config(5).");
     page += &help(&after_help(&root), Headings::Sections);
-    page + SEE_ALSO_BGCTL
+    page + &see_also("bgctl")
 }
 
 const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
@@ -76,10 +77,6 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
          secrets of its first caller. Tasks get the complete environment of their own submitter.",
     ),
 ];
-
-const SEE_ALSO_BGCTL: &str = ".SH \"SEE ALSO\"\n.BR bgd (1),\n.BR bgd\\-config (5),\n.BR bgd\\-executors (7),\n.BR bgd\\-protocol (7)\n";
-const SEE_ALSO_BGD: &str =
-    ".SH \"SEE ALSO\"\n.BR bgctl (1),\n.BR bgd\\-config (5),\n.BR bgd\\-protocol (7)\n";
 
 /// The section of a verb: its synopsis, its options and its examples.
 fn verb(verb: &Command) -> String {
@@ -235,7 +232,7 @@ pub fn bgd() -> String {
     page += ".SH NOTES\n";
     page += &prose(&first);
     page += &help(&examples_only(&rest), Headings::Sections);
-    page + SEE_ALSO_BGD
+    page + &see_also("bgd")
 }
 
 /// Splits a text into its first paragraph and the rest.

@@ -32,6 +32,12 @@ pub fn bullet(text: &str) -> String {
     format!(".IP \\(bu 2\n{}", prose(text))
 }
 
+/// The text of a table's cell. A long one is a block, which is wrapped.
+pub fn cell(text: &str) -> String {
+    let text = marked(text);
+    if text.len() > 40 { format!("T{{\n{text}\nT}}") } else { text }
+}
+
 /// A bold word, for a tag.
 pub fn bold(word: &str) -> String {
     format!("\\fB{}\\fR", literal(word))
@@ -121,9 +127,16 @@ pub fn literal(text: &str) -> String {
     symbols(&escaped.replace('`', "\\(ga").replace('^', "\\(ha").replace('~', "\\(ti").replace('\'', "\\(aq"))
 }
 
-/// Escapes the non-ASCII characters that the help texts use.
+/// Escapes characters that are not ASCII.
 fn symbols(text: &str) -> String {
-    text.replace('…', "...").replace('→', "\\(->").replace('–', "\\(en")
+    let escape = |character: char| match character {
+        '…' => "...".to_owned(),
+        '→' => "\\(->".to_owned(),
+        '–' => "\\(en".to_owned(),
+        other if other.is_ascii() => other.to_string(),
+        other => format!("\\[u{:04X}]", u32::from(other)),
+    };
+    text.chars().map(escape).collect()
 }
 
 fn marked(text: &str) -> String {

@@ -1,18 +1,16 @@
-//! Types what the README tells users of other machines to type, with stand-ins for the programs.
+//! Types what bgd-remote(7) tells users of other machines to type, with stand-ins for the programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use bgd_tests::docs::{self, code_blocks};
+use bgd_tests::docs;
 use bgd_tests::far::Far;
 use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
 
-/// A block of code of the section.
+/// A block of code of the guide.
 fn block(number: usize, language: &str) -> String {
-    let readme = docs::read("README.md");
-    let blocks = code_blocks(&readme, "Another machine", language);
-    (*blocks.get(number).expect("the section has so many blocks")).to_owned()
+    docs::blocks("man/bgd-remote.md", language).swap_remove(number)
 }
 
 /// The folder of the stand-ins in a home.
@@ -48,7 +46,7 @@ fn typed(far: &Far, template: &Command, lines: &str) -> String {
 }
 
 #[test]
-fn r140_the_other_machine_of_the_readme() {
+fn r140_the_other_machine_of_the_guide() {
     let far = build1();
     let lines = block(0, "sh")
         .replace("3f2a ", "$(bgctl -H build1 list -q | head -n 1) ")
@@ -65,7 +63,7 @@ fn r140_the_other_machine_of_the_readme() {
 }
 
 #[test]
-fn r145_the_executor_of_the_readme() {
+fn r145_the_executor_of_the_guide() {
     let mut far = build1();
     far.start_here("");
     let app = far.daemon.home().join("app");
@@ -73,7 +71,7 @@ fn r145_the_executor_of_the_readme() {
     let config = block(0, "toml").replace("me@build1", "build1");
     let ssh = far.path("ssh").display().to_string();
     far.here().write_config(&format!("{config}ssh = \"{ssh}\"\n"));
-    let lines = block(1, "sh").replace("/src/app", &app.display().to_string());
+    let lines = block(2, "sh").replace("/src/app", &app.display().to_string());
     let mut command = far.here().bgctl(&[]);
     command.env("BGD_SESSION", "s");
     let said = typed(&far, &command, &format!("{lines}\nbgctl block @\nbgctl output @"));
@@ -81,4 +79,30 @@ fn r145_the_executor_of_the_readme() {
     let (there, here) = (far.daemon.home().display(), far.home().display());
     assert!(said.contains(&format!("make -j32 in {} for {there}\n", app.display())), "{said}");
     assert!(said.ends_with(&format!("notify-send built in {here} for {here}\n")), "{said}");
+}
+
+#[test]
+fn r144_the_two_machines_of_the_guide() {
+    let (far, other) = (build1(), Far::named("build2", TestDaemon::start()));
+    far.join(&other);
+    for (name, description) in [("build1", "one"), ("build2", "two")] {
+        far.run(&["-H", name, "submit", "-d", description, "--", "true"]).success();
+    }
+    let lines = block(1, "sh");
+    let list = lines.lines().next().unwrap();
+    let said = typed(&far, &far.bgctl(&[]), list);
+    let row = |name: &str, description: &str| {
+        said.lines().any(|line| line.starts_with(name) && line.ends_with(description))
+    };
+    assert!(row("build1\t", "\tone") && row("build2\t", "\ttwo"), "{said}");
+}
+
+#[test]
+fn r143_the_machine_without_bgd_of_the_guide() {
+    let far = Far::named("build1", TestDaemon::home_only());
+    far.set_session(&[("PATH", "/usr/bin:/bin")]);
+    let lines = block(1, "sh");
+    let bootstrap = lines.lines().nth(1).unwrap();
+    typed(&far, &far.bgctl(&[]), &format!("{bootstrap}\nbgctl --bootstrap -H build1 daemon stop"));
+    assert!(far.daemon.home().join(".cache/bgd/programs").is_dir());
 }

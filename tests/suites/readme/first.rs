@@ -1,0 +1,36 @@
+//! The two commands at the head of the README, with a stand-in for `cargo`, which has built everything already.
+
+use std::process::Command;
+
+use bgd_tests::{Outcome, TestDaemon, bgctl_path, bgd_path, docs, executable};
+
+use super::block;
+
+/// Blocks of the README that are in no guide.
+pub const TYPED: [&str; 2] = ["cargo build", "tests/run"];
+
+#[test]
+fn r172_the_first_command_shows_the_output_of_a_background_job() {
+    let home = TestDaemon::home_only();
+    let stand_in = format!(
+        "#!/bin/sh\n[ \"$1\" = build ] || exec echo \"cargo $*\"\n\
+         mkdir -p target/debug target/release\nfor folder in target/*; do ln -s {} {} $folder; done\n",
+        bgctl_path().display(),
+        bgd_path().display()
+    );
+    executable::write(&home.home().join("cargo"), &stand_in);
+    let path = format!("{}:/usr/bin:/bin", home.home().display());
+    let mut shell = Command::new("bash");
+    shell.env_clear().envs(home.environment()).env("PATH", path).current_dir(home.home());
+    let said = Outcome::of(shell.args(["-euc", &block(TYPED[0])])).success().stdout_text();
+    assert_eq!(said, "cargo tree --package bgd --depth 1\n");
+    home.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn r172_the_second_command_passes_the_tests() {
+    assert_eq!(block(TYPED[1]), "tests/run\n");
+    assert!(docs::read(".ci/run").ends_with("\nexec tests/run\n"), "continuous integration runs the same");
+    let help = Outcome::of(Command::new("tests/run").arg("--help").current_dir(docs::root())).success();
+    assert!(help.stdout_text().contains("\n  tests/run    "), "{}", help.stdout_text());
+}

@@ -1,0 +1,67 @@
+//! What bgd-notifications(7) tells users to type.
+
+use bgd_tests::{Terminal, TestDaemon, docs, executable};
+
+/// The numbered block of shell lines of the guide, and a shell that has its programs.
+#[track_caller]
+fn block(daemon: &TestDaemon, number: usize) -> (Vec<String>, Terminal) {
+    let blocks = docs::blocks("man/bgd-notifications.md", "sh");
+    assert_eq!(blocks.len(), 3, "each of them is typed by a test");
+    executable::write(&daemon.home().join("make"), "#!/bin/sh\necho \"$* made\"\n");
+    let titles =
+        "import json, sys\nfor line in sys.stdin: print('title:', json.loads(line)['title'], flush=True)";
+    executable::write(&daemon.home().join("jq"), &format!("#!/usr/bin/env python3\n{titles}\n"));
+    let mut shell = Terminal::shell(daemon);
+    shell.resize((40, 140));
+    assert_eq!(shell.run_line("PATH=$HOME:$PATH; unset BGD_SESSION"), 0);
+    (blocks[number].lines().map(str::to_owned).collect(), shell)
+}
+
+/// Types a line, waits until it shows this, and ends it if it goes on.
+#[track_caller]
+fn shows(shell: &mut Terminal, line: &str, text: &str, goes_on: bool) {
+    shell.clear();
+    shell.type_line(line);
+    shell.wait_text(text);
+    if goes_on {
+        shell.type_keys("\x03");
+    }
+    shell.wait("the next prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
+}
+
+#[test]
+fn r171_the_sessions_of_the_guide() {
+    let daemon = TestDaemon::start();
+    let (lines, mut shell) = block(&daemon, 0);
+    let [list, cancel, end] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(shell.run_line("bgctl submit -d mine -- sleep 1000"), 0);
+    assert_eq!(shell.run_line("bgctl submit -d other --session discord:4711 -- sleep 1000"), 0);
+    shows(&mut shell, list, " mine\n", false);
+    assert!(!shell.screen().contains(" other"), "{shell:?}");
+    shows(&mut shell, cancel, " cancelled\n", false);
+    shows(&mut shell, end, "discord:4711", false);
+    let left = daemon.run(&["list"]).success().stdout_text();
+    assert!(left.contains("\trunning\t") && left.contains("\tmine") && !left.contains("\tother"), "{left}");
+}
+
+#[test]
+fn r171_the_inbox_of_the_guide() {
+    let daemon = TestDaemon::start();
+    let (lines, mut shell) = block(&daemon, 1);
+    let [session, submit, wait, follow] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(shell.run_line(session), 0);
+    assert_eq!(shell.run_line(submit), 0);
+    shows(&mut shell, wait, " made", false);
+    shell.type_line("bgctl submit -- make more");
+    shows(&mut shell, follow, "\ntitle: ", true);
+}
+
+#[test]
+fn r171_the_events_of_the_guide() {
+    let daemon = TestDaemon::start();
+    let (lines, mut shell) = block(&daemon, 2);
+    let [events, metrics] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(shell.run_line("bgctl submit -- true"), 0);
+    shows(&mut shell, events, "\"kind\":\"submitted\"", true);
+    shows(&mut shell, metrics, "\n# EOF\n", false);
+}

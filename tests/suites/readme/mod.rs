@@ -3,6 +3,7 @@
 
 mod first;
 mod notices;
+mod pictures;
 mod programs;
 mod shell;
 

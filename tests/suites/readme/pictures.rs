@@ -1,0 +1,19 @@
+//! The pictures of the README, which are made again and compared.
+
+use bgd_tests::{docs, pictures};
+
+#[test]
+fn r171_the_pictures_show_what_the_programs_show() {
+    let readme = docs::read("README.md");
+    for file in pictures::files() {
+        assert!(readme.contains(&format!("]({})", file.path)), "README.md does not show {}", file.path);
+        let there = docs::read(file.path);
+        let first = there.lines().zip(file.text.lines()).find(|(there, made)| there != made);
+        assert!(
+            there == file.text,
+            "{} is stale: {first:#?}; refresh it with: {}",
+            file.path,
+            pictures::REFRESH
+        );
+    }
+}

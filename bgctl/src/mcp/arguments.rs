@@ -153,6 +153,21 @@ impl Arguments {
         )))
     }
 
+    /// Returns a folder of a place other than the daemon's machine, which checks that it is there.
+    ///
+    /// # Errors
+    /// The value is not a string, or not an absolute path.
+    pub fn folder_elsewhere(&self, name: &str) -> Result<Option<PathBuf>, Refusal> {
+        let Some(named) = self.text(name)? else { return Ok(None) };
+        if named.starts_with('/') {
+            return Ok(Some(named.into()));
+        }
+        Err(self.wrong(
+            name,
+            "an absolute path if \"on\" is given, as it is one there; omit it for the usual folder",
+        ))
+    }
+
     /// Returns an existing folder as an absolute path. Models write `~`, so a leading `~` or `~/` stands for `home`;
     /// no other shell expansion happens.
     ///

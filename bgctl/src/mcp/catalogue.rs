@@ -37,6 +37,17 @@ pub enum Form {
     Status,
     /// A state that tasks can be waited for.
     Until,
+    /// A place other than the daemon's machine; there is no such parameter if none is configured.
+    Place,
+}
+
+/// What is there to be named by the parameters of tools.
+#[derive(Clone, Debug, Default)]
+pub struct Available {
+    /// The sentence about agents.
+    pub agents: String,
+    /// The places other than the daemon's machine (R145).
+    pub places: Vec<String>,
 }
 
 /// A tool.
@@ -116,6 +127,11 @@ pub const COMMAND: Spec = Spec {
             Form::Text,
             "how to tell that a server is up: tcp:8000, http://localhost:8000/, line:REGEX (in its output), \
              file:PATH",
+        ),
+        parameter(
+            "on",
+            Form::Place,
+            "run it on this machine or cluster instead; cwd is then an absolute path there",
         ),
     ],
     starts: true,
@@ -204,20 +220,25 @@ pub fn find(name: &str) -> Option<&'static Spec> {
 }
 
 impl Spec {
-    /// Returns the tool as a client lists it. `agents` is appended to the description of the tool that takes an
-    /// agent. `structured` declares the schema of the answer.
-    pub fn listed(&self, agents: &str, structured: bool) -> Tool {
-        let about =
-            if self.name == TASK.name { format!("{}\n{agents}", self.about) } else { self.about.to_owned() };
-        let tool = Tool::new(self.name, about, self.input())
+    /// Returns the tool as a client lists it. The sentence about agents is appended to the description of the tool that
+    /// takes one. `structured` declares the schema of the answer.
+    pub fn listed(&self, available: &Available, structured: bool) -> Tool {
+        let about = if self.name == TASK.name {
+            format!("{}\n{}", self.about, available.agents)
+        } else {
+            self.about.to_owned()
+        };
+        let tool = Tool::new(self.name, about, self.input(&available.places))
             .with_title(self.title)
             .with_annotations(self.annotations());
         if structured { tool.with_raw_output_schema(self.output()) } else { tool }
     }
 
-    fn input(&self) -> Arc<JsonObject> {
+    fn input(&self, places: &[String]) -> Arc<JsonObject> {
+        let is_there = |parameter: &&Parameter| !matches!(parameter.form, Form::Place) || !places.is_empty();
+        let properties = self.parameters.iter().filter(is_there);
         let properties: JsonObject =
-            self.parameters.iter().map(|parameter| (parameter.name.to_owned(), parameter.schema())).collect();
+            properties.map(|parameter| (parameter.name.to_owned(), parameter.schema(places))).collect();
         let required: Vec<&str> = self
             .parameters
             .iter()
@@ -253,8 +274,9 @@ impl Spec {
 }
 
 impl Parameter {
-    fn schema(&self) -> Value {
+    fn schema(&self, places: &[String]) -> Value {
         match self.form {
+            Form::Place => json!({"type": "string", "enum": places, "description": self.about}),
             Form::Text => json!({"type": "string", "description": self.about}),
             Form::Texts => json!({"type": "array", "items": {"type": "string"}, "description": self.about}),
             Form::Milliseconds => json!({"type": "integer", "minimum": 0, "description": self.about}),
@@ -303,7 +325,7 @@ mod tests {
             shown,
             [
                 "background_task(resume, description, prompt, agent, model, after, group)",
-                "background_command(command, cwd, description, after, group, ready)",
+                "background_command(command, cwd, description, after, group, ready, on)",
                 "background_output(task_id)",
                 "background_block(task_ids, timeout, until, line)",
                 "background_cancel(task_ids, task_id, all)",
@@ -316,7 +338,7 @@ mod tests {
     #[test]
     fn hints_tell_what_only_looks_and_what_ends_things() {
         let of = |spec: &Spec| {
-            let tool = spec.listed("", false);
+            let tool = spec.listed(&Available::default(), false);
             let hints = tool.annotations.unwrap();
             (hints.read_only_hint.unwrap(), hints.destructive_hint.unwrap(), hints.open_world_hint.unwrap())
         };
@@ -332,8 +354,20 @@ mod tests {
     #[test]
     fn the_agents_that_are_there_are_named() {
         assert!(agents(&[]).starts_with("No agent is available"));
-        let tool = TASK.listed("Available agents: codex.", false);
+        let available = Available { agents: "Available agents: codex.".to_owned(), ..Available::default() };
+        let tool = TASK.listed(&available, false);
         assert!(tool.description.unwrap().ends_with("\nAvailable agents: codex."));
-        assert!(!COMMAND.listed("Available agents: codex.", false).description.unwrap().contains("codex"));
+        assert!(!COMMAND.listed(&available, false).description.unwrap().contains("codex"));
+    }
+
+    #[test]
+    fn r145_places_are_named_if_there_are_any() {
+        let on = |places: &[&str]| {
+            let places = places.iter().map(ToString::to_string).collect();
+            let tool = COMMAND.listed(&Available { places, ..Available::default() }, false);
+            tool.input_schema["properties"].get("on").map(|on| on["enum"].clone())
+        };
+        assert_eq!(on(&[]), None);
+        assert_eq!(on(&["far", "hpc"]), Some(json!(["far", "hpc"])));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::limits::INBOX_PAGE_DEFAULT;
-use bgd_shared::request::{AgentList, InboxRead, InboxReadParams};
+use bgd_shared::request::{AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams};
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
 use rmcp::model::SetLevelRequestParams;
 use rmcp::model::{
@@ -19,7 +19,7 @@ use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
 
 use super::answer::{self, Answer, Outgoing, Sieve};
 use super::arguments::{Arguments, quoted, written};
-use super::catalogue::{self, TOOLS};
+use super::catalogue::{self, Available, TOOLS};
 use super::push::CLAUDE_CHANNEL;
 use super::refusal::Refusal;
 use super::shared::Shared;
@@ -131,6 +131,19 @@ impl Shared {
         news
     }
 
+    /// Returns what the tool list names.
+    async fn available(self: &Arc<Self>) -> Available {
+        let agents = self.agents().await;
+        let params = ExecutorListParams::default();
+        let places = match self.link.call_running::<ExecutorList>(&params).await {
+            Ok(Some(result)) => result.executors,
+            // Without them the tools work, on the daemon's machine.
+            Ok(None) | Err(_) => Vec::new(),
+        };
+        let elsewhere = places.into_iter().filter(|place| place.kind != "local");
+        Available { agents, places: elsewhere.map(|place| place.name).collect() }
+    }
+
     /// Returns the sentence about agents for the tool list.
     async fn agents(self: &Arc<Self>) -> String {
         let params = AgentListParams { env: self.template.env.clone(), ..AgentListParams::default() };
@@ -204,10 +217,10 @@ impl rmcp::ServerHandler for Server {
     ) -> Result<ListToolsResult, ErrorData> {
         self.0.push.meets(&context);
         let may_start = self.0.why_not().is_none();
-        let agents = if may_start { self.0.agents().await } else { String::new() };
+        let available = if may_start { self.0.available().await } else { Available::default() };
         let tools = TOOLS.iter().filter(|tool| may_start || !tool.starts);
         Ok(ListToolsResult::with_all_items(
-            tools.map(|tool| tool.listed(&agents, self.0.structured)).collect(),
+            tools.map(|tool| tool.listed(&available, self.0.structured)).collect(),
         ))
     }
 

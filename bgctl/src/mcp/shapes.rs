@@ -31,6 +31,12 @@ pub struct TaskFacts {
     pub kind: String,
     /// What it was called.
     pub description: String,
+    /// The machine or cluster that it runs on, if not on the daemon's machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on: Option<String>,
+    /// Since when that place can't be reached: it may have ended there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown_since: Option<String>,
     /// What a pending task waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
@@ -268,6 +274,13 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         status: task.status.as_str().to_owned(),
         kind: if task.kind == Kind::Agent { "agent" } else { "command" }.to_owned(),
         description: line(&task.description),
+        on: task.on.as_deref().map(clean),
+        unknown_since: task
+            .elsewhere
+            .as_ref()
+            .and_then(|place| place.unknown_since)
+            .filter(|_| is_active)
+            .map(|since| since.to_string()),
         waits: waiting(task, &Clock::system(Timestamp::now())).filter(|_| task.status == Status::Pending),
         ready: task.ready.is_some().then_some(task.ready_at.is_some()),
         paused: Some(true).filter(|_| task.paused && is_active),

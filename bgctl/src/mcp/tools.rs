@@ -12,8 +12,8 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::order::{After, WaitingFor};
 use bgd_shared::request::{
-    CancelParams, ClearParams, IdParams, ListParams, OutputParams, SubmitParams, TaskCancel, TaskClear,
-    TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
+    CancelParams, Chosen, ClearParams, IdParams, ListParams, OutputParams, SubmitParams, TaskCancel,
+    TaskClear, TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
 };
 use bgd_shared::task::{Kind, Status, Task};
 use rmcp::model::RequestId;
@@ -22,7 +22,7 @@ use super::answer::{Answer, Body, Reported};
 use super::arguments::Arguments;
 use super::refusal::Refusal;
 use super::shared::Shared;
-use super::variables::with_variable;
+use super::variables::{DEPTH, with_variable};
 use super::waits::Wait;
 use super::words;
 
@@ -141,10 +141,17 @@ impl Shared {
             ..with_variable(self.template.clone(), "BGD_SESSION", &self.session)
         };
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-        let folder = match self.link.way().host() {
-            None => arguments.folder("cwd", home.map(Into::into))?,
-            Some(_) => arguments.folder_there("cwd")?,
+        let on = arguments.text("on")?.map(|on| on.trim().to_owned());
+        let folder = match (&on, self.link.way().host()) {
+            (Some(_), _) => arguments.folder_elsewhere("cwd")?,
+            (None, None) => arguments.folder("cwd", home.map(Into::into))?,
+            (None, Some(_)) => arguments.folder_there("cwd")?,
         };
+        if on.is_some() {
+            // An agent that is started there must know how deep it is, too.
+            params.chosen = Chosen { cwd: folder.is_some(), env: vec![DEPTH.to_owned()] };
+            params.on = on;
+        }
         if let Some(folder) = folder {
             params.cwd = Some(folder.into_os_string().into());
         }

@@ -120,12 +120,19 @@ pub fn task_line(facts: &TaskFacts) -> String {
     how.extend(facts.lingering.map(|_| "its processes are still running".to_owned()));
     let agent = facts.agent.as_deref().map(|agent| format!(" [agent {agent}]")).unwrap_or_default();
     let foreign = if facts.foreign { " [of another session]" } else { "" };
-    format!("{}{resumed}  {}  \"{}\"{agent}{foreign}", facts.task_id, how.join(", "), facts.description)
+    let on = facts.on.as_deref().map(|on| format!(" [on {on}]")).unwrap_or_default();
+    format!("{}{resumed}  {}  \"{}\"{agent}{on}{foreign}", facts.task_id, how.join(", "), facts.description)
 }
 
 /// Lists further facts about a task, one per line.
 pub fn details(facts: &TaskFacts) -> Vec<String> {
     let mut lines = Vec::new();
+    lines.extend(facts.unknown_since.as_deref().map(|since| {
+        let on = facts.on.as_deref().unwrap_or("its machine");
+        format!(
+            "{on} has not been reachable since {since}; nothing is decided, and it goes on when it is back"
+        )
+    }));
     lines.extend(facts.waits.as_deref().map(|what| format!("waits: {what}")));
     lines.extend(facts.error.as_deref().map(|error| format!("error: {error}")));
     lines.extend(facts.suspect.as_deref().map(|why| format!("suspect: {why}")));

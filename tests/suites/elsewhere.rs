@@ -6,7 +6,7 @@ use bgd_tests::far::Far;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
-use bgd_tests::shared::request::{ListParams, Stream, TaskList};
+use bgd_tests::shared::request::{Hello, HelloParams, ListParams, Stream, TaskList};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{TestDaemon, wait};
 use nix::sys::signal::Signal;
@@ -351,11 +351,22 @@ fn r145_a_check_says_whether_it_works() {
     let listed = far.run_here(&["executors"]).success().stdout_text();
     assert_eq!(listed, "local\tlocal\t-\t0\t0\t-\t-\nfar\tssh\tfar\t0\t0\t-\t-\n");
     let version = env!("CARGO_PKG_VERSION");
+    // In a pipe, too, with its limits, and with what to do.
     let checked = far.run_here(&["executors", "--check", "far"]).success().stdout_text();
-    assert_eq!(checked, format!("far\tssh\tfar\t0\t0\tworks\t{version}\n"));
+    assert!(checked.starts_with(&format!("far\tssh\tfar\t0\t0\tworks\t{version}\tanswer: ")), "{checked}");
+    let limits = &far.daemon.client().call::<Hello>(&HelloParams::default()).unwrap().limits;
+    for fact in [
+        format!("max_concurrent_tasks: {}", limits.max_concurrent_tasks),
+        "tasks: 0 running, 0 pending".to_owned(),
+        format!("output_bytes: {}", limits.output_bytes),
+    ] {
+        assert!(checked.contains(&format!("; {fact}")), "{fact}: {checked}");
+    }
+    assert_eq!(checked.lines().count(), 1);
     far.here().restart();
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     let fails = far.run_here(&["executors", "--check"]).expect_code(69).stdout_text();
     assert!(fails.contains("\tfails: ") && fails.contains("no bgctl there"), "{fails}");
+    assert!(fails.contains("\t-\tinstall bgd there so that `ssh far bgctl --version` works"), "{fails}");
     far.run_here(&["executors", "moon"]).expect_code(2);
 }

@@ -30,9 +30,20 @@ pub fn list(executors: &[ExecutorInfo], checked: bool, look: &Look) -> String {
             let _ = write!(columns[STATE], ": {}", clean(problem));
         }
         text.push_str(&columns.join("\t"));
+        if checked {
+            let _ = write!(text, "\t{}", more(executor));
+        }
         text.push('\n');
     }
     text
+}
+
+/// Returns what a check found besides, on one line: what to do, and what the executor has.
+fn more(executor: &ExecutorInfo) -> String {
+    let Some(check) = &executor.check else { return "-".to_owned() };
+    let facts = check.facts.iter().map(|(fact, value)| format!("{}: {}", clean(fact), clean(value)));
+    let all: Vec<String> = check.hint.iter().map(|hint| clean(hint)).chain(facts).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join("; ") }
 }
 
 fn table(executors: &[ExecutorInfo], checked: bool, look: &Look) -> String {
@@ -113,7 +124,7 @@ mod tests {
             ..ExecutorCheck::default()
         };
         let line = list(&[far(Some(fails.clone()))], true, &plain);
-        assert_eq!(line, "far\tssh\tme@far\t1\t2\tfails: no bgctl there\t-\n");
+        assert_eq!(line, "far\tssh\tme@far\t1\t2\tfails: no bgctl there\t-\tinstall it\n");
         let shown = list(&[far(Some(fails))], true, &Look { table: true, ..plain.clone() });
         assert!(shown.ends_with("\nfar: no bgctl there\n  install it\n"), "{shown}");
         let works = ExecutorCheck {
@@ -122,6 +133,11 @@ mod tests {
             facts: vec![("answer".into(), "3 ms".into())],
             ..ExecutorCheck::default()
         };
+        let line = list(&[far(Some(works.clone())), far(None)], true, &plain);
+        assert_eq!(
+            line,
+            "far\tssh\tme@far\t1\t2\tworks\t1.2\tanswer: 3 ms\nfar\tssh\tme@far\t1\t2\t-\t-\t-\n"
+        );
         let shown = list(&[far(Some(works))], true, &Look { table: true, ..plain.clone() });
         assert!(shown.contains("works") && shown.ends_with("\nfar:\n  answer: 3 ms\n"), "{shown}");
     }

@@ -37,6 +37,8 @@ struct State {
     cut_at: Option<usize>,
     /// Both ends of every connection so far.
     streams: Vec<UnixStream>,
+    /// How often each connection's client has sent something since the wire was frozen.
+    asked: Vec<usize>,
 }
 
 impl Wire {
@@ -89,7 +91,15 @@ impl Wire {
 
     /// Lets nothing through, while all connections stay open.
     pub fn freeze(&self) {
-        self.shared.state().is_frozen = true;
+        let mut state = self.shared.state();
+        state.is_frozen = true;
+        state.asked.fill(0);
+    }
+
+    /// How often the most quiet client has sent something since the wire was frozen; none of it arrived. An ssh does so
+    /// as often as its keep-alives say.
+    pub fn asked_in_vain(&self) -> usize {
+        self.shared.state().asked.iter().copied().min().unwrap_or_default()
     }
 
     /// Lets everything through again.
@@ -156,9 +166,16 @@ fn serve(client: TcpStream, program: &PathBuf, shared: &Arc<Shared>) -> io::Resu
     let mut child = command.stdin(theirs.try_clone()?).stdout(theirs).spawn()?;
     // Its copies of the socket would keep it open.
     drop(command);
-    shared.state().streams.extend([client.try_clone()?, server.try_clone()?]);
-    let there = pump(client.try_clone()?, server.try_clone()?, shared);
-    let back = pump(server, client, shared);
+    let number = {
+        let mut state = shared.state();
+        state.streams.extend([client.try_clone()?, server.try_clone()?]);
+        state.asked.push(0);
+        state.asked.len() - 1
+    };
+    let counting = Arc::clone(shared);
+    let there =
+        pump(client.try_clone()?, server.try_clone()?, shared, move || counting.state().asked[number] += 1);
+    let back = pump(server, client, shared, || {});
     for thread in [there, back].into_iter().flatten() {
         let _ = thread.join();
     }
@@ -166,11 +183,17 @@ fn serve(client: TcpStream, program: &PathBuf, shared: &Arc<Shared>) -> io::Resu
 }
 
 /// Carries bytes one way until either end closes, and then closes both.
-fn pump(mut from: UnixStream, mut to: UnixStream, shared: &Arc<Shared>) -> [JoinHandle<()>; 2] {
+fn pump(
+    mut from: UnixStream,
+    mut to: UnixStream,
+    shared: &Arc<Shared>,
+    was_sent: impl Fn() + Send + 'static,
+) -> [JoinHandle<()>; 2] {
     let (sender, sent) = mpsc::channel();
     let reads = thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
+            was_sent();
             if sender.send((Instant::now(), buffer[..count].to_vec())).is_err() {
                 return;
             }

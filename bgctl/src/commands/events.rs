@@ -39,7 +39,9 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
         };
         match passed {
             Ok(()) => {}
-            Err(failure) if failure.kind == "connection_lost" => reconnect(failure, &params, context)?,
+            Err(failure) if failure.kind == "connection_lost" || context.link.is_remote() => {
+                reconnect(failure, &params, context)?;
+            }
             Err(failure) => return Err(failure),
         }
     }
@@ -80,10 +82,14 @@ fn next(context: &mut Context) -> Result<News, Failure> {
 }
 
 /// Resumes after the last printed line if the same daemon is still running (R26).
-fn reconnect(lost: Failure, params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
-    if context.link.is_remote() {
+fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
+    while context.link.is_remote() {
         context.link.recover(lost)?;
-        return told(context.link.exchange(|client| subscribe(client, params))?).map(drop);
+        match context.link.exchange(|client| subscribe(client, params)) {
+            // The connection may break again at once.
+            Err(failure) => lost = failure,
+            Ok(outcome) => return told(outcome).map(drop),
+        }
     }
     if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
         return told(outcome).map(drop);

@@ -29,8 +29,8 @@ use bgd_shared::client::{Client, ClientError, PolledClient};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    AgentList, DaemonStatusOf, GroupList, Hello, HelloParams, InboxAck, InboxRead, Method, TaskGet, TaskList,
-    TaskOutput, TaskResultOf,
+    AgentList, DaemonStatusOf, ExecutorList, GroupList, Hello, HelloParams, InboxAck, InboxList, InboxRead,
+    Method, TaskGet, TaskList, TaskOutput, TaskResultOf,
 };
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
@@ -56,14 +56,16 @@ const RECONNECTS: u32 = 8;
 
 /// The methods that change nothing, or nothing more the second time: such a call is repeated if the connection to another
 /// machine was lost before its answer came.
-const REPEATABLE: [&str; 9] = [
+const REPEATABLE: [&str; 11] = [
     TaskGet::NAME,
     TaskList::NAME,
     TaskOutput::NAME,
     TaskResultOf::NAME,
     InboxRead::NAME,
     InboxAck::NAME,
+    InboxList::NAME,
     AgentList::NAME,
+    ExecutorList::NAME,
     GroupList::NAME,
     DaemonStatusOf::NAME,
 ];

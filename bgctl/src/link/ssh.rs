@@ -338,7 +338,8 @@ impl<'a> Dial<'a> {
         let Ok((mut reader, writer)) = io::pipe() else { return false };
         let mut command = Command::new(program());
         command
-            .args(["-G", "--", self.host.as_str()])
+            // With BatchMode, Debian's ssh has an interval of 5 minutes that nobody has set.
+            .args(["-G", "-o", "BatchMode=no", "--", self.host.as_str()])
             .stdin(Stdio::null())
             .stdout(writer)
             .stderr(Stdio::null());

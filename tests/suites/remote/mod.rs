@@ -2,10 +2,13 @@
 
 mod bootstrap;
 mod cuts;
+mod followed;
 mod hosts;
 mod programs;
 mod readme;
+mod silence;
 mod streams;
+mod verbs;
 mod wires;
 
 use std::io::{BufRead as _, BufReader};

@@ -1,0 +1,115 @@
+//! How a dead connection is noticed, and that one which is only silent is waited for (R140, R142).
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::{Outcome, wait};
+
+use super::{begin, blocked, tasks};
+
+/// Has each call of ssh leave a line of its words.
+fn record(far: &Far) {
+    far.wrap(&format!("echo \"$*\" >>{}", far.path("calls").display()));
+}
+
+/// The calls of ssh so far that connect, each as its words.
+fn calls(far: &Far) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(far.path("calls")).unwrap_or_default();
+    let calls = text.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    calls.filter(|words| words[0] != "-G").collect()
+}
+
+/// The option that begins so, if the call has it.
+fn option<'a>(call: &'a [String], begin: &str) -> Option<&'a str> {
+    call.iter().find_map(|word| word.strip_prefix(begin))
+}
+
+/// What the real ssh makes of the words of a call, with the configuration of the user.
+fn effective(far: &Far, call: &[String]) -> String {
+    let mut ssh = Command::new("ssh");
+    ssh.arg("-F").arg(far.path("ssh.conf")).arg("-G").args(call).stdin(Stdio::null());
+    Outcome::of(&mut ssh).success().stdout_text()
+}
+
+#[test]
+fn r140_keep_alives_are_ours_only_where_the_user_set_none() {
+    for (configured, ours, interval) in [
+        ("", Some("15"), "serveraliveinterval 15"),
+        ("ServerAliveInterval 0", Some("15"), "serveraliveinterval 15"),
+        ("ServerAliveInterval 7", None, "serveraliveinterval 7"),
+    ] {
+        let mut far = Far::start();
+        far.configure_ssh(configured);
+        record(&far);
+        let id = far.run(&["submit", "--", "true"]).word::<TaskId>().to_string();
+        for verb in [&["block", &id][..], &["list"], &["output", &id], &["run", "--", "true"]] {
+            far.run(verb).success();
+        }
+        // One connection that the others share, kept for a minute.
+        assert_eq!(far.connections(), 1, "{configured}");
+        let all = calls(&far);
+        let masters: Vec<_> = all.iter().filter(|call| call.contains(&"-N".to_owned())).collect();
+        let [master] = masters[..] else { panic!("{all:?}") };
+        assert!(master.contains(&"-T".to_owned()) && master.contains(&"-f".to_owned()), "{master:?}");
+        assert_eq!(option(master, "ControlPersist="), Some("60"));
+        assert_eq!(option(master, "ServerAliveInterval="), ours, "{configured}");
+        let said = effective(&far, master);
+        assert!(said.contains(&format!("{interval}\n")) && said.contains("controlpersist 60\n"), "{said}");
+        let control = option(master, "ControlPath=").unwrap();
+        assert!(control.starts_with(far.home().join("run").to_str().unwrap()), "{control}");
+        for call in all.iter().filter(|call| call != &master) {
+            assert_eq!(option(call, "ControlPath="), Some(control), "{call:?}");
+            assert_eq!(option(call, "ServerAlive"), None, "{call:?}");
+        }
+        // The daemon's own connection is not shared, and has the same.
+        fs::remove_file(far.path("calls")).unwrap();
+        far.start_here("");
+        far.run_here(&["executors", "--check", "far"]).success();
+        let all = calls(&far);
+        assert!(!all.is_empty());
+        for call in all {
+            assert_eq!(option(&call, "ServerAliveInterval="), ours, "{call:?}");
+            assert_eq!(option(&call, "ControlPath="), None, "{call:?}");
+        }
+    }
+}
+
+#[test]
+fn r142_half_a_minute_of_silence_decides_nothing() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    far.start_here("");
+    let gate = far.daemon.home().join("gate");
+    let line =
+        format!("echo once >>$HOME/times; until [ -e {} ]; do sleep 0.05; done; exit 4", gate.display());
+    let id = far.run(&["submit", "--shell", &line]).word::<TaskId>().to_string();
+    let on: TaskId = far.run_here(&["submit", "--on", "far", "--shell", &line]).word();
+    far.here().wait_status(on, Status::Running);
+    wait::poll_until("both to run", || {
+        fs::read_to_string(far.daemon.home().join("times"))
+            .is_ok_and(|text| text.lines().count() == 2)
+            .then_some(())
+    });
+    let mut block = blocked(&far, &[], &id);
+    wire.freeze();
+    // ssh asks for a sign of life every 15 seconds, and gives up after the third time.
+    wait::poll_until("two questions", || (wire.asked_in_vain() >= 2).then_some(()));
+    assert_eq!(far.here().task(on).status, Status::Running);
+    let submit = begin(&far, &["submit", "-d", "in the silence", "--", "true"]);
+    let later: TaskId = far.run_here(&["submit", "--on", "far", "-d", "later", "--", "true"]).word();
+    assert_eq!(far.here().task(later).status, Status::Pending);
+    wire.thaw();
+    fs::write(gate, "").unwrap();
+    assert_eq!(block.ended().code(), Some(4));
+    assert!(!block.screen().contains("lost"), "{block:?}");
+    assert!(submit.wait_with_output().unwrap().status.success());
+    let ended = far.here().block(&[on, later]);
+    assert_eq!((ended[0].status, &ended[0].exit), (Status::Failed, &Some(Exit::Code(4))));
+    assert_eq!(ended[1].status, Status::Completed);
+    assert_eq!(fs::read_to_string(far.daemon.home().join("times")).unwrap(), "once\nonce\n");
+    let named = |name: &str| tasks(&far).iter().filter(|task| task.description == name).count();
+    assert!(named("in the silence") == 1 && named("later") <= 1);
+}

@@ -1,0 +1,173 @@
+//! Verbs for the daemon over there that the other parts of this suite don't need: each does there what it does here.
+
+use std::fs;
+
+use bgd_tests::far::Far;
+use bgd_tests::prompts::fake_agent;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::WaitingFor;
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
+use serde_json::Value;
+
+use super::tasks;
+
+/// What must hold of a task over there.
+type Check<'a> = &'a dyn Fn(&Task) -> bool;
+
+/// Runs it, and finds these words on its standard output.
+#[track_caller]
+fn says(far: &Far, args: &[&str], words: &str) -> Outcome {
+    let outcome = far.run(args).success();
+    assert!(outcome.stdout_text().contains(words), "{args:?}: {words:?}: {}", outcome.stdout_text());
+    outcome
+}
+
+/// A machine whose daemon has the agent `fake`, which asks whoever submitted its task.
+fn with_agent() -> Far {
+    let daemon = TestDaemon::home_only();
+    let home = daemon.home().join("fake");
+    fs::create_dir(&home).unwrap();
+    let more = format!("permissions = \"ask\"\nenv.FAKE_ACP_HOME = \"{}\"", home.display());
+    daemon.write_config(&fake_agent(&[], &more));
+    let mut far = Far::of(daemon);
+    far.daemon.launch();
+    far
+}
+
+#[test]
+fn r140_tasks_are_steered_over_there() {
+    let far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
+    let first: TaskId =
+        far.run(&["submit", "--stdin-pipe", "--shell", "read line; echo \"got $line\""]).word();
+    far.daemon.wait_running(first);
+    let second: TaskId = far.run(&["submit", "-d", "old", "--", "true"]).word();
+    let [one, two] = [first, second].map(|id| id.to_string());
+    let there = |id: TaskId| far.daemon.task(id);
+    let paused = |task: &Task| task.paused;
+    let waits = |task: &Task| task.waiting.as_ref().map(|waiting| waiting.reason);
+    // Each verb, the task that it is about, and what the daemon over there then says of it.
+    let steps: [(&[&str], TaskId, Check<'_>); 7] = [
+        (&["hold", &two], second, &|task| waits(task) == Some(WaitingFor::Held)),
+        (&["edit", &two, "--priority", "7", "-d", "new"], second, &|task| {
+            (task.priority, &*task.description) == (7, "new")
+        }),
+        (&["release", &two], second, &|task| waits(task) == Some(WaitingFor::Slot)),
+        (&["pause", &one], first, &paused),
+        (&["continue", &one], first, &|task| !task.paused && task.status == Status::Running),
+        (&["write", &one, "-n", "words"], first, &|_| true),
+        (&["block", "--timeout", "none", &one, &two], second, &|task| task.status == Status::Completed),
+    ];
+    for (args, id, is_so) in steps {
+        far.run(args).success();
+        let task = there(id);
+        assert!(is_so(&task), "{args:?}: {task:?}");
+    }
+    says(&far, &["output", &one], "got words\n");
+    let again: TaskId = far.run(&["rerun", &two]).word();
+    assert_eq!((there(again).rerun_of, &*there(again).description), (Some(second), "new"));
+    far.run(&["block", &again.to_string()]).success();
+    assert_eq!(far.connections(), 1);
+}
+
+#[test]
+fn r140_groups_and_sessions_are_those_over_there() {
+    let far = Far::start();
+    far.run(&["group", "set", "gpu", "--slots", "2"]).success();
+    far.run(&["group", "pause", "gpu"]).success();
+    let id: TaskId = far.run(&["submit", "--group", "gpu", "--session", "work", "--", "true"]).word();
+    assert_eq!(far.daemon.task(id).waiting.unwrap().reason, WaitingFor::Paused);
+    says(&far, &["group", "list"], "gpu\t");
+    far.run(&["group", "continue", "gpu"]).success();
+    far.run(&["block", &id.to_string()]).success();
+    far.run(&["group", "remove", "gpu"]).success();
+    assert!(!far.run(&["group", "list"]).success().stdout_text().contains("gpu"));
+    says(&far, &["inbox", "--all-sessions"], &id.to_string());
+    says(&far, &["session", "end", "work"], "cancelled 0, cleared 1\n");
+    assert!(tasks(&far).is_empty());
+    // Over there, a terminal's key alone could be that of a terminal there.
+    let mut key = far.bgctl(&["session", "key"]);
+    key.env_remove("BGD_SESSION");
+    let mut key = Terminal::open(&key);
+    key.wait_text("from:");
+    assert!(key.screen().contains(":tty:/dev/pts/"), "{key:?}");
+}
+
+#[test]
+fn r141_an_agent_over_there_is_asked_answered_and_resumed() {
+    let far = with_agent();
+    says(&far, &["agents"], "fake\t");
+    says(&far, &["agents", "--check", "fake"], "fake\t");
+    let id = far.run(&["submit", "--agent", "fake", "-d", "asks", "ask may I"]).word::<TaskId>().to_string();
+    says(&far, &["answer", &id, "--wait"], "may I");
+    says(&far, &["answer", &id, "allow"], "answered question 1");
+    far.run(&["block", &id]).success();
+    says(&far, &["output", "--result", &id], "allowed: ");
+    far.run(&["resume", &id, "count"]).success();
+    far.run(&["block", &id]).success();
+    says(&far, &["output", "--result", &id], "2");
+    // In the foreground: as text in a pipe, and in a terminal until Ctrl-B.
+    says(&far, &["run", "--agent", "fake", "say words"], "words\n");
+    let mut run = far.terminal(&["run", "--agent", "fake", "say half; hang"]);
+    run.wait_text("half");
+    run.type_keys("\x02");
+    run.wait_text("Command was manually backgrounded by user with ID");
+    assert_eq!(run.ended().code(), Some(0));
+    let left: Vec<Task> = tasks(&far).into_iter().filter(|task| task.status == Status::Running).collect();
+    assert_eq!(left.len(), 1);
+    far.run(&["cancel", &left[0].id.to_string()]).success();
+}
+
+#[test]
+fn r141_a_question_is_waited_for_after_a_cut() {
+    let far = with_agent();
+    let gate = far.daemon.home().join("go");
+    let prompt = format!("await {}; ask may I", gate.display());
+    let id = far.run(&["submit", "--agent", "fake", "-d", "asks", &prompt]).word::<TaskId>();
+    let mut answer = far.terminal(&["answer", &id.to_string(), "--wait", "allow"]);
+    wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
+    far.cut();
+    answer.wait_text("connected to far again");
+    fs::write(gate, "").unwrap();
+    answer.wait_text("answered question 1");
+    assert_eq!(answer.ended().code(), Some(0));
+    far.run(&["block", &id.to_string()]).success();
+}
+
+#[test]
+fn r140_what_the_machine_has_is_told_here() {
+    let far = with_agent();
+    says(&far, &["executors"], "local\tlocal\t");
+    let page = says(&far, &["doctor"], &format!("pid {}", far.daemon.pid())).stdout_text();
+    assert!(page.contains("fake"), "{page}");
+    // The kernel, the shell and the logout of this machine don't matter over there.
+    let report: Value = far.run(&["--json", "doctor"]).success().json();
+    let parts: Vec<&str> =
+        report["checks"].as_array().unwrap().iter().map(|check| check["part"].as_str().unwrap()).collect();
+    assert!(parts.contains(&"daemon") && parts.contains(&"agents"), "{report}");
+    assert!(!parts.contains(&"machine") && !parts.contains(&"shell"), "{report}");
+    let id = far.run(&["submit", "--", "true"]).word::<TaskId>().to_string();
+    far.run(&["block", &id]).success();
+    says(&far, &["daemon", "status", "--openmetrics"], "# EOF\n");
+    far.daemon.write_config("nonsense = 1");
+    let report: Value = far.run(&["--json", "doctor"]).expect_code(69).json();
+    let configuration =
+        report["checks"].as_array().unwrap().iter().find(|one| one["name"] == "configuration");
+    assert!(configuration.unwrap()["found"].as_str().unwrap().contains("nonsense"), "{report}");
+    far.run(&["daemon", "reload"]).expect_code(78);
+}
+
+#[test]
+fn r140_a_list_over_there_is_kept_up_to_date_also_after_a_cut() {
+    let far = Far::start();
+    let mut list = far.terminal(&["list", "--watch"]);
+    list.wait_text("no tasks");
+    let id: TaskId = far.run(&["submit", "-d", "watched", "--", "sleep", "1000"]).word();
+    list.wait_text("watched");
+    far.cut();
+    list.wait_text("connected to far again");
+    far.daemon.cancel(&[id]);
+    list.wait_text("cancelled");
+    list.type_keys("\x03");
+    assert!(!list.ended().success());
+}

@@ -194,9 +194,9 @@ pub struct Globals {
     /// Talk to the daemon of another machine by ssh; `list` takes several (a,b) [default: $BGD_HOST, else this machine]
     #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST", conflicts_with = "socket", add = crate::candidates::machines())]
     pub host: Option<String>,
-    /// With --host: give up if it can't be reached within this time
-    #[arg(long, global = true, value_name = "TIME", value_parser = crate::duration::parse_ms, default_value = "30s")]
-    pub connect_timeout: u64,
+    /// With --host: give up if it can't be reached within this time [default: 30s; 5s for each of several hosts]
+    #[arg(long, global = true, value_name = "TIME", value_parser = crate::duration::parse_ms)]
+    pub connect_timeout: Option<u64>,
     /// With --host: if bgctl is not installed there, copy this one and its daemon to its cache folder
     #[arg(long, global = true)]
     pub bootstrap: bool,
@@ -211,7 +211,7 @@ pub struct Globals {
 impl Globals {
     /// What they are without any arguments.
     pub fn usual() -> Self {
-        Self { connect_timeout: 30_000, ..Self::default() }
+        Self::default()
     }
 
     /// The same as words of a command line, for another `bgctl`. `$BGD_HOST` and `$BGD_SOCKET` go with the
@@ -224,7 +224,9 @@ impl Globals {
         if let Some(host) = &self.host {
             words.extend(["--host".into(), host.into()]);
         }
-        words.extend(["--connect-timeout".into(), format!("{}ms", self.connect_timeout).into()]);
+        if let Some(within) = self.connect_timeout {
+            words.extend(["--connect-timeout".into(), format!("{within}ms").into()]);
+        }
         if self.no_start {
             words.push("--no-start".into());
         }

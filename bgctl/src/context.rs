@@ -13,6 +13,12 @@ use crate::link::{Host, Link, Options, Target};
 use crate::render::json;
 use crate::render::look::Colours;
 
+/// How long a host may take to answer, by default.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The same for each of several hosts: nobody waits long for one that is switched off (R144).
+const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(5);
+
 /// State of one `bgctl` run.
 pub struct Context {
     globals: Globals,
@@ -81,8 +87,10 @@ impl Context {
     /// A link to each of the hosts if there are several, else none. Their ssh asks no questions: they would come all at
     /// once.
     pub fn links(&self) -> Vec<Link> {
+        let connect_timeout = self.connect_timeout();
         let options = |host: &Host| options(Target::There(host.clone()), &self.globals);
-        self.hosts.iter().map(|host| Link::new(Options { asks: false, ..options(host) })).collect()
+        let quiet = |host: &Host| Options { asks: false, connect_timeout, ..options(host) };
+        self.hosts.iter().map(|host| Link::new(quiet(host))).collect()
     }
 
     /// A link of its own to the same daemon, which reports nothing and asks nothing: for what has the screen.
@@ -101,7 +109,8 @@ impl Context {
 
     /// The most time until a host answers.
     pub fn connect_timeout(&self) -> Duration {
-        Duration::from_millis(self.globals.connect_timeout)
+        let usual = if self.hosts.is_empty() { CONNECT_TIMEOUT } else { CONNECT_TIMEOUT_OF_SEVERAL };
+        self.globals.connect_timeout.map_or(usual, Duration::from_millis)
     }
 
     /// Whether to copy this program to a host that has none.
@@ -178,7 +187,7 @@ fn options(target: Target, globals: &Globals) -> Options {
         reports: !globals.json,
         asks: true,
         bootstraps: globals.bootstrap,
-        connect_timeout: Duration::from_millis(globals.connect_timeout),
+        connect_timeout: globals.connect_timeout.map_or(CONNECT_TIMEOUT, Duration::from_millis),
     }
 }
 

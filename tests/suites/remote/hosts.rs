@@ -1,5 +1,7 @@
 //! Several machines in one list.
 
+use std::fs;
+
 use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::{Outcome, TestDaemon};
@@ -65,6 +67,30 @@ fn r144_a_host_that_does_not_answer_is_a_row_that_says_so() {
     assert_eq!(json["hosts"][0]["host"], "gone");
     assert!(json["hosts"][1]["error"].as_str().unwrap().contains("gone2: ssh can't connect"), "{json}");
     assert_eq!(none.stderr.lines().count(), 2, "{}", none.stderr);
+}
+
+#[test]
+fn r144_a_silent_host_delays_nobodys_rows() {
+    let far = Far::start();
+    far.run(&["submit", "-d", "one", "--", "true"]).success();
+    let gate = far.path("gate");
+    far.wrap(&format!(
+        "case \"$*\" in '-G '*) ;; *silent*) until [ -e {} ]; do sleep 0.05; done; echo gone >&2; exit 255;; esac",
+        gate.display()
+    ));
+    let mut list = far.terminal(&["-H", "silent,far", "--connect-timeout", "10m", "list"]);
+    list.wait_text("asking silent; --connect-timeout says for how long");
+    assert!(list.screen().contains("one"), "{list:?}");
+    fs::write(&gate, "").unwrap();
+    list.wait_text("no answer");
+    assert_eq!(list.ended().code(), Some(0));
+    let screen = list.screen();
+    assert!(!screen.contains("asking") && screen.matches("  one\n").count() == 1, "{screen}");
+    // In a pipe they come in the order that was given, after a short time unless another one is given.
+    fs::remove_file(gate).unwrap();
+    let listed = rows(&far.run(&["-H", "silent,far", "list"]).success());
+    assert_eq!((&*listed[0][0], &*listed[0][5]), ("silent", "no answer within 5000 ms"));
+    assert_eq!((&*listed[1][0], &*listed[1][5]), ("far", "one"));
 }
 
 #[test]

@@ -87,13 +87,16 @@ fn heard_change(news: &mut Listener) -> Result<bool, Failure> {
 }
 
 /// The rows of the terminal.
-fn rows() -> usize {
+pub fn rows() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
     size.map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24)
 }
 
-/// Draws a table in the place of the one before.
-fn draw(text: &str, rows: usize, drawn: &mut usize) -> Result<(), Failure> {
+/// Draws a text in the place of the one before, of which so many rows were `drawn`.
+///
+/// # Errors
+/// Nobody reads standard output any more.
+pub fn draw(text: &str, rows: usize, drawn: &mut usize) -> Result<(), Failure> {
     let up = (*drawn).min(rows.saturating_sub(1));
     let mut bytes = if up > 0 { format!("\x1b[{up}F\x1b[J") } else { String::new() };
     bytes.push_str(text);

@@ -11,6 +11,7 @@ mod doctor;
 mod each;
 mod elsewhere;
 mod handoff;
+mod installed;
 mod job;
 mod mcp;
 mod news;
@@ -37,6 +38,7 @@ pub use self::doctor::DoctorArgs;
 pub use self::each::EachArgs;
 pub use self::elsewhere::{ElsewhereArgs, ExecutorsArgs};
 pub use self::handoff::HandoffArgs;
+pub use self::installed::{CompletionsArgs, CompletionsVerb, ManArgs, ShellName};
 pub use self::job::{JobArgs, SettingArgs};
 pub use self::mcp::McpArgs;
 pub use self::news::{EventsArgs, InboxArgs, Since};
@@ -175,6 +177,8 @@ verbs! {
     Doctor(DoctorArgs) = "doctor", "Check what background tasks rely on, and say what to do about what does not work";
     /// Shell completions.
     Completions(CompletionsArgs) = "completions", "Print or install a completion script for a shell";
+    /// Manual pages.
+    Man(ManArgs) = "man", "Print or install the manual pages";
     /// Shell integration.
     ShellInit(ShellInitArgs) = "shell-init", "Print a script that binds a shell key to run the current line through bgctl";
     /// Text for the prompt.

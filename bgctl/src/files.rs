@@ -1,9 +1,13 @@
-//! Files that bgctl installs for its user: where they belong, and how they are written.
+//! Files that bgctl installs for its user: where they belong, and how they are written and removed again. What somebody
+//! else has written in their place is never touched.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use crate::exit::Code;
+use crate::failure::Failure;
 
 /// The user's home. `None` if `$HOME` is not set.
 pub fn home() -> Option<PathBuf> {
@@ -47,4 +51,51 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&part);
     }
     written
+}
+
+/// Makes sure that there is no file at `path`, or one that bgctl has written.
+///
+/// # Errors
+/// Somebody else has written it, or it can't be read.
+pub fn may_replace(path: &Path, is_ours: impl FnOnce(&[u8]) -> bool) -> Result<(), Failure> {
+    match fs::read(path) {
+        Ok(there) if is_ours(&there) => Ok(()),
+        Ok(_) => Err(not_ours(path)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Failure::io(format!("can't read {}", path.display()), &error)),
+    }
+}
+
+fn not_ours(path: &Path) -> Failure {
+    let message = format!("{} exists, and is not what bgctl would write", path.display());
+    Failure::new(Code::WRONG_STATE, "exists", message)
+        .hint("keep what you need of it, then remove it yourself")
+}
+
+/// Removes a file that bgctl has written, and the folders that are empty then, up to the user's home or its folders for
+/// data and configurations. Returns the path if there was such a file.
+///
+/// # Errors
+/// Somebody else has written the file, or it can't be read or removed.
+pub fn remove(path: PathBuf, is_ours: impl FnOnce(&[u8]) -> bool) -> Result<Option<PathBuf>, Failure> {
+    may_replace(&path, is_ours)?;
+    match fs::remove_file(&path) {
+        Ok(()) => {
+            remove_empty(path.parent());
+            Ok(Some(path))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::io(format!("can't remove {}", path.display()), &error)),
+    }
+}
+
+/// Removes a folder and those above it while they are empty, but none that a user's folders are in.
+pub fn remove_empty(folder: Option<&Path>) {
+    let kept = [home(), data_home(), config_home()];
+    let is_kept = |folder: &Path| kept.iter().flatten().any(|kept| kept.starts_with(folder));
+    let mut next = folder;
+    // The first one that is not empty ends it.
+    while let Some(folder) = next.filter(|folder| !is_kept(folder) && fs::remove_dir(folder).is_ok()) {
+        next = folder.parent();
+    }
 }

@@ -18,7 +18,7 @@ mod candidates;
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
 pub mod cli;
 mod commands;
-mod complete;
+pub mod complete;
 #[cfg(feature = "console")]
 mod console;
 mod context;
@@ -34,6 +34,7 @@ mod hosts;
 mod job;
 mod lines;
 mod link;
+pub mod manual;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod name;

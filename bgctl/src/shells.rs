@@ -42,12 +42,14 @@ impl Shell {
 
     /// Returns every file that it may have completions in: the user's own, and those of packages.
     pub fn completion_files(self) -> Vec<PathBuf> {
-        let of_packages = match self.0 {
-            ShellName::Bash => "bash-completion/completions/bgctl",
-            ShellName::Zsh => "zsh/vendor-completions/_bgctl",
-            ShellName::Fish => "fish/vendor_completions.d/bgctl.fish",
+        let of_packages: &[&str] = match self.0 {
+            ShellName::Bash => &["bash-completion/completions/bgctl"],
+            ShellName::Zsh => &["zsh/site-functions/_bgctl", "zsh/vendor-completions/_bgctl"],
+            ShellName::Fish => &["fish/vendor_completions.d/bgctl.fish"],
         };
-        let packages = ["/usr/local/share", "/usr/share"].map(|folder| Path::new(folder).join(of_packages));
+        let packages = ["/usr/local/share", "/usr/share"]
+            .into_iter()
+            .flat_map(|folder| of_packages.iter().map(move |file| Path::new(folder).join(file)));
         // For zsh the user's own file counts only if the start-up file names its folder.
         let own = self.own_completion_file().filter(|_| self.0 != ShellName::Zsh);
         own.into_iter().chain(packages).collect()

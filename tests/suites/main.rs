@@ -59,6 +59,7 @@ mod handoff_terminal;
 mod harness;
 mod ids;
 mod inbox;
+mod installed;
 mod listed;
 mod long_env;
 mod mcp;

@@ -251,6 +251,19 @@ fn r170_by_the_units_that_bgctl_writes_the_manager_starts_the_daemon_as_root() {
     let refused = alice.run("bgctl daemon install").expect_code(65);
     assert!(refused.stderr.contains("bgd.service exists"), "{}", refused.stderr);
     assert!(alice.run(&format!("tail -n 1 {unit}")).success().stdout_text().contains("# mine"));
+    alice.run("bgctl daemon uninstall").expect_code(65);
+    alice.run(&format!("sed -i '$d' {unit}")).success();
+    // Nothing of it is left, in the home and in the manager.
+    let told = alice.run("bgctl daemon uninstall").success().stdout_text();
+    let steps: Vec<&str> = told.lines().filter(|line| line.starts_with("  systemctl")).collect();
+    assert_eq!(steps.len(), 2, "{told}");
+    let steps: Vec<&str> = steps.iter().map(|step| step.split("     ").next().unwrap()).collect();
+    alice.run(&steps.join("\n")).success();
+    assert_eq!(alice.run("ls ~/.config/systemd").code, 2);
+    alice.run("systemctl --user cat bgd.socket").expect_code(1);
+    let units = alice.run("systemctl --user list-units --all --plain --no-legend 'bgd.*'").success();
+    assert_eq!(units.stdout_text(), "");
+    alice.run("bgctl --no-start list").expect_code(69);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 use regex::bytes::Regex;
 
+use super::installed::ShellName;
 use super::select::{SELECTORS, SelectArgs, none_named};
 use crate::candidates::{active_tasks, finished_tasks, sessions, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
@@ -445,7 +446,8 @@ EXAMPLES:
   bgctl daemon reload                 apply a changed configuration
   bgctl daemon stop --grace 30s       cancel all tasks and wait until all processes have ended
   bgctl daemon restart                after an upgrade; prints how many tasks it cancels
-  bgctl daemon install                have systemd listen on the socket and start the daemon")]
+  bgctl daemon install                have systemd listen on the socket and start the daemon
+  bgctl daemon uninstall              remove what `daemon install` has written")]
 pub struct DaemonArgs {
     /// What to do with it.
     #[command(subcommand)]
@@ -479,6 +481,8 @@ pub enum DaemonVerb {
     Reload,
     /// Write systemd units that start the daemon when it is needed; prints the command that enables them
     Install,
+    /// Remove the systemd units that `daemon install` has written; prints the command that ends what they started
+    Uninstall,
 }
 
 /// Arguments of `dial`.
@@ -504,66 +508,6 @@ pub struct DialArgs {
     /// Pass the standard streams of the `dial` that lends them by this token along with the first submit
     #[arg(long, value_name = "TOKEN", hide = true)]
     pub borrow: Option<String>,
-}
-
-/// Arguments of `completions`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Completes verbs, options, task ids (with descriptions) and agent names. The script
-calls bgctl for them, so it need not be regenerated after an upgrade.
-
-EXAMPLES:
-  bgctl completions install           for the shell that $SHELL names
-  bgctl completions install fish
-  bgctl completions zsh > ~/.zfunc/_bgctl     (a folder in your $fpath)
-
-`install` writes the file that the shell looks for in your home; for zsh it prints the
-line that your .zshrc needs.")]
-pub struct CompletionsArgs {
-    /// The shell whose script to print, or `install`
-    #[arg(value_name = "SHELL|install")]
-    pub what: CompletionsVerb,
-    /// With `install`: the shell [default: that of $SHELL]
-    #[arg(value_name = "SHELL")]
-    pub shell: Option<ShellName>,
-}
-
-impl CompletionsArgs {
-    /// Checks what clap can't.
-    ///
-    /// # Errors
-    /// A second shell is given.
-    pub fn check(&self) -> Result<(), (clap::error::ErrorKind, String)> {
-        if self.shell.is_some() && self.what != CompletionsVerb::Install {
-            let what = "only one shell can be given; `install` comes before it".to_owned();
-            return Err((clap::error::ErrorKind::ArgumentConflict, what));
-        }
-        Ok(())
-    }
-}
-
-/// What `completions` does.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionsVerb {
-    /// Print the script for GNU bash.
-    Bash,
-    /// Print the script for Z shell.
-    Zsh,
-    /// Print the script for fish.
-    Fish,
-    /// Install the script in your home.
-    Install,
-}
-
-/// A shell that completions can be made for.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShellName {
-    /// GNU bash.
-    Bash,
-    /// Z shell.
-    Zsh,
-    /// fish.
-    Fish,
 }
 
 /// Arguments of `shell-init`.

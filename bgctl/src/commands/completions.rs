@@ -1,6 +1,7 @@
 //! `completions`: prints a script that completes verbs, options and existing tasks in a shell, or installs it where
-//! that shell looks for it.
+//! that shell looks for it, and removes it again.
 
+use super::removed;
 use crate::cli::{CompletionsArgs, CompletionsVerb, ShellName};
 use crate::complete;
 use crate::context::Context;
@@ -21,6 +22,10 @@ pub fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Code, Failur
                     .hint("name the shell: bgctl completions install bash")
             })?;
             install(shell, context)
+        }
+        CompletionsVerb::Uninstall => {
+            let all = [ShellName::Bash, ShellName::Zsh, ShellName::Fish];
+            uninstall(args.shell.as_ref().map_or(&all, std::slice::from_ref), context)
         }
     }
 }
@@ -53,4 +58,13 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
     }
     context.print("it works in shells that are started from now on\n")?;
     Ok(Code::OK)
+}
+
+fn uninstall(shells: &[ShellName], context: &mut Context) -> Result<Code, Failure> {
+    let is_script = |text: &[u8]| memchr::memmem::find(text, complete::VARIABLE.as_bytes()).is_some();
+    let mut paths = Vec::new();
+    for path in shells.iter().filter_map(|shell| Shell(*shell).own_completion_file()) {
+        paths.extend(files::remove(path, is_script)?);
+    }
+    removed::report(&paths, context)
 }

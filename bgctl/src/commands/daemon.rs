@@ -1,4 +1,4 @@
-//! `daemon`: start, stop, restart, status, reload and install. Only `start` and `restart` start a daemon.
+//! `daemon`: start, stop, restart, status, reload, install and uninstall. Only `start` and `restart` start a daemon.
 
 use bgd_shared::client::Client;
 use bgd_shared::request::{
@@ -24,6 +24,7 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
         DaemonVerb::Status { openmetrics } => status(openmetrics, context),
         DaemonVerb::Reload => reload(context),
         DaemonVerb::Install => install::run(context),
+        DaemonVerb::Uninstall => install::undo(context),
     }
 }
 

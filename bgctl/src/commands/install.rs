@@ -1,12 +1,12 @@
-//! `daemon install`: writes the systemd units by which a user's manager listens on the socket and starts the daemon. It
-//! neither enables nor starts anything.
+//! `daemon install` and `uninstall`: write and remove the systemd units by which a user's manager listens on the socket
+//! and starts the daemon. They neither start nor end anything; what to do about that is said.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::removed;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -16,9 +16,7 @@ use crate::link;
 /// Writes the units, and says what to do next.
 pub fn run(context: &mut Context) -> Result<Code, Failure> {
     context.link.only_here("`daemon install`")?;
-    let folder = files::config_home()
-        .ok_or_else(|| Failure::usage("neither $HOME nor $XDG_CONFIG_HOME is set").hint("set $HOME"))?
-        .join("systemd/user");
+    let folder = folder()?;
     let program = link::program_path();
     if !program.is_file() {
         let message = format!("the daemon's program {} is not found", program.display());
@@ -30,11 +28,18 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
         .is_some_and(|folder| socket.as_path() == Path::new(&folder).join("bgd/bgd.sock"));
     let listen = if is_usual { "%t/bgd/bgd.sock".to_owned() } else { path_word(socket.as_path())? };
     let units = [
-        (folder.join("bgd.socket"), socket_unit(&listen)),
-        (folder.join("bgd.service"), service_unit(&command_word(&program)?)),
+        (folder.join("bgd.socket"), with(SOCKET, LISTEN, &listen)),
+        (folder.join("bgd.service"), with(SERVICE, EXEC, &command_word(&program)?)),
     ];
     // Nothing is written if one of them is somebody's own.
-    units.iter().try_for_each(|(path, text)| may_write(path, text))?;
+    for ((path, _), unit) in units.iter().zip([SOCKET, SERVICE]) {
+        files::may_replace(path, |text| is_made_from(unit, text)).map_err(|failure| match failure.code {
+            Code::WRONG_STATE => failure.hint(
+                "remove it first; changes of your own belong into a drop-in: systemctl --user edit bgd",
+            ),
+            _ => failure,
+        })?;
+    }
     for (path, text) in &units {
         files::replace(path, text.as_bytes())
             .map_err(|error| Failure::io(format!("can't write {}", path.display()), &error))?;
@@ -60,34 +65,69 @@ fn next_steps(runs: bool) -> String {
     steps + "  systemctl --user daemon-reload\n  systemctl --user enable --now bgd.socket\n"
 }
 
-/// Refuses to overwrite a unit that is different.
-fn may_write(path: &Path, text: &str) -> Result<(), Failure> {
-    match fs::read(path) {
-        Ok(there) if there == text.as_bytes() => Ok(()),
-        Ok(_) => {
-            let message = format!("{} exists, and is not what would be written", path.display());
-            Err(Failure::new(Code::WRONG_STATE, "exists", message).hint(
-                "remove it first; changes of your own belong into a drop-in: systemctl --user edit bgd",
-            ))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Failure::io(format!("can't read {}", path.display()), &error)),
+/// Removes the units, and the link by which the socket was enabled; says how to end what they have started.
+pub fn undo(context: &mut Context) -> Result<Code, Failure> {
+    context.link.only_here("`daemon uninstall`")?;
+    let folder = folder()?;
+    let units = [("bgd.socket", SOCKET), ("bgd.service", SERVICE)];
+    // Nothing is removed if one of them is somebody's own.
+    for (name, unit) in units {
+        files::may_replace(&folder.join(name), |text| is_made_from(unit, text))?;
     }
+    let mut paths = Vec::new();
+    for (name, unit) in units {
+        let path = folder.join(name);
+        let link = folder.join("sockets.target.wants").join(name);
+        if fs::read_link(&link).is_ok_and(|target| target == path) && fs::remove_file(&link).is_ok() {
+            files::remove_empty(link.parent());
+            paths.push(link);
+        }
+        paths.extend(files::remove(path, |text| is_made_from(unit, text))?);
+    }
+    removed::report(&paths, context)?;
+    if !paths.is_empty() && !context.json() {
+        context.print(
+            "now run\n  systemctl --user stop bgd.socket bgd.service     ends all tasks\n  \
+             systemctl --user daemon-reload\n",
+        )?;
+    }
+    Ok(Code::OK)
 }
 
-fn socket_unit(listen: &str) -> String {
-    format!(
-        "[Unit]\nDescription=Background tasks: the socket of bgd\nDocumentation=man:bgd(1)\n\n\
-         [Socket]\nListenStream={listen}\nSocketMode=0600\nDirectoryMode=0700\n\n\
-         [Install]\nWantedBy=sockets.target\n"
-    )
+fn folder() -> Result<PathBuf, Failure> {
+    let home = files::config_home()
+        .ok_or_else(|| Failure::usage("neither $HOME nor $XDG_CONFIG_HOME is set").hint("set $HOME"))?;
+    Ok(home.join("systemd/user"))
 }
 
-fn service_unit(program: &str) -> String {
-    format!(
-        "[Unit]\nDescription=Background tasks\nDocumentation=man:bgd(1)\n\n\
-         [Service]\nType=notify\nExecStart={program}\nExecReload=kill -HUP $MAINPID\nDelegate=yes\n"
-    )
+/// The units as packages install them. Links, as a published package has to have them in its folder.
+const SOCKET: &str = include_str!("../../files/bgd.socket");
+const SERVICE: &str = include_str!("../../files/bgd.service");
+
+/// The settings whose values are this installation's own.
+const LISTEN: &str = "ListenStream=";
+const EXEC: &str = "ExecStart=";
+
+/// A unit with another value of the one setting that begins with `key`.
+fn with(unit: &str, key: &str, value: &str) -> String {
+    let lines = unit
+        .lines()
+        .map(|line| if line.starts_with(key) { format!("{key}{value}\n") } else { format!("{line}\n") });
+    lines.collect()
+}
+
+/// Whether this is the unit as some bgctl writes it: only what depends on the place may differ, and of the daemon's
+/// command that is the path alone.
+fn is_made_from(unit: &str, text: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(text) else { return false };
+    let is_path = |value: &str| !value.contains(' ') || value.starts_with('"') && value.ends_with('"');
+    let written: Vec<&str> = text.split('\n').collect();
+    let wanted: Vec<&str> = unit.split('\n').collect();
+    written.len() == wanted.len()
+        && written.iter().zip(wanted).all(|(written, wanted)| {
+            let is_own = |key: &str| wanted.starts_with(key) && written.starts_with(key);
+            *written == wanted || is_own(LISTEN) || is_own(EXEC) && is_path(&written[EXEC.len()..])
+        })
 }
 
 /// A path as systemd takes it where it expects one: up to the end of the line, with `%` doubled.
@@ -120,6 +160,21 @@ mod tests {
         assert_eq!(word("/usr/bin/bgd").unwrap(), "/usr/bin/bgd");
         assert_eq!(word("/home/a b/50%/\"x\"\\/bgd").unwrap(), r#""/home/a b/50%%/\"x\"\\/bgd""#);
         assert!(word("/home/a\nExecStartPre=x/bgd").unwrap_err().contains("no such path"));
+    }
+
+    #[test]
+    fn r170_units_are_known_by_what_does_not_depend_on_the_place() {
+        let written = with(SERVICE, EXEC, "/home/a/.cargo/bin/bgd");
+        assert!(written.contains("ExecStart=/home/a/.cargo/bin/bgd\n") && written.contains("Delegate=yes\n"));
+        assert!(is_made_from(SERVICE, written.as_bytes()) && is_made_from(SERVICE, SERVICE.as_bytes()));
+        assert!(is_made_from(SOCKET, with(SOCKET, LISTEN, "/tmp/a b").as_bytes()));
+        for changed in [
+            format!("{written}# mine\n"),
+            with(&written, EXEC, "/bin/bgd --log file"),
+            with(&written, "Delegate=", "no"),
+        ] {
+            assert!(!is_made_from(SERVICE, changed.as_bytes()), "{changed}");
+        }
     }
 
     #[test]

@@ -22,10 +22,12 @@ mod inbox;
 mod install;
 mod line;
 mod list;
+mod man;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod output;
 mod overview;
+mod removed;
 mod rerun;
 mod resume;
 mod run;
@@ -94,6 +96,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Dial(args) => dial::run(&args, context),
         Verb::Doctor(args) => doctor::run(&args, context),
         Verb::Completions(args) => completions::run(&args, context),
+        Verb::Man(args) => man::run(&args, context),
         Verb::ShellInit(args) => shell_init::run(&args, context),
         Verb::ShellPrompt(args) => shell_prompt::run(&args, context),
     }

@@ -1,5 +1,5 @@
 //! The files in `man/`: pages generated from the command lines, the schema generated from the wire types, the pages made
-//! of the guides, and the generated tables in handwritten pages.
+//! of the guides, and the generated tables in handwritten pages; and the completions that packages install.
 //!
 //! Nothing here depends on the date or the machine, so a test can compare the checked-in files with what
 //! would be written. Everything that can be read from the code is; the rest is in the handwritten pages or,
@@ -14,6 +14,8 @@ mod schema;
 mod tables;
 
 use std::path::{Path, PathBuf};
+
+use bgctl::cli::ShellName;
 
 pub use self::check::{blocks, bold_tags_of_section, code_blocks, names, subsections, text_of_tag};
 pub use self::guides::GUIDES;
@@ -55,6 +57,14 @@ pub fn documents() -> Vec<Document> {
     let guide =
         |name: &str| document(&format!("man/{name}.7"), guides::page(name, &read(&format!("man/{name}.md"))));
     documents.extend(GUIDES.map(guide));
+    let completions = |(file, shell)| {
+        let script = bgctl::complete::script(shell).expect("memory can be written");
+        let text = String::from_utf8(script).expect("a script is text");
+        document(&format!("packages/completions/{file}"), text)
+    };
+    let shells =
+        [("bgctl.bash", ShellName::Bash), ("_bgctl", ShellName::Zsh), ("bgctl.fish", ShellName::Fish)];
+    documents.extend(shells.map(completions));
     documents
 }
 

@@ -1,0 +1,72 @@
+//! `man`: prints a manual page, or installs all of them where `man` finds them. What a package has installed outside of
+//! the user's home is left alone.
+
+use super::removed;
+use crate::cli::ManArgs;
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::files;
+use crate::manual::{self, INSTALL, PAGES, UNINSTALL};
+
+/// Prints, installs or removes pages.
+pub fn run(args: &ManArgs, context: &mut Context) -> Result<Code, Failure> {
+    match &*args.what {
+        INSTALL => install(context),
+        UNINSTALL => uninstall(context),
+        name => {
+            let page = PAGES.iter().find(|page| page.name == name);
+            let page = page.ok_or_else(|| Failure::usage(format!("there is no manual page {name}")))?;
+            context.print(page.text)?;
+            Ok(Code::OK)
+        }
+    }
+}
+
+fn install(context: &mut Context) -> Result<Code, Failure> {
+    let folder = folder()?;
+    for page in PAGES {
+        let path = page.file(&folder);
+        files::may_replace(&path, |old| page.is_version(old))?;
+        files::replace(&path, page.text.as_bytes())
+            .map_err(|error| Failure::io(format!("can't write {}", path.display()), &error))?;
+    }
+    if context.json() {
+        let pages: Vec<_> = PAGES.iter().map(|page| page.name).collect();
+        context.print_json(&serde_json::json!({"folder": folder, "pages": pages}))?;
+        return Ok(Code::OK);
+    }
+    context.print(&format!("installed {} pages in {}\n", PAGES.len(), folder.display()))?;
+    if !is_searched(&folder) {
+        context.print(&format!(
+            "add this to the start-up file of your shell, as `man` does not look there:\n  \
+             export MANPATH=\"{}:\"\n",
+            folder.display()
+        ))?;
+    }
+    Ok(Code::OK)
+}
+
+fn uninstall(context: &mut Context) -> Result<Code, Failure> {
+    let folder = folder()?;
+    let mut paths = Vec::new();
+    for page in PAGES {
+        paths.extend(files::remove(page.file(&folder), |text| page.is_version(text))?);
+    }
+    removed::report(&paths, context)
+}
+
+fn folder() -> Result<std::path::PathBuf, Failure> {
+    manual::folder(std::env::current_exe().ok().as_deref())
+        .ok_or_else(|| Failure::usage("$HOME is not set").hint("set $HOME, or print the pages instead"))
+}
+
+/// Whether `man` looks there, because the user's `PATH` has the `bin` beside it or `MANPATH` names it.
+fn is_searched(folder: &std::path::Path) -> bool {
+    let bin = folder.parent().and_then(std::path::Path::parent).map(|prefix| prefix.join("bin"));
+    let has = |variable: &str, wanted: &std::path::Path| {
+        let value = std::env::var_os(variable).unwrap_or_default();
+        std::env::split_paths(&value).any(|path| path == wanted)
+    };
+    has("MANPATH", folder) || bin.is_some_and(|bin| has("PATH", &bin))
+}

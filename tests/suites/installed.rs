@@ -1,0 +1,169 @@
+//! What `bgctl` installs in its user's home: completions, manual pages and systemd units. Each can be removed again, and
+//! what somebody else has written in its place stays.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bgctl::manual::PAGES;
+use bgd_tests::user::Programs;
+use bgd_tests::{Outcome, TestDaemon, executable};
+use serde_json::Value;
+
+/// A command of a user who has set no folders but the home.
+fn command(home: &TestDaemon, args: &[&str]) -> Command {
+    let mut command = home.bgctl(args);
+    command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
+    command
+}
+
+fn run(home: &TestDaemon, args: &[&str]) -> Outcome {
+    Outcome::of(&mut command(home, args))
+}
+
+/// A home with the folders that a user has anyway.
+fn home() -> TestDaemon {
+    let home = TestDaemon::home_only();
+    for folder in [".config", ".local/share"] {
+        fs::create_dir_all(home.home().join(folder)).unwrap();
+    }
+    home
+}
+
+/// Every path below a folder.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            }
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    paths
+}
+
+#[test]
+fn r170_completions_are_removed_without_a_trace() {
+    let home = home();
+    let before = below(home.home());
+    for shell in ["bash", "zsh", "fish"] {
+        run(&home, &["completions", "install", shell]).success();
+    }
+    let one = run(&home, &["completions", "uninstall", "zsh"]).success().stdout_text();
+    assert!(one.ends_with("/.local/share/zsh/site-functions/_bgctl\n") && one.lines().count() == 1, "{one}");
+    let rest: Value = run(&home, &["--json", "completions", "uninstall"]).success().json();
+    assert_eq!(rest["removed"].as_array().unwrap().len(), 2, "{rest}");
+    assert_eq!(below(home.home()), before);
+    let none = run(&home, &["completions", "uninstall"]).success().stdout_text();
+    assert_eq!(none, "nothing is installed\n");
+
+    let own = home.home().join(".config/fish/completions/bgctl.fish");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    fs::write(&own, "# mine\n").unwrap();
+    let refused = run(&home, &["completions", "uninstall"]).expect_code(65);
+    assert!(refused.stderr.contains(own.to_str().unwrap()), "{}", refused.stderr);
+    assert_eq!(fs::read_to_string(&own).unwrap(), "# mine\n");
+}
+
+#[test]
+fn r170_man_finds_the_pages_that_were_installed_until_they_are_removed() {
+    let home = home();
+    // As after `cargo install`.
+    let bin = home.home().join(".cargo/bin");
+    fs::create_dir_all(&bin).unwrap();
+    let program = bin.join("bgctl");
+    executable::copy(&bgd_tests::bgctl_path(), &program);
+    let before = below(home.home());
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        Outcome::of(command.args(args).env_clear().env("HOME", home.home()).env("PATH", path))
+    };
+    let man = |section: &str, page: &str| {
+        let mut man = Command::new("man");
+        man.args(["-w", section, page]).env_clear().env("HOME", home.home());
+        let outcome = Outcome::of(man.env("PATH", format!("{}:/usr/bin:/bin", bin.display())));
+        (outcome.code == 0).then(|| PathBuf::from(outcome.stdout_text().trim()))
+    };
+    let folder = home.home().join(".cargo/share/man");
+    let told = run(&["man", "install"]).success().stdout_text();
+    assert_eq!(told, format!("installed {} pages in {}\n", PAGES.len(), folder.display()), "no MANPATH is needed");
+    for page in PAGES {
+        let path = page.file(&folder);
+        assert_eq!(man(&page.section.to_string(), page.name), Some(path.clone()));
+        assert_eq!(run(&["man", page.name]).success().stdout, fs::read(path).unwrap(), "{}", page.name);
+    }
+    run(&["man", "install"]).success();
+    let page = folder.join("man1/bgctl.1");
+    fs::write(&page, ".TH notes 1\n").unwrap();
+    for verb in ["install", "uninstall"] {
+        let refused = run(&["man", verb]).expect_code(65);
+        assert!(refused.stderr.contains("man1/bgctl.1 exists"), "{}", refused.stderr);
+    }
+    fs::remove_file(page).unwrap();
+    run(&["man", "uninstall"]).success();
+    assert_eq!(below(home.home()), before);
+    assert_ne!(man("5", "bgd-config"), Some(folder.join("man5/bgd-config.5")));
+}
+
+#[test]
+fn r170_pages_of_a_program_elsewhere_go_to_the_users_data_and_manpath_is_told() {
+    let home = home();
+    let programs = Programs::copy();
+    let mut install = Command::new(programs.path().join("bgctl"));
+    let told = Outcome::of(install.args(["man", "install"]).env_clear().env("HOME", home.home()));
+    let folder = home.home().join(".local/share/man");
+    let line = format!("  export MANPATH=\"{}:\"", folder.display());
+    assert!(told.success().stdout_text().lines().any(|told| told == line));
+    let value = format!("{}:", folder.display());
+    let mut man = Command::new("man");
+    man.args(["-w", "bgd-config"]).env_clear().env("PATH", "/usr/bin:/bin").env("MANPATH", value);
+    let path = folder.join("man5/bgd-config.5");
+    assert_eq!(Outcome::of(&mut man).success().stdout_text().trim(), path.to_str().unwrap());
+    run(&home, &["man", "no-such-page"]).expect_code(2);
+}
+
+#[test]
+fn r170_units_are_removed_with_the_link_that_enabled_the_socket() {
+    let home = home();
+    let before = below(home.home());
+    run(&home, &["daemon", "install"]).success();
+    let units = home.home().join(".config/systemd/user");
+    let wants = units.join("sockets.target.wants");
+    fs::create_dir(&wants).unwrap();
+    symlink(units.join("bgd.socket"), wants.join("bgd.socket")).unwrap();
+    let told = run(&home, &["daemon", "uninstall"]).success().stdout_text();
+    assert!(told.contains("systemctl --user stop bgd.socket bgd.service"), "{told}");
+    assert_eq!(below(home.home()), before);
+    assert_eq!(run(&home, &["daemon", "uninstall"]).success().stdout_text(), "nothing is installed\n");
+
+    // A unit of another place is bgctl's own all the same; one that somebody has changed is not.
+    run(&home, &["daemon", "install"]).success();
+    let service = units.join("bgd.service");
+    let text = fs::read_to_string(&service).unwrap();
+    let moved: String =
+        text.lines()
+            .map(|line| {
+                if line.starts_with("ExecStart=") {
+                    "ExecStart=/opt/bgd\n".into()
+                } else {
+                    format!("{line}\n")
+                }
+            })
+            .collect();
+    fs::write(&service, format!("{moved}Nice=5\n")).unwrap();
+    let refused = run(&home, &["daemon", "uninstall"]).expect_code(65);
+    assert!(refused.stderr.contains("bgd.service exists"), "{}", refused.stderr);
+    assert!(units.join("bgd.socket").exists(), "nothing is removed");
+    fs::write(&service, moved).unwrap();
+    run(&home, &["daemon", "install"]).success();
+    assert_eq!(fs::read_to_string(&service).unwrap(), text);
+    run(&home, &["daemon", "uninstall"]).success();
+    assert_eq!(below(home.home()), before);
+}

@@ -24,7 +24,11 @@ pub const UNINSTALL: &str = "uninstall";
 
 macro_rules! page {
     ($name:literal, $section:literal) => {
-        Page { name: $name, section: $section, text: include_str!(concat!("../files/", $name, ".", $section)) }
+        Page {
+            name: $name,
+            section: $section,
+            text: include_str!(concat!("../files/", $name, ".", $section)),
+        }
     };
 }
 

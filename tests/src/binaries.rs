@@ -53,7 +53,7 @@ fn profile_folder() -> PathBuf {
 }
 
 /// The `…/target` above the profile's folder.
-pub(crate) fn target_folder() -> PathBuf {
+pub fn target_folder() -> PathBuf {
     profile_folder().parent().expect("a profile's folder is in the target folder").to_owned()
 }
 

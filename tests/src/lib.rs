@@ -40,6 +40,7 @@ pub mod proxy;
 mod raw;
 pub mod real;
 mod relay;
+pub mod root;
 pub mod slurm;
 pub mod svg;
 pub mod systemd;
@@ -52,7 +53,7 @@ mod watch;
 mod watchdog;
 pub mod wire;
 
-pub use self::binaries::{bgctl_path, bgd_path, example_path, helper_path};
+pub use self::binaries::{bgctl_path, bgd_path, example_path, helper_path, target_folder};
 pub use self::daemon::{Builder, StartFailure, TestDaemon, Word};
 pub use self::outcome::Outcome;
 pub use self::process::{Process, processes_of};

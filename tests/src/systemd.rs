@@ -9,7 +9,7 @@ use std::os::fd::AsFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::chown;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -40,9 +40,21 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// Boots a machine and waits until it reports that it is ready.
+    /// Boots a machine with the files of this one and the programs under test, and waits until it reports that it is
+    /// ready.
     #[track_caller]
     pub fn boot() -> Self {
+        Self::boot_from(None)
+    }
+
+    /// Boots a machine whose files are in this folder, in which nothing is but what a Debian system has.
+    #[track_caller]
+    pub fn boot_in(root: &Path) -> Self {
+        Self::boot_from(Some(root))
+    }
+
+    #[track_caller]
+    fn boot_from(root: Option<&Path>) -> Self {
         must_be_root();
         let name =
             format!("bgd-test-systemd-{}-{}", std::process::id(), BOOTED.fetch_add(1, Ordering::Relaxed));
@@ -64,9 +76,16 @@ impl Systemd {
             "/bin/sh",
             "-c",
         ]);
-        let programs =
-            bgd_path().parent().expect("a program is in a folder").canonicalize().expect("a folder");
-        command.args([BOOT, "sh"]).arg(programs).arg(ALICE.to_string());
+        command.args([BOOT, "sh"]);
+        match root {
+            None => {
+                let programs = bgd_path().parent().expect("a program is in a folder").canonicalize();
+                command.arg(programs.expect("a folder")).arg(ALICE.to_string()).arg("");
+            }
+            Some(root) => {
+                command.arg("").arg(ALICE.to_string()).arg(root);
+            }
+        }
         command.env("NOTIFY_SOCKET", format!("@{name}")).stdin(Stdio::null());
         let unshare = command.spawn().expect("/bin/sh can be run");
         let mut said = [0; 4096];

@@ -1,15 +1,28 @@
 # Makes a small machine out of new namespaces and becomes its systemd. Nothing of the real machine's configuration is
 # in force: only the units that are copied here exist, and PAM asks nobody.
 #
-# $1: folder of the programs under test   $2: number of the user alice
+# $1: folder of the programs under test, for alice's PATH; empty for none   $2: number of the user alice
+# $3: root of the machine's files, which are written; empty for those of the real machine, which are not
 set -e
 mount --make-rprivate /
 umount -l /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
+scratch="/tmp /var/log /var/lib/systemd /etc/systemd/system /etc/systemd/user"
+if [ -n "$3" ]; then
+    mount --bind "$3" "$3"
+    cd "$3"
+    mount -t proc none proc
+    mount --rbind /sys sys
+    mount --rbind /dev dev
+    pivot_root . mnt
+    umount -l /mnt
+    cd /
+    scratch=/tmp
+fi
 mount -t tmpfs -o mode=755 none /run
 mkdir /run/programs /run/units /run/home
-mount --bind "$1" /run/programs
-for folder in /tmp /var/log /var/lib/systemd /etc/systemd/system /etc/systemd/user; do
+[ -z "$1" ] || mount --bind "$1" /run/programs
+for folder in $scratch; do
     mount -t tmpfs -o mode=755 none "$folder"
 done
 chmod 1777 /tmp

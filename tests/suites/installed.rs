@@ -93,7 +93,11 @@ fn r170_man_finds_the_pages_that_were_installed_until_they_are_removed() {
     };
     let folder = home.home().join(".cargo/share/man");
     let told = run(&["man", "install"]).success().stdout_text();
-    assert_eq!(told, format!("installed {} pages in {}\n", PAGES.len(), folder.display()), "no MANPATH is needed");
+    assert_eq!(
+        told,
+        format!("installed {} pages in {}\n", PAGES.len(), folder.display()),
+        "no MANPATH is needed"
+    );
     for page in PAGES {
         let path = page.file(&folder);
         assert_eq!(man(&page.section.to_string(), page.name), Some(path.clone()));

@@ -82,6 +82,7 @@ mod order_cli;
 mod order_readme;
 mod order_select;
 mod output;
+mod packages;
 mod pause;
 mod place;
 mod protocol;

@@ -401,7 +401,7 @@ fn tests_wait_for_events() {
 fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
     // Whether a test that needs them has such a name is checked when it runs (tests/src/user.rs).
     let needs = [
-        ("_as_root", &["must_be_root", "as_user", "cgroups", "slurm", "systemd"][..]),
+        ("_as_root", &["must_be_root", "as_user", "cgroups", "slurm", "systemd", "Root"][..]),
         ("full_disk", &["on_a_small_disk"]),
     ];
     let mut broken = Vec::new();

@@ -1,0 +1,115 @@
+//! `cargo install`, and what a crate needs to be published.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bgd_tests::docs::root as repository;
+use bgd_tests::root::Root;
+use bgd_tests::{Outcome, target_folder};
+
+use super::{MAIN_JOB, script_of};
+
+/// What cargo has compiled for the tests, for another build: that compiles only the packages of this workspace, with the
+/// features that they have without the tests, and leaves the programs under test alone. It goes when it is dropped.
+struct Compiled(PathBuf);
+
+impl Compiled {
+    fn copy() -> Self {
+        let folder = target_folder().join("tests-install");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("debug")).unwrap();
+        // Cargo writes into its own notes; what is compiled it never changes.
+        for (name, how) in [("deps", "-al"), ("build", "-al"), (".fingerprint", "-a")] {
+            let from = target_folder().join("debug").join(name);
+            Outcome::of(Command::new("cp").arg(how).arg(from).arg(folder.join("debug"))).success();
+        }
+        Self(folder)
+    }
+}
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cargo(words: &[&str]) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(words).current_dir(repository());
+    cargo
+}
+
+/// Installs a package below a root as `cargo install` does, in the profile that the tests have.
+fn install(package: &str, root: &Path, compiled: &Compiled) {
+    let mut install = cargo(&["install", "--debug", "--locked", "--offline", "--path", package, "--root"]);
+    install.arg(root).env("CARGO_TARGET_DIR", &compiled.0).env("CARGO_INCREMENTAL", "0");
+    Outcome::of(&mut install).success();
+}
+
+#[test]
+fn r170_what_cargo_and_bgctl_install_is_used_and_removed_without_a_trace_as_root() {
+    let root = Root::unpack();
+    // Folders that a user has anyway.
+    for folder in ["root/.config", "root/.local/share", "root/.cargo/bin"] {
+        fs::create_dir_all(root.path().join(folder)).unwrap();
+    }
+    let before = root.files();
+    let cargo_root = root.path().join("root/.cargo");
+    {
+        let compiled = Compiled::copy();
+        install("bgd", &cargo_root, &compiled);
+        install("bgctl", &cargo_root, &compiled);
+    }
+    let steps = [
+        "bgctl completions install; bgctl man install; bgctl daemon install",
+        MAIN_JOB,
+        "bgctl daemon stop",
+        "man -w bgctl; systemd-analyze --user --man=no verify ~/.config/systemd/user/bgd.socket",
+        "bgctl completions uninstall; bgctl man uninstall; bgctl daemon uninstall",
+    ];
+    let said = root.run(&[], &script_of(&steps)).success().stdout_text();
+    for wanted in ["from a task", "/root/.cargo/share/man/man1/bgctl.1"] {
+        assert!(said.lines().any(|line| line == wanted), "{wanted} is not in\n{said}");
+    }
+    for package in ["bgctl", "bgd"] {
+        Outcome::of(cargo(&["uninstall", package, "--root"]).arg(&cargo_root)).success();
+    }
+    // Cargo's own notes, which say that nothing is installed.
+    for notes in [".crates.toml", ".crates2.json", ".package-cache"] {
+        let _ = fs::remove_file(cargo_root.join(notes));
+    }
+    root.expect_files(&before);
+}
+
+#[test]
+fn r170_each_crate_can_be_published_with_all_that_it_includes() {
+    for package in ["bgd-shared", "bgd", "bgctl"] {
+        let list =
+            Outcome::of(&mut cargo(&["package", "--list", "--allow-dirty", "--offline", "-p", package]));
+        let list = list.success().stdout_text();
+        assert!(list.lines().any(|line| line == "LICENSE") && list.contains("README.md"), "{list}");
+        if package == "bgctl" {
+            for link in fs::read_dir(repository().join("bgctl/files")).unwrap() {
+                let link = link.unwrap();
+                assert!(fs::read(link.path()).is_ok(), "{link:?} is a link to nothing");
+                let name = format!("files/{}", link.file_name().to_str().unwrap());
+                assert!(list.lines().any(|line| line == name), "{name} is not in\n{list}");
+            }
+        }
+    }
+}
+
+#[test]
+fn r170_bgctl_has_every_page_that_there_is() {
+    let mut pages: Vec<String> = fs::read_dir(repository().join("man"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(|last: char| last.is_ascii_digit()))
+        .collect();
+    pages.sort();
+    let mut known: Vec<_> =
+        bgctl::manual::PAGES.iter().map(|page| format!("{}.{}", page.name, page.section)).collect();
+    known.sort();
+    assert_eq!(known, pages);
+}

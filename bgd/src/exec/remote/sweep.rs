@@ -8,9 +8,12 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use bgd_shared::request::{SessionEnd, SessionEndParams};
+use bgd_shared::request::{InboxAck, InboxAckParams, SessionEnd, SessionEndParams};
 
 use super::bridge::Bridge;
+
+/// A number that no notice reaches, and that every JSON reader takes as it is.
+const ALL_NOTICES: u64 = (1 << 53) - 1;
 
 /// How this daemon is known on another machine.
 #[derive(Debug)]
@@ -112,6 +115,15 @@ pub async fn end_earlier(bridge: &Bridge, origin: &Origin) {
             Ok(_) => origin.drop_from_note(|noted| noted == instance),
             Err(error) => tracing::warn!(%error, "tasks of an earlier daemon not ended"),
         }
+    }
+}
+
+/// Acknowledges the notices there of ended tasks, whose ends are told here. Nobody else would ever do so.
+pub async fn forget_notices(bridge: &Bridge, origin: &Origin) {
+    let params = InboxAckParams { session: origin.session.clone(), upto: ALL_NOTICES, instance: None };
+    // What is left goes with the session.
+    if let Err(error) = bridge.call::<InboxAck>(&params).await {
+        tracing::debug!(%error, "notices on another machine not acknowledged");
     }
 }
 

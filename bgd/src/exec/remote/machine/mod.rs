@@ -470,9 +470,12 @@ impl Machine {
         };
         self.is_clearing = true;
         let params = ClearParams { ids: Some(std::mem::take(&mut self.concluded)), ..ClearParams::default() };
+        let origin = Arc::clone(&self.origin);
         self.calls.push(Box::pin(async move {
             if let Err(error) = bridge.call::<TaskClear>(&params).await {
                 tracing::warn!(%error, "ended tasks on another machine not cleared");
+            } else {
+                sweep::forget_notices(&bridge, &origin).await;
             }
             Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Cleared }
         }));

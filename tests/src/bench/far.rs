@@ -1,13 +1,15 @@
 //! Another machine, by a real ssh and sshd on loopback: a submit against ssh itself by the same shared connection, and
-//! tasks that another machine's daemon runs against the same tasks here.
+//! tasks that another machine's daemon runs against the same tasks here; and that local tasks pay nothing for it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::SubmitParams;
 
+use super::idle;
+use super::memory::Memory;
 use super::pipeline::trivial;
-use super::report::{Row, Target, Unit};
+use super::report::{Figure, Row, Target, Unit};
 use super::stats::{float, micros};
 use super::timing::timed;
 use super::{Bench, Result};
@@ -20,10 +22,51 @@ const SLOTS: &str = "max_concurrent_tasks = 2";
 /// The tasks of one sample.
 const TASKS: usize = 200;
 
+/// Two executors, of which no task makes use.
+const EXECUTORS: &str = "[executors.far]\ntype = \"ssh\"\nhost = \"far.invalid\"\n\
+                         [executors.hpc]\ntype = \"slurm\"\nhost = \"login.invalid\"\n";
+
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
+    let mut rows = local(bench)?;
     let mut far = Far::of(TestDaemon::builder().config(SLOTS).start());
     far.start_here(SLOTS);
-    Ok(vec![submit(bench, &far)?, tasks(bench, &mut far)?])
+    rows.extend([submit(bench, &far)?, tasks(bench, &mut far)?]);
+    Ok(rows)
+}
+
+/// What a local task pays for executors that it does not use: nothing.
+fn local(bench: &Bench) -> Result<Vec<Row>> {
+    let with = TestDaemon::builder().config(format!("{SLOTS}\n{EXECUTORS}")).start();
+    let without = TestDaemon::builder().config(SLOTS).start();
+    let params = |daemon: &TestDaemon| SubmitParams { cwd: Some("/".into()), ..trivial(daemon) };
+    let (mut bgd, mut peer) = (Vec::new(), Vec::new());
+    for daemon in [&with, &without] {
+        rate(daemon, &params(daemon))?;
+    }
+    // Before the tasks, whose number would matter more than what is configured.
+    let memory = [&with, &without].map(|daemon| Memory::of(&daemon.process()));
+    let [with_rss, without_rss] = memory;
+    for _ in 0..bench.of(3, 10) {
+        bgd.push(rate(&with, &params(&with))?);
+        peer.push(rate(&without, &params(&without))?);
+    }
+    let (calls, how) = idle::count(&with, Duration::from_secs(bench.of(3, 10)))?;
+    let bytes = |memory: Memory| Figure::new(memory.rss(), Unit::Bytes);
+    Ok(vec![
+        Row::new(format!("{TASKS} local tasks, two executors configured"))
+            .bgd_samples(&bgd, Unit::PerSecond)
+            .peer_samples("the same without executors", &peer, Unit::PerSecond)
+            .paired()
+            .target(Target::RatioAtLeast(0.95)),
+        Row::new("resident memory, two executors configured")
+            .bgd(bytes(with_rss?))
+            .peer("the same without executors", bytes(without_rss?))
+            .target(Target::RatioAtMost(1.05)),
+        Row::new("system calls while idle, two executors configured")
+            .bgd(Figure::new(float(calls), Unit::Calls))
+            .target(Target::AtMost(0.0, Unit::Calls))
+            .note(how),
+    ])
 }
 
 fn submit(bench: &Bench, far: &Far) -> Result<Row> {

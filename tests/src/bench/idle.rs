@@ -42,7 +42,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     Ok(vec![row("idle", idle), row("with 100 tasks running", busy), row("and 100 delayed", delayed)])
 }
 
-fn count(daemon: &TestDaemon, time: Duration) -> Result<(u64, String)> {
+/// Counts the system calls of an idle daemon within that time, and says how.
+pub fn count(daemon: &TestDaemon, time: Duration) -> Result<(u64, String)> {
     // Clients have just disconnected; handling that is not idle work.
     thread::sleep(Duration::from_millis(500));
     let process = daemon.process();

@@ -21,6 +21,11 @@ impl Memory {
         let pss = process.memory_kb("Pss").ok_or("no Pss")?;
         Ok(Self { rss: float(rss * 1024), pss: float(pss * 1024) })
     }
+
+    /// The total resident set size.
+    pub fn rss(self) -> f64 {
+        self.rss
+    }
 }
 
 /// The rows: idle memory, and the slope between two counts of finished tasks.

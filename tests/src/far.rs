@@ -7,7 +7,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bgd_shared::id::TaskId;
 use bgd_shared::proc;
+use bgd_shared::request::{ListParams, TaskList};
+use bgd_shared::task::Task;
 use rustix::process::Signal;
 
 use crate::wire::Wire;
@@ -42,7 +45,13 @@ impl Far {
     /// Like [`Self::of`], by another name than [`HOST`].
     #[track_caller]
     pub fn named(name: &str, daemon: TestDaemon) -> Self {
-        let far = Self { daemon, here: TestDaemon::home_only(), name: name.to_owned() };
+        Self::between(name, daemon, TestDaemon::home_only())
+    }
+
+    /// Prepares the way from the machine of one daemon, `here`, to that of another one.
+    #[track_caller]
+    pub fn between(name: &str, daemon: TestDaemon, here: TestDaemon) -> Self {
+        let far = Self { daemon, here, name: name.to_owned() };
         fs::create_dir_all("/run/sshd").unwrap_or_else(|error| {
             // Only root's sshd needs it.
             assert!(!nix::unistd::Uid::effective().is_root(), "/run/sshd: {error}");
@@ -183,12 +192,18 @@ impl Far {
     /// Starts the daemon of this machine, which knows the other one as the executor `far`.
     #[track_caller]
     pub fn start_here(&mut self, more: &str) -> &TestDaemon {
+        self.configure_here(more);
+        self.here.launch();
+        &self.here
+    }
+
+    /// Writes the configuration of this machine's daemon.
+    #[track_caller]
+    pub fn configure_here(&self, more: &str) {
         let ssh = self.path("ssh");
         let executor =
             format!("[executors.far]\ntype = \"ssh\"\nhost = \"{HOST}\"\nssh = \"{}\"\n", ssh.display());
         self.here.write_config(&format!("{more}\n{executor}"));
-        self.here.launch();
-        &self.here
     }
 
     /// This machine's daemon.
@@ -200,6 +215,30 @@ impl Far {
     #[track_caller]
     pub fn run_here(&self, args: &[&str]) -> Outcome {
         self.here.run(args)
+    }
+
+    /// Submits a shell command line to this machine's daemon, with these options, for the other machine.
+    #[track_caller]
+    pub fn submit_on(&self, options: &[&str], line: &str) -> TaskId {
+        self.run_here(&[&["submit", "--on", HOST], options, &["--shell", line]].concat()).word()
+    }
+
+    /// The tasks of the other machine.
+    #[track_caller]
+    pub fn tasks_there(&self) -> Vec<Task> {
+        self.daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list").tasks
+    }
+
+    /// Waits until a task of this machine's daemon is as described.
+    #[track_caller]
+    pub fn until(&mut self, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
+        wait::poll_until(what, || Some(self.here.task(id)).filter(&is_so))
+    }
+
+    /// Waits for the end of a task of this machine's daemon.
+    #[track_caller]
+    pub fn ended(&mut self, id: TaskId) -> Task {
+        self.here.block(&[id]).remove(0)
     }
 
     /// The processes of ssh by which this machine's daemon is connected to the other one.

@@ -35,6 +35,10 @@ struct State {
     carried: usize,
     /// Cut every connection, once, when that many have been carried.
     cut_at: Option<usize>,
+    /// The bytes carried so far from the clients.
+    asked_bytes: usize,
+    /// Cut every connection, once, when that many have been carried from the clients.
+    cut_asking_at: Option<usize>,
     /// Both ends of every connection so far.
     streams: Vec<UnixStream>,
     /// How often each connection's client has sent something since the wire was frozen.
@@ -84,6 +88,17 @@ impl Wire {
         state.cut_at = Some(state.carried + bytes);
     }
 
+    /// The bytes carried so far from the clients.
+    pub fn carried_there(&self) -> usize {
+        self.shared.state().asked_bytes
+    }
+
+    /// Like [`Self::cut_after`], counting only what the clients send: what is cut is a request.
+    pub fn cut_asking_after(&self, bytes: usize) {
+        let mut state = self.shared.state();
+        state.cut_asking_at = Some(state.asked_bytes + bytes);
+    }
+
     /// Cuts every connection.
     pub fn cut(&self) {
         self.shared.state().cut();
@@ -126,7 +141,7 @@ impl Drop for Wire {
 
 impl State {
     fn cut(&mut self) {
-        self.cut_at = None;
+        (self.cut_at, self.cut_asking_at) = (None, None);
         for stream in self.streams.drain(..) {
             // It may have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
@@ -172,28 +187,30 @@ fn serve(client: TcpStream, program: &PathBuf, shared: &Arc<Shared>) -> io::Resu
         state.asked.push(0);
         state.asked.len() - 1
     };
-    let counting = Arc::clone(shared);
-    let there =
-        pump(client.try_clone()?, server.try_clone()?, shared, move || counting.state().asked[number] += 1);
-    let back = pump(server, client, shared, || {});
+    let there = pump(client.try_clone()?, server.try_clone()?, shared, Some(number));
+    let back = pump(server, client, shared, None);
     for thread in [there, back].into_iter().flatten() {
         let _ = thread.join();
     }
     child.wait().map(drop)
 }
 
-/// Carries bytes one way until either end closes, and then closes both.
+/// Carries bytes one way until either end closes, and then closes both. `client` is the number of the connection if they
+/// come from its client.
 fn pump(
     mut from: UnixStream,
     mut to: UnixStream,
     shared: &Arc<Shared>,
-    was_sent: impl Fn() + Send + 'static,
+    client: Option<usize>,
 ) -> [JoinHandle<()>; 2] {
     let (sender, sent) = mpsc::channel();
+    let counting = Arc::clone(shared);
     let reads = thread::spawn(move || {
         let mut buffer = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            was_sent();
+            if let Some(number) = client {
+                counting.state().asked[number] += 1;
+            }
             if sender.send((Instant::now(), buffer[..count].to_vec())).is_err() {
                 return;
             }
@@ -203,9 +220,14 @@ fn pump(
     let writes = thread::spawn(move || {
         while let Ok((when, bytes)) = sent.recv() {
             let mut state = shared.arrive(when);
-            let last = state.cut_at.filter(|at| state.carried + bytes.len() >= *at);
-            let count = last.map_or(bytes.len(), |at| at - state.carried);
+            let all = state.cut_at.map(|at| at - state.carried);
+            let asked = state.cut_asking_at.map(|at| at - state.asked_bytes).filter(|_| client.is_some());
+            let last = all.into_iter().chain(asked).min().filter(|left| bytes.len() >= *left);
+            let count = last.unwrap_or(bytes.len());
             state.carried += count;
+            if client.is_some() {
+                state.asked_bytes += count;
+            }
             // Whoever does not read at once is not waited for under the lock.
             if last.is_none() {
                 drop(state);

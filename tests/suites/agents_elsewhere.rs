@@ -2,11 +2,15 @@
 
 use std::fs;
 
+use bgd_tests::agents::{self, Permission};
 use bgd_tests::far::Far;
+use bgd_tests::model::ModelServer;
 use bgd_tests::prompts::fake_agent;
+use bgd_tests::real::cases::Shell;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, SubmitParams, TaskList};
 use bgd_tests::shared::task::{Origin, Status, Task};
+use bgd_tests::templates::toml_words;
 use bgd_tests::{TestDaemon, wait};
 
 /// Two machines, of which this one's daemon has the agent `fake`, whose program runs on the other one.
@@ -123,6 +127,19 @@ fn r152_the_end_of_the_daemon_ends_the_agent_there() {
 }
 
 #[test]
+fn r152_only_the_protocol_that_goes_over_a_connection_can_be_elsewhere() {
+    let mut far = Far::start();
+    far.start_here("");
+    for protocol in ["template", "opencode"] {
+        far.configure_here(&format!(
+            "[agents.x]\nprotocol = \"{protocol}\"\ncommand = [\"true\"]\non = \"far\""
+        ));
+        let refused = far.run_here(&["daemon", "reload"]).expect_code(78);
+        assert!(refused.stderr.contains("requires protocol = \"acp\""), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn r152_what_is_missing_over_there_is_said() {
     let mut far = Far::start();
     far.start_here("[agents.fake]\ncommand = [\"no-such-agent\"]\non = \"far\"");
@@ -132,4 +149,33 @@ fn r152_what_is_missing_over_there_is_said() {
     far.wrap("echo 'no route' >&2; exit 255");
     let (_, error) = far.here().failed("say hello");
     assert!(error.contains("far: ssh can't connect: no route"), "{error}");
+}
+
+#[test]
+fn r152_a_real_agent_works_there() {
+    let model = ModelServer::start();
+    let mut far = Far::start();
+    let home = far.daemon.home().to_owned();
+    let env = agents::opencode_env(&home, &model.url(), Permission::Allow);
+    let env: Vec<String> = env.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
+    let env = env.join("\n");
+    let command = toml_words(&[agents::opencode().to_str().unwrap(), "acp"]);
+    far.start_here(&format!(
+        "[agents.opencode]\ncommand = {command}\npermissions = \"allow\"\non = \"far\"\n[agents.opencode.env]\n{env}"
+    ));
+    let prompt = Shell::OPENCODE.order("echo \"on $HOME\" >there; pwd >>there");
+    let submit = ["submit", "--agent", "opencode", "-d", "work", "--cwd", home.to_str().unwrap(), &prompt];
+    let id: TaskId = far.run_here(&submit).word();
+    far.here().ends_as(id, Status::Completed);
+    // Its tools act over there.
+    let there = fs::read_to_string(home.join("there")).unwrap();
+    assert_eq!(there, format!("on {0}\n{0}\n", home.display()));
+    assert_eq!(active(&far)[0].description, "agent opencode");
+    // The conversation goes on in the same process, and after that one is gone, in another one.
+    assert_eq!(follow_up(&mut far, id, "SAY second"), "second");
+    far.run(&["cancel", &active(&far)[0].id.to_string()]).success();
+    none_left(&far);
+    assert_eq!(follow_up(&mut far, id, "SAY third"), "third");
+    far.here().stop();
+    none_left(&far);
 }

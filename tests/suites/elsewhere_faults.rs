@@ -1,0 +1,226 @@
+//! What can go wrong between two machines, and on either of them, while the other one runs tasks of this one (R145).
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use bgd_tests::far::{Far, HOST};
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::user::on_a_small_disk;
+use bgd_tests::{TestDaemon, bgctl_path, executable, wait};
+
+/// Of how many moments of a submit each is the one of a cut.
+const STAGES: usize = 12;
+
+/// The other machine's clock is wrong by `TEST_SKEW` seconds.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int result = syscall(SYS_clock_gettime, clock, time);
+    const char *skew = getenv("TEST_SKEW");
+    if (result == 0 && clock == CLOCK_REALTIME && skew) time->tv_sec += atol(skew);
+    return result;
+}
+"#;
+
+fn two() -> Far {
+    let mut far = Far::start();
+    far.start_here("");
+    far
+}
+
+/// Has sessions over there find a `bgctl` whose messages are edited by this expression of sed.
+fn edit_messages(far: &Far, expression: &str) {
+    let programs = far.daemon.home().join("programs");
+    fs::create_dir(&programs).unwrap();
+    let other = format!("#!/bin/sh\n{} \"$@\" | sed -u '{expression}'\n", bgctl_path().display());
+    executable::write(&programs.join("bgctl"), &other);
+    far.set_session(&[("PATH", &format!("{}:/usr/bin:/bin", programs.display()))]);
+}
+
+/// Submits a task that can't be carried out there, and never will be until somebody does something.
+#[track_caller]
+fn refused(far: &mut Far, words: &[&str]) {
+    let id = far.submit_on(&[], "echo ran >>\"$HOME/ran\"");
+    let task = far.ended(id);
+    assert_eq!(task.failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Spawn), "{task:?}");
+    let error = task.error.unwrap();
+    assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+    assert!(!far.daemon.home().join("ran").exists());
+    let checked = far.run_here(&["executors", "--check", "far"]).expect_code(69).stdout_text();
+    assert!(words.iter().all(|word| checked.contains(word)), "{words:?}: {checked}");
+}
+
+#[test]
+fn r145_what_time_does_not_mend_fails_a_task_with_what_to_do() {
+    let mut far = two();
+    far.set_session(&[("PATH", "/usr/bin:/bin")]);
+    refused(&mut far, &["no bgctl there", "install bgd there so that `ssh far bgctl --version` works"]);
+    let mut far = two();
+    edit_messages(&far, "s/\"protocol\":[0-9]*/\"protocol\":99/");
+    refused(&mut far, &["speaks protocol 99", "install the same version on both machines"]);
+    let mut far = two();
+    far.change_key("user");
+    refused(&mut far, &["Permission denied", "check the connection with: ssh far true"]);
+}
+
+#[test]
+fn r145_a_name_that_does_not_resolve_is_tried_again_until_the_task_is_cancelled() {
+    let mut far = Far::start();
+    let ssh = far.path("ssh").display().to_string();
+    far.start_here(&format!(
+        "[executors.lost]\ntype = \"ssh\"\nhost = \"nowhere.invalid\"\nssh = \"{ssh}\"\n"
+    ));
+    let id: TaskId = far.run_here(&["submit", "--on", "lost", "--", "true"]).word();
+    let why = |task: &Task| task.elsewhere.as_ref().and_then(|there| there.unknown_because.clone());
+    let task = far.until(id, "it is not known", |task| why(task).is_some());
+    assert_eq!(task.status, Status::Pending);
+    assert!(why(&task).unwrap().contains("Could not resolve hostname nowhere.invalid"), "{task:?}");
+    let checked = far.run_here(&["executors", "--check", "lost"]).expect_code(69).stdout_text();
+    assert!(
+        checked.contains("Could not resolve") && checked.contains("ssh nowhere.invalid true"),
+        "{checked}"
+    );
+    assert_eq!(far.here().cancel(&[id])[0].status, Status::Cancelled);
+}
+
+#[test]
+fn r145_a_banner_and_another_version_do_no_harm() {
+    let mut far = two();
+    edit_messages(&far, "s/\"version\":\"[^\"]*\"/\"version\":\"9.8.7\"/g");
+    far.wrap("case \"$*\" in *dial*) echo 'Welcome to far!'; echo '{}'; printf 'no newline';; esac");
+    let checked = far.run_here(&["executors", "--check", "far"]).success().stdout_text();
+    assert!(checked.contains("\tworks\t9.8.7\t"), "{checked}");
+    let id = far.submit_on(&["--stdin-pipe"], "read line; echo \"got $line\"; exit 3");
+    far.until(id, "it runs", |task| task.status == Status::Running);
+    far.run_here(&["write", &id.to_string(), "-n", "words"]).success();
+    assert_eq!(far.ended(id).exit, Some(Exit::Code(3)));
+    assert_eq!(far.here().output(id), b"got words\n");
+    // The same for -H.
+    let id = far.run(&["submit", "--shell", "exit 3"]).word::<TaskId>().to_string();
+    far.run(&["block", "--exit-code", &id]).expect_code(3);
+    assert!(far.run(&["daemon", "status"]).success().stdout_text().contains("9.8.7"));
+    assert_eq!(far.run(&["run", "--", "echo", "piped"]).success().stdout_text(), "piped\n");
+}
+
+#[test]
+fn r145_a_full_disk_there_ends_the_task_and_what_was_written_is_here() {
+    let mut far = Far::of(on_a_small_disk("size=40m"));
+    far.start_here("");
+    let id: TaskId = far.run_here(&["submit", "--on", "far", "--", "cat", "/dev/zero"]).word();
+    let task = far.ended(id);
+    assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(1))), "{task:?}");
+    assert!(task.output.bytes > 30_000_000, "{}", task.output.bytes);
+    assert_eq!(far.here().output(id).len() as u64, task.output.bytes);
+    // With its output here, there is room again.
+    wait::poll_until("the machine has forgotten it", || far.tasks_there().is_empty().then_some(()));
+    let next = far.submit_on(&[], "echo next");
+    assert_eq!(far.ended(next).status, Status::Completed);
+}
+
+#[test]
+fn r145_a_full_disk_here_loses_output_and_says_so() {
+    let mut far = Far::between(HOST, TestDaemon::start(), on_a_small_disk("size=20m"));
+    far.configure_here("");
+    far.run_here(&["daemon", "reload"]).success();
+    let line = "head -c 60000000 /dev/zero; test -e \"$HOME/gate\" || echo last; exit 3";
+    let id = far.submit_on(&[], line);
+    let task = far.ended(id);
+    // Its end is known all the same.
+    assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
+    let loss = task.output.loss().unwrap_or_default();
+    assert!(loss.contains("No space left on device"), "{loss}");
+    let page = far.run_here(&["status", &id.to_string()]).success().stdout_text();
+    assert!(page.contains("No space left on device"), "{page}");
+    far.run_here(&["clear", &id.to_string()]).success();
+    let next = far.submit_on(&[], "echo next");
+    assert_eq!(far.ended(next).status, Status::Completed);
+    assert_eq!(far.here().output(next), b"next\n");
+}
+
+#[test]
+fn r145_a_submit_whose_request_is_cut_at_any_moment_runs_once() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    far.start_here("");
+    let whole = |far: &mut Far| {
+        let before = wire.carried_there();
+        let id = far.submit_on(&[], "true");
+        far.ended(id);
+        wait::poll_until("the machine has forgotten it", || far.tasks_there().is_empty().then_some(()));
+        wire.carried_there() - before
+    };
+    // First with a connection yet to be made, then by one that is there.
+    let all = [whole(&mut far), whole(&mut far)];
+    assert!(all[0] > all[1], "{all:?}");
+    for stage in 0..2 * STAGES {
+        let is_new = stage < STAGES;
+        if is_new {
+            far.cut_here();
+        }
+        wire.cut_asking_after(1 + all[usize::from(!is_new)] * (stage % STAGES) / STAGES);
+        let id = far.submit_on(&[], &format!("echo once >>\"$HOME/times{stage}\""));
+        let task = far.ended(id);
+        assert_eq!((task.status, &task.exit), (Status::Completed, &Some(Exit::Code(0))), "{stage}: {task:?}");
+        let times = fs::read_to_string(far.daemon.home().join(format!("times{stage}"))).unwrap();
+        assert_eq!(times, "once\n", "{stage}");
+        // Connected, so that the next one can be cut.
+        let check = || Some(far.run_here(&["executors", "--check", "far"]).code).filter(|code| *code == 0);
+        wait::poll_until("a connection", check);
+    }
+}
+
+#[test]
+fn r145_a_wrong_clock_there_changes_no_order_of_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("clock.c"), folder.path().join("clock.so"));
+    fs::write(&source, CLOCK).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(built.expect("a C compiler is needed").success());
+    for skew in ["7200", "-7200"] {
+        let preload = format!("export LD_PRELOAD={} TEST_SKEW={skew}", library.display());
+        let mut far = Far::of(TestDaemon::builder().prelude(preload).start());
+        far.start_here("");
+        let id = far.submit_on(&["--time-limit", "10m", "--ready", "line:up"], "echo up; exit 3");
+        let task = far.ended(id);
+        assert_eq!(task.exit, Some(Exit::Code(3)), "{skew}: {task:?}");
+        let now = bgd_tests::shared::time::Timestamp::now();
+        let times = [Some(task.created_at), task.started_at, task.completed_at, Some(now)];
+        assert!(times.windows(2).all(|two| two[0].unwrap() <= two[1].unwrap()), "{skew}: {times:?}");
+        // A limit is a span of time, wherever it is measured.
+        let late = far.submit_on(&["--time-limit", "300ms"], "exec sleep 1000");
+        let task = far.ended(late);
+        assert!(task.timed_out, "{skew}: {task:?}");
+        far.run_here(&["list"]).success();
+        far.run(&["list"]).success();
+    }
+}
+
+#[test]
+fn r145_a_slow_link_carries_all_of_it() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    wire.delay(Duration::from_millis(200));
+    far.start_here("");
+    let line = "trap 'echo usr' USR1; echo up; read line; echo \"got $line\"; read line; exit 4";
+    let id = far.submit_on(&["--stdin-pipe", "--ready", "line:^up$"], line);
+    far.run_here(&["block", "--until", "ready", "--timeout", "none", &id.to_string()]).success();
+    far.run_here(&["write", &id.to_string(), "-n", "words"]).success();
+    far.here().wait_output(id, "got words");
+    far.run_here(&["pause", &id.to_string()]).success();
+    far.run_here(&["continue", &id.to_string()]).success();
+    far.run_here(&["write", &id.to_string(), "--eof"]).success();
+    assert_eq!(far.ended(id).exit, Some(Exit::Code(4)));
+    let many: Vec<TaskId> = (0..20).map(|number| far.submit_on(&[], &format!("echo {number}"))).collect();
+    assert!(far.here().block(&many).iter().all(|task| task.status == Status::Completed));
+    let ends = far.submit_on(&[], "exec sleep 1000");
+    far.until(ends, "it runs", |task| task.status == Status::Running);
+    let task = far.here().cancel(&[ends]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
+}

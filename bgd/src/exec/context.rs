@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::adopted::Adopted;
 use super::messages::{Facts, Reports};
 use super::output::{OutputFolder, OutputWatch};
 use super::workers::Workers;
@@ -20,6 +21,8 @@ pub struct Context {
     pub facts: Facts,
     /// Sends reports to the owner of all processes.
     pub reports: Reports,
+    /// Leaders that are children of the first thread.
+    pub adopted: Arc<Adopted>,
     /// The path of the daemon's socket.
     pub socket: Arc<Path>,
 }

@@ -92,11 +92,6 @@ pub(super) fn wait_for_leaving(pids: &[i32]) -> bool {
 /// The maximum depth of a tree; deeper ones are cut, and their rest is found as orphans later.
 pub(super) const MAX_DEPTH: usize = 10_000;
 
-/// Returns the children of the daemon's first thread: processes that lost their parents.
-pub fn orphans() -> Vec<i32> {
-    proc::children_of_thread("self", std::process::id())
-}
-
 /// Returns these processes and all their descendants.
 pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
     let mut seen: HashSet<i32> = roots.iter().copied().collect();

@@ -139,6 +139,7 @@ impl Processes {
             cgroup,
             mark: Some(mark),
             handed: None,
+            adopted: Arc::clone(&self.context.adopted),
         };
         let pid = job.as_ref().map_or(pid, |job| job.pid);
         let probe = awaited.map(|awaited| ready::watch(*awaited, run, tree.clone(), self.context.clone()));
@@ -168,6 +169,7 @@ impl Processes {
             cgroup: None,
             mark: None,
             handed: handed_tree,
+            adopted: Arc::clone(&self.context.adopted),
         };
         self.supervise(run, tree, Ok(pidfd), None, None, Some(handed));
     }
@@ -416,6 +418,7 @@ impl Supervisor {
     async fn reap(&mut self, pidfd: &PidFd) -> (Exit, Option<Usage>) {
         loop {
             if let Some((exit, usage)) = pidfd.reap() {
+                self.context.adopted.remove(self.tree.leader);
                 return (exit, Some(usage));
             }
             tokio::select! {

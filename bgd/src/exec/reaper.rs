@@ -3,38 +3,51 @@
 //!
 //! Processes that the daemon started are children of the spawner threads and are waited for by their own pidfds. The
 //! kernel reparents orphans to the first thread, so waiting for the children of that thread alone never consumes a
-//! leader's exit.
+//! leader's exit. After an upgrade in place leaders are among them; then orphans are waited for one by one.
 
 use std::io;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
+
+use super::adopted::Adopted;
 
 /// Reaps orphans for as long as the daemon lives. Must run on the process's first thread.
 ///
 /// # Errors
 /// The signal handler can't be installed.
-pub fn start() -> io::Result<()> {
+pub fn start(adopted: Arc<Adopted>) -> io::Result<()> {
     let mut child_signals = signal(SignalKind::child())?;
     tokio::spawn(async move {
         while child_signals.recv().await.is_some() {
-            reap_orphans();
+            reap_orphans(&adopted);
         }
     });
     Ok(())
 }
 
-fn reap_orphans() {
+fn reap_orphans(adopted: &Adopted) {
+    if adopted.is_empty() {
+        while reap(Id::All) {}
+    } else {
+        for orphan in adopted.orphans() {
+            reap(Id::Pid(Pid::from_raw(orphan)));
+        }
+    }
+}
+
+/// Reaps a child of the first thread if one of these has ended. Returns whether there may be another one.
+fn reap(which: Id<'_>) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::__WNOTHREAD;
-    loop {
-        match waitid(Id::All, flags) {
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => break,
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot reap orphans");
-                break;
-            }
+    match waitid(which, flags) {
+        Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => false,
+        Ok(_) | Err(Errno::EINTR) => true,
+        Err(error) => {
+            tracing::warn!(%error, "cannot reap orphans");
+            false
         }
     }
 }

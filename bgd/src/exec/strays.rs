@@ -1,10 +1,11 @@
 //! Ends strays: processes that have left their task's tree unnoticed. They are orphans of the daemon, and end with
 //! it.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use super::adopted::Adopted;
 use super::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use bgd_shared::proc;
@@ -18,14 +19,14 @@ const PATIENCE_IN_A_HURRY: Duration = Duration::from_secs(1);
 /// Finds strays. Knows which children of this process are not the daemon's.
 #[derive(Debug)]
 pub struct Strays {
-    spared: HashSet<i32>,
+    spared: BTreeSet<i32>,
 }
 
 impl Strays {
     /// Records the children that this process already has. Call it before anything is started: they are not the
     /// daemon's, as a shell may have started them and then become the daemon by exec.
     pub fn before_anything() -> Self {
-        Self { spared: members::orphans().into_iter().collect() }
+        Self { spared: Adopted::default().orphans().into_iter().collect() }
     }
 
     /// Kills every stray, and waits until they are gone. Returns false if some do not end.

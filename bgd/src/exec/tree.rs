@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 
+use super::adopted::Adopted;
 use super::cgroup::{cgroup_pids, is_in_cgroup};
 use super::handed::tree::HandedTree;
 use super::mark::Mark;
 use super::members::{
     AGENT_MARK, BRIDGE_MARK, HOOK_MARK, MAX_DEPTH, Member, Stat, TASK_MARK, appends_to, descendants_of,
-    has_mark, has_open, hold, is_zombie, orphans, survivor, wait_for_leaving,
+    has_mark, has_open, hold, is_zombie, survivor, wait_for_leaving,
 };
 use super::newborn::Newborns;
 use super::output::OutputFiles;
@@ -57,6 +58,8 @@ pub struct Tree {
     pub mark: Option<Mark>,
     /// The tree of a process that another program started: none of it descends from the daemon.
     pub handed: Option<Arc<HandedTree>>,
+    /// The daemon's children that are no orphans.
+    pub adopted: Arc<Adopted>,
 }
 
 impl Tree {
@@ -64,7 +67,7 @@ impl Tree {
     pub fn is_plainly_empty(&self) -> bool {
         match &self.handed {
             Some(handed) => handed.is_plainly_empty(),
-            None => self.cgroup.is_none() && orphans().is_empty(),
+            None => self.cgroup.is_none() && self.adopted.orphans().is_empty(),
         }
     }
 
@@ -184,14 +187,14 @@ impl Tree {
     }
 
     fn descendants(&self) -> Vec<i32> {
-        let mut listed = orphans();
+        let mut listed = self.adopted.orphans();
         let mut roots: Vec<i32> = Vec::new();
         for _ in 0..LOOKS {
             roots = listed.iter().copied().filter(|pid| self.owns_orphan(*pid)).collect();
             // An orphan that is exiting can't be identified any more, and leaves its children to the daemon; and
             // while one is reaped the kernel may leave another one out of the list.
             let is_leaving = wait_for_leaving(&listed);
-            let now = orphans();
+            let now = self.adopted.orphans();
             if now == listed && !is_leaving {
                 break;
             }

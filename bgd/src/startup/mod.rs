@@ -29,6 +29,7 @@ use self::cgroups::Place;
 use self::instance::Instance;
 use crate::config::Config;
 use crate::dispatcher::Dispatcher;
+use crate::exec::adopted::Adopted;
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
 use crate::exec::local::Local;
@@ -394,10 +395,11 @@ fn start_executors(
     };
     let (reports, reported) = messages::reports();
     let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
-    reaper::start().map_err(failed("SIGCHLD"))?;
+    let adopted = Arc::new(Adopted::default());
+    reaper::start(Arc::clone(&adopted)).map_err(failed("SIGCHLD"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
-    let context = Context { folder, outputs, workers, facts, reports, socket };
+    let context = Context { folder, outputs, workers, facts, reports, adopted, socket };
     Ok((Local::new(orders, reported, context.clone()), context))
 }
 

@@ -113,7 +113,8 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
     let (reports, _) = messages::reports();
     let path = socket.as_path();
-    let context = Context { folder, outputs, workers, facts, reports, socket: path.into() };
+    let adopted = Arc::default();
+    let context = Context { folder, outputs, workers, facts, reports, adopted, socket: path.into() };
     // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
     let agents = AgentThread::new(Arc::default(), context.clone());

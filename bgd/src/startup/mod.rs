@@ -46,6 +46,7 @@ use crate::os::lock::ProcessLock;
 use crate::os::program::Program;
 use crate::os::wall_clock::WallClock;
 use crate::os::{dirs, inherited, log, signals};
+use crate::wire::connection::Shared;
 use crate::wire::mailbox::{self, Internal, Internals};
 use crate::wire::server::{self, ServerLimits};
 use crate::wire::status::Identity;
@@ -287,7 +288,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
     let (closing, closing_seen) = watch::channel(false);
     let (made, listeners) = tokio::sync::mpsc::channel(1);
-    let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
+    let shared = Shared { calls, silent: Arc::default(), connections: Arc::default() };
+    let server = tokio::spawn(server::run(listener, listeners, limits_seen, shared, closing_seen));
     address.tell(note.clone());
     let (leaving, leaves) = watch::channel(false);
     let keeping = tokio::spawn(address.keep(made, leaves));

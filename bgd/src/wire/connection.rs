@@ -4,8 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::fds;
@@ -15,85 +14,141 @@ use bgd_shared::proc::ProcessStat;
 use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tokio::io::{AsyncWriteExt as _, Interest, Ready};
+use tokio::io::{Interest, Ready};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use zeroize::Zeroize as _;
 
 use crate::client::{Client, IdleConnections, Room};
 use crate::os::descriptors;
 use crate::wire::calls::{Body, Call};
+use crate::wire::connections::Connections;
 use crate::wire::mailbox::{Calls, Incoming};
 
 /// The size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Serves a client until it is gone, or until no more requests can come (it has closed its sending side, or the
-/// daemon is `closing`) and every response is written.
-pub async fn serve(
+/// A connection. Whatever it has begun is kept in [`Progress`], so that nothing is lost between two waits.
+#[derive(Debug)]
+pub struct Connection {
+    /// The client.
+    pub client: Arc<Client>,
     stream: AsyncStream,
-    client: Arc<Client>,
     calls: Calls,
-    admission: Admission,
-    mut closing: watch::Receiver<bool>,
-) {
-    let Admission { frame_bytes, room, silent } = admission;
-    let no_more_requests = AtomicBool::new(false);
-    let connection = Connection { stream, client, calls, no_more_requests, room, silent };
-    if connection.calls.send(Incoming::Connected(Arc::clone(&connection.client))).await.is_err() {
-        return;
-    }
-    let until_no_more_requests = async {
-        tokio::select! {
-            result = connection.read(frame_bytes) => {
-                if let Err(error) = result {
-                    tracing::debug!(client = connection.client.id, %error, "connection broken");
-                    connection.client.close();
-                }
-            }
-            () = connection.client.is_sent_away() => {}
-            _ = closing.changed() => {}
-        }
-        connection.no_more_requests.store(true, Ordering::Relaxed);
-        connection.client.finish();
-        connection.until_hung_up().await;
-    };
-    tokio::select! {
-        () = connection.write() => {}
-        () = until_no_more_requests => {}
-    }
-    connection.silent.remove(&connection.client);
-    // Discard whatever is still sent to it.
-    connection.client.close();
-    // Sending fails only if the dispatcher has ended.
-    let _ = connection.calls.send(Incoming::Gone(Arc::clone(&connection.client))).await;
-}
-
-struct Connection {
-    stream: AsyncStream,
-    client: Arc<Client>,
-    calls: Calls,
-    no_more_requests: AtomicBool,
-    room: Room,
-    silent: Arc<IdleConnections>,
-}
-
-/// The terms on which a connection was admitted.
-pub struct Admission {
-    /// The maximum length of a request line in bytes.
-    pub frame_bytes: usize,
     /// Which requests it may send.
-    pub room: Room,
+    room: Room,
     /// Lists the connection until it sends a request.
+    silent: Arc<IdleConnections>,
+    others: Arc<Connections>,
+    progress: Mutex<Progress>,
+}
+
+/// How far a connection has come.
+#[derive(Debug)]
+struct Progress {
+    /// What was read, but is not taken as a request yet.
+    decoder: FrameDecoder<OwnedFd>,
+    /// What is being written, and how much of it is written.
+    hand: Vec<u8>,
+    written: usize,
+    /// Whether the dispatcher knows the client.
+    is_known: bool,
+    no_more_requests: bool,
+}
+
+impl Progress {
+    fn has_rest(&self) -> bool {
+        self.written < self.hand.len()
+    }
+}
+
+/// What connections share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Where requests go.
+    pub calls: Calls,
+    /// Those that have not sent a request yet.
     pub silent: Arc<IdleConnections>,
+    /// All of them.
+    pub connections: Arc<Connections>,
 }
 
 impl Connection {
+    /// Adds a connection that was accepted. `frame_bytes` is the maximum length of a request line.
+    pub fn new(
+        stream: AsyncStream,
+        client: Arc<Client>,
+        room: Room,
+        frame_bytes: usize,
+        shared: &Shared,
+    ) -> Arc<Self> {
+        let progress = Progress {
+            decoder: FrameDecoder::new(frame_bytes),
+            hand: Vec::new(),
+            written: 0,
+            is_known: false,
+            no_more_requests: false,
+        };
+        let Shared { calls, silent, connections } = shared.clone();
+        silent.add(&client, room);
+        let progress = Mutex::new(progress);
+        let connection =
+            Arc::new(Self { client, stream, calls, room, silent, others: connections, progress });
+        connection.others.add(&connection);
+        connection
+    }
+
+    /// Serves the client until it is gone, or until no more requests can come (it has closed its sending side, or the
+    /// daemon is `closing`) and every response is written.
+    pub async fn serve(self: Arc<Self>, mut closing: watch::Receiver<bool>) {
+        if !self.progress().is_known {
+            if self.calls.send(Incoming::Connected(Arc::clone(&self.client))).await.is_err() {
+                return;
+            }
+            self.progress().is_known = true;
+        }
+        let until_no_more_requests = async {
+            if !self.progress().no_more_requests {
+                tokio::select! {
+                    result = self.read() => {
+                        if let Err(error) = result {
+                            tracing::debug!(client = self.client.id, %error, "connection broken");
+                            self.client.close();
+                        }
+                    }
+                    () = self.client.is_sent_away() => {}
+                    _ = closing.changed() => {}
+                }
+                self.progress().no_more_requests = true;
+            }
+            self.client.finish();
+            self.until_hung_up().await;
+        };
+        tokio::select! {
+            () = self.write() => {}
+            () = until_no_more_requests => {}
+        }
+        self.silent.remove(&self.client);
+        // Discard whatever is still sent to it.
+        self.client.close();
+        // Sending fails only if the dispatcher has ended.
+        let _ = self.calls.send(Incoming::Gone(Arc::clone(&self.client))).await;
+        self.others.remove(self.client.id);
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads requests until the client closes its sending side or sends something after which parsing can't continue.
-    async fn read(&self, frame_bytes: usize) -> io::Result<()> {
-        let mut decoder = FrameDecoder::<OwnedFd>::new(frame_bytes);
+    async fn read(&self) -> io::Result<()> {
         loop {
+            // First what an earlier read has left.
+            if !self.take_all().await {
+                return Ok(());
+            }
             let socket = self.stream.inner();
-            let count = match socket.async_io(Interest::READABLE, || receive(socket, &mut decoder)).await {
+            let count = match socket.async_io(Interest::READABLE, || self.receive(socket)).await {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     self.client.tell(&error_line(None, &too_many_descriptors(&error.to_string())));
                     return Ok(());
@@ -104,26 +159,45 @@ impl Connection {
                 return Ok(());
             }
             self.silent.remove(&self.client);
-            loop {
-                self.client.has_room().await;
-                match decoder.next_frame() {
-                    Ok(Some(frame)) if self.refuses(&frame) => return Ok(()),
-                    Ok(Some(frame)) => self.take(frame).await,
-                    Ok(None) => break,
-                    Err(error) => {
-                        let error = match error {
-                            FrameError::TooLarge { .. } => {
-                                RpcError::new(ErrorKind::FrameTooLarge, format!("request refused: {error}"))
-                                    .hint("the connection is closed; limits.frame_bytes sets the limit")
-                            }
-                            FrameError::TooManyAttachments { .. } => too_many_descriptors(&error.to_string()),
-                        };
-                        self.client.tell(&error_line(None, &error));
-                        return Ok(());
-                    }
+        }
+    }
+
+    /// Takes the complete requests among what was read. Returns false if the connection can't continue.
+    async fn take_all(&self) -> bool {
+        loop {
+            self.client.has_room().await;
+            let _passing = self.others.gate.pass().await;
+            let next = self.progress().decoder.next_frame();
+            match next {
+                Ok(Some(frame)) if self.refuses(&frame) => return false,
+                Ok(Some(frame)) => self.take(frame).await,
+                Ok(None) => return true,
+                Err(error) => {
+                    let error = match error {
+                        FrameError::TooLarge { .. } => {
+                            RpcError::new(ErrorKind::FrameTooLarge, format!("request refused: {error}"))
+                                .hint("the connection is closed; limits.frame_bytes sets the limit")
+                        }
+                        FrameError::TooManyAttachments { .. } => too_many_descriptors(&error.to_string()),
+                    };
+                    self.client.tell(&error_line(None, &error));
+                    return false;
                 }
             }
         }
+    }
+
+    /// Reads once. The buffer is on the stack, so that ten thousand idle connections need none.
+    fn receive(&self, socket: &UnixStream) -> io::Result<usize> {
+        let mut buffer = [0; READ_BYTES];
+        let (count, attachments) = fds::receive(socket, &mut buffer)?;
+        if !attachments.is_empty() && descriptors::are_reserved(socket, descriptors::User::Client) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, descriptors::NONE_LEFT));
+        }
+        self.progress().decoder.push(&buffer[..count], attachments);
+        // It may have held environments, and the stack is not wiped otherwise.
+        buffer[..count].zeroize();
+        Ok(count)
     }
 
     /// Refuses requests that the connection may not send: the last connections are reserved for `hello`
@@ -207,33 +281,42 @@ impl Connection {
 
     /// Writes what is queued until the connection ends.
     async fn write(&self) {
-        let finished = || self.no_more_requests.load(Ordering::Relaxed);
-        while let Some(bytes) = self.client.next_bytes(finished).await {
-            if let Err(error) = (&self.stream).write_all(&bytes).await {
+        let finished = || self.progress().no_more_requests;
+        loop {
+            if let Err(error) = self.write_hand().await {
                 tracing::debug!(client = self.client.id, %error, "connection broken");
                 return self.client.close();
             }
             if self.client.wrote() {
                 let _ = self.calls.send(Incoming::Drained(Arc::clone(&self.client))).await;
             }
+            let Some(bytes) = self.client.next_bytes(finished).await else { return };
+            let mut progress = self.progress();
+            (progress.hand, progress.written) = (bytes, 0);
         }
+    }
+
+    /// Writes the rest of what is being written.
+    async fn write_hand(&self) -> io::Result<()> {
+        let socket = self.stream.inner();
+        while self.progress().has_rest() {
+            socket.async_io(Interest::WRITABLE, || self.send(socket)).await?;
+        }
+        let mut progress = self.progress();
+        (progress.hand, progress.written) = (Vec::new(), 0);
+        Ok(())
+    }
+
+    /// Writes once.
+    fn send(&self, socket: &UnixStream) -> io::Result<()> {
+        let mut progress = self.progress();
+        let rest = progress.hand.get(progress.written..).unwrap_or_default();
+        progress.written += fds::send(socket, rest, &[])?;
+        Ok(())
     }
 }
 
 fn too_many_descriptors(why: &str) -> RpcError {
     RpcError::new(ErrorKind::InvalidRequest, format!("request refused: {why}"))
         .hint("the connection is closed")
-}
-
-/// Reads once. The buffer is on the stack, so that ten thousand idle connections need none.
-fn receive(socket: &tokio::net::UnixStream, decoder: &mut FrameDecoder<OwnedFd>) -> io::Result<usize> {
-    let mut buffer = [0; READ_BYTES];
-    let (count, attachments) = fds::receive(socket, &mut buffer)?;
-    if !attachments.is_empty() && descriptors::are_reserved(socket, descriptors::User::Client) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, descriptors::NONE_LEFT));
-    }
-    decoder.push(&buffer[..count], attachments);
-    // It may have held environments, and the stack is not wiped otherwise.
-    buffer[..count].zeroize();
-    Ok(count)
 }

@@ -3,6 +3,7 @@
 
 pub mod calls;
 pub mod connection;
+pub mod connections;
 pub mod failures;
 pub mod figures;
 pub mod history;

@@ -19,8 +19,7 @@ use tokio::task::JoinSet;
 use crate::client::{Client, ClientLimits, IdleConnections, Room};
 use crate::config::Config;
 use crate::os::descriptors;
-use crate::wire::connection::{Admission, serve};
-use crate::wire::mailbox::Calls;
+use crate::wire::connection::{Connection, Shared};
 
 /// The limits of the server.
 #[derive(Clone, Copy, Debug)]
@@ -64,12 +63,11 @@ pub async fn run(
     mut listener: AsyncListener,
     mut listeners: mpsc::Receiver<AsyncListener>,
     limits: watch::Receiver<ServerLimits>,
-    calls: Calls,
+    shared: Shared,
     mut closing: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
     let mut spare = Spare::default();
-    let silent = Arc::new(IdleConnections::default());
     let mut next_client = 1;
     loop {
         tokio::select! {
@@ -78,7 +76,7 @@ pub async fn run(
                     spare.refill();
                     let limits = *limits.borrow();
                     while connections.try_join_next().is_some() {}
-                    let room = match admit(&stream, connections.len(), &limits, &silent) {
+                    let room = match admit(&stream, connections.len(), &limits, &shared.silent) {
                         Ok(room) => room,
                         Err(error) => {
                             refuse(&stream, &error);
@@ -87,10 +85,8 @@ pub async fn run(
                     };
                     let client = Arc::new(Client::new(next_client, limits.client).of_process(peer_pid(&stream)));
                     next_client += 1;
-                    silent.add(&client, room);
-                    let frame_bytes = limits.frame_bytes;
-                    let admission = Admission { frame_bytes, room, silent: Arc::clone(&silent) };
-                    connections.spawn(serve(stream, client, calls.clone(), admission, closing.clone()));
+                    let connection = Connection::new(stream, client, room, limits.frame_bytes, &shared);
+                    connections.spawn(connection.serve(closing.clone()));
                 }
                 Err(error) => spare.handle_accept_error(&listener, &error).await,
             },
@@ -105,7 +101,7 @@ pub async fn run(
         }
     }
     drop(listener);
-    drop(calls);
+    drop(shared);
     let _ =
         tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} }).await;
 }

@@ -17,6 +17,7 @@ use bgd::exec::messages;
 use bgd::exec::output::{OutputFolder, OutputWatch};
 use bgd::exec::workers::Workers;
 use bgd::os::wall_clock::WallClock;
+use bgd::wire::connection::Shared;
 use bgd::wire::server::{self, ServerLimits};
 use bgd::wire::status::Identity;
 use bgd_shared::client::Client;
@@ -137,7 +138,8 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let listener = listen(socket).unwrap();
     let (closing, closing_seen) = watch::channel(false);
     let (_made, listeners) = mpsc::channel(1);
-    let server = tokio::spawn(server::run(listener, listeners, limits_seen, calls, closing_seen));
+    let shared = Shared { calls, silent: Arc::default(), connections: Arc::default() };
+    let server = tokio::spawn(server::run(listener, listeners, limits_seen, shared, closing_seen));
     ready.send(()).unwrap();
     let wall_clock = WallClock::new().expect("a timer");
     dispatcher.run(mailbox, wall_clock).await;

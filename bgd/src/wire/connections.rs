@@ -1,0 +1,110 @@
+//! All connections, and the gate that holds their requests back while the daemon upgrades itself. This module reads and
+//! writes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::wire::connection::Connection;
+
+/// All connections, by the numbers of their clients.
+#[derive(Debug, Default)]
+pub struct Connections {
+    all: Mutex<BTreeMap<u64, Arc<Connection>>>,
+    /// Holds back the requests of all of them.
+    pub gate: Gate,
+}
+
+impl Connections {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Connection>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection that was accepted.
+    pub fn add(&self, connection: &Arc<Connection>) {
+        self.all().insert(connection.client.id, Arc::clone(connection));
+    }
+
+    /// Removes a connection that has ended.
+    pub fn remove(&self, client: u64) {
+        self.all().remove(&client);
+    }
+
+    /// Returns all of them, the oldest first.
+    pub fn list(&self) -> Vec<Arc<Connection>> {
+        self.all().values().cloned().collect()
+    }
+}
+
+/// Holds requests back while it is closed. They stay in the buffers of their connections and sockets.
+#[derive(Debug, Default)]
+pub struct Gate {
+    is_closed: AtomicBool,
+    opened: Notify,
+    /// Requests on their way to the dispatcher.
+    passing: AtomicUsize,
+}
+
+impl Gate {
+    /// Lets no further request pass.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets requests pass again.
+    pub fn open(&self) {
+        self.is_closed.store(false, Ordering::Relaxed);
+        self.opened.notify_waiters();
+    }
+
+    /// Whether no request is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.passing.load(Ordering::Relaxed) == 0
+    }
+
+    /// Waits until a request may pass. It is on its way until the guard is dropped.
+    pub async fn pass(&self) -> Passing<'_> {
+        loop {
+            let opened = self.opened.notified();
+            if !self.is_closed.load(Ordering::Relaxed) {
+                self.passing.fetch_add(1, Ordering::Relaxed);
+                return Passing(self);
+            }
+            opened.await;
+        }
+    }
+}
+
+/// A request on its way to the dispatcher.
+#[derive(Debug)]
+pub struct Passing<'a>(&'a Gate);
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        self.0.passing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn r122_nothing_passes_a_closed_gate() {
+        let gate = Gate::default();
+        let passing = gate.pass().await;
+        gate.close();
+        assert!(!gate.is_idle(), "one is on its way");
+        drop(passing);
+        assert!(gate.is_idle());
+        tokio::select! {
+            biased;
+            _ = gate.pass() => panic!("it is closed"),
+            () = std::future::ready(()) => {}
+        }
+        gate.open();
+        drop(gate.pass().await);
+    }
+}

@@ -86,6 +86,7 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
         | ErrorKind::NotBackgroundable
         | ErrorKind::NotPending
         | ErrorKind::GroupInUse
+        | ErrorKind::UpgradeRefused
         | ErrorKind::SessionExpired => Code::WRONG_STATE,
         ErrorKind::PermissionDenied | ErrorKind::ForeignProcess | ErrorKind::AuthenticationRequired => {
             Code::NOT_ALLOWED

@@ -5,6 +5,7 @@
 //! in `exec`, which report back through the mailbox, and to clients, subscribers and the channels of `notify`.
 
 pub mod agents;
+pub mod carry;
 pub mod channels;
 pub mod client;
 pub mod config;

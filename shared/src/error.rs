@@ -101,6 +101,8 @@ kinds! {
     NotPending = "not_pending", -32025;
     /// No executor has this name.
     UnknownExecutor = "unknown_executor", -32026;
+    /// The daemon could not be upgraded in place, and goes on as it was.
+    UpgradeRefused = "upgrade_refused", -32027;
 }
 
 impl fmt::Display for ErrorKind {

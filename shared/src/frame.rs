@@ -32,6 +32,15 @@ pub struct Frame<A> {
     pub attachments: Vec<A>,
 }
 
+/// What a decoder has that is no complete line yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest<A> {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The attachments, each with the number of the line that it belongs to: 0 is the one that begins with the bytes.
+    pub attachments: Vec<(u64, A)>,
+}
+
 /// Splits a stream of bytes into lines.
 #[derive(Debug)]
 pub struct FrameDecoder<A> {
@@ -56,6 +65,21 @@ impl<A> FrameDecoder<A> {
     /// Creates a decoder for lines of at most `limit` bytes, newline included.
     pub const fn new(limit: usize) -> Self {
         Self { buffer: Vec::new(), start: 0, scanned: 0, limit, attachments: Vec::new(), line_number: 0 }
+    }
+
+    /// Returns what was pushed and is no complete line yet, for another decoder to go on with. `name` stands for each
+    /// attachment there.
+    pub fn rest<B>(&self, mut name: impl FnMut(&A) -> B) -> Rest<B> {
+        let attachments = &self.attachments;
+        Rest {
+            bytes: self.buffer[self.start..].to_vec(),
+            attachments: attachments.iter().map(|(line, a)| (line - self.line_number, name(a))).collect(),
+        }
+    }
+
+    /// Creates a decoder that goes on with what another one had.
+    pub fn going_on(limit: usize, rest: Rest<A>) -> Self {
+        Self { buffer: rest.bytes, attachments: rest.attachments, ..Self::new(limit) }
     }
 
     /// Takes the next bytes of the stream and their attachments.
@@ -160,6 +184,24 @@ mod tests {
                 rest = tail;
             }
             prop_assert_eq!(got, lines);
+        }
+
+        #[test]
+        fn r121_another_decoder_goes_on_with_the_rest(text in "[a-z\n]{0,60}", cut in 0_usize..60) {
+            let bytes = text.as_bytes();
+            let (before, after) = bytes.split_at(cut.min(bytes.len()));
+            let mut whole = FrameDecoder::new(64);
+            let mut first = FrameDecoder::new(64);
+            for decoder in [&mut whole, &mut first] {
+                decoder.push(before, [1]);
+            }
+            let taken = first.next_frame().unwrap();
+            prop_assert_eq!(&taken, &whole.next_frame().unwrap());
+            let mut second = FrameDecoder::going_on(64, first.rest(|number| *number));
+            for decoder in [&mut whole, &mut second] {
+                decoder.push(after, [2]);
+            }
+            prop_assert_eq!(drain(&mut second), drain(&mut whole));
         }
 
         #[test]

@@ -113,4 +113,5 @@ mod terminal_daemon;
 mod terminal_jobs;
 mod tidy;
 mod top;
+mod upgrade;
 mod usage;

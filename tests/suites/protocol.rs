@@ -134,11 +134,13 @@ fn each_method_answers() {
     let status = wire.call("daemon.status", json!({}));
     assert_eq!((&status["active"], &status["instance"]), (&json!(0), &hello["instance"]));
     assert_eq!(wire.call("daemon.reload", json!({})), json!({"changed": [], "needs_restart": []}));
+    let upgraded = wire.call("daemon.upgrade", json!({}));
+    assert_eq!((&upgraded["from"], &upgraded["active"]), (&upgraded["to"], &json!(0)), "{upgraded}");
     assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
     // The methods of terminals, handoffs and ordered work have tests of their own.
-    assert_eq!(METHODS.len(), 41, "a new method is to be called here or elsewhere");
+    assert_eq!(METHODS.len(), 42, "a new method is to be called here or elsewhere");
 }
 
 #[test]

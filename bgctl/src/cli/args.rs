@@ -1,12 +1,13 @@
 //! Arguments of each verb, with the help texts and examples that users read.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use bgd_shared::ready::line_regex;
 use bgd_shared::request::BlockUntil;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
 use regex::bytes::Regex;
 
 use super::installed::ShellName;
@@ -445,7 +446,8 @@ EXAMPLES:
   bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
   bgctl daemon reload                 apply a changed configuration
   bgctl daemon stop --grace 30s       cancel all tasks and wait until all processes have ended
-  bgctl daemon restart                after an upgrade; prints how many tasks it cancels
+  bgctl daemon upgrade                after an installation; nothing is cancelled
+  bgctl daemon restart                if that is refused; prints how many tasks it cancels
   bgctl daemon install                have systemd listen on the socket and start the daemon
   bgctl daemon uninstall              remove what `daemon install` has written")]
 pub struct DaemonArgs {
@@ -470,6 +472,12 @@ pub enum DaemonVerb {
         /// Grace period before SIGKILL [default: as configured, 5s]
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
+    },
+    /// Put the program that is now installed in the place of the running daemon; tasks and clients go on
+    Upgrade {
+        /// Another program [default: what is now where the running one was started from]
+        #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
+        binary: Option<PathBuf>,
     },
     /// Show the daemon's status; exit code 69 if it is not running
     Status {

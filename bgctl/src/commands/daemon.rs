@@ -1,8 +1,12 @@
-//! `daemon`: start, stop, restart, status, reload, install and uninstall. Only `start` and `restart` start a daemon.
+//! `daemon`: start, stop, restart, upgrade, status, reload, install and uninstall. Only `start` and `restart` start a
+//! daemon.
+
+use std::path::Path;
 
 use bgd_shared::client::Client;
 use bgd_shared::request::{
-    DaemonReload, DaemonStatusOf, Hello, HelloParams, HelloResult, NoParams, ReloadResult,
+    DaemonReload, DaemonStatusOf, DaemonUpgrade, Hello, HelloParams, HelloResult, NoParams, ReloadResult,
+    UpgradeParams, UpgradeResult,
 };
 use bgd_shared::task::Summary;
 use bgd_shared::time::Timestamp;
@@ -21,6 +25,7 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
         DaemonVerb::Start => start(context),
         DaemonVerb::Stop { grace } => stop::run(grace, context),
         DaemonVerb::Restart { grace } => restart(grace, context),
+        DaemonVerb::Upgrade { ref binary } => upgrade(binary.as_deref(), context),
         DaemonVerb::Status { openmetrics } => status(openmetrics, context),
         DaemonVerb::Reload => reload(context),
         DaemonVerb::Install => install::run(context),
@@ -111,6 +116,36 @@ fn ends(tasks: &Summary) -> Option<String> {
     (!parts.is_empty()).then(|| format!("restarting {}", parts.join(" and ")))
 }
 
+/// Has another program take the daemon's place (R120).
+fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure> {
+    let binary = binary.map(|path| match context.link.host() {
+        // A path there.
+        Some(_) => Ok(path.to_owned()),
+        None => std::path::absolute(path),
+    });
+    let binary = binary.transpose().map_err(|error| Failure::usage(format!("--binary: {error}")))?;
+    let params = UpgradeParams { binary: binary.map(|path| path.into_os_string().into()) };
+    let result = context.link.existing()?.call::<DaemonUpgrade>(&params)?;
+    if context.json() {
+        context.print_json(&result)?;
+    } else {
+        context.print(&upgraded(&result))?;
+    }
+    Ok(Code::OK)
+}
+
+fn upgraded(result: &UpgradeResult) -> String {
+    let UpgradeResult { from, to, pause_ms, active, connections } = result;
+    let count = |count: u64, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    let versions =
+        if from == to { format!("bgd {to} replaced") } else { format!("bgd {from} upgraded to {to}") };
+    let (active, connections) = (count(*active, "active task"), count(*connections, "connection"));
+    format!("{versions} in {pause_ms} ms; {active} and {connections} went on\n")
+}
+
 fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
     if openmetrics && context.json() {
         return Err(Failure::usage("--json and --openmetrics can't be combined: give one of them"));
@@ -159,6 +194,21 @@ mod tests {
         let both = "restarting cancels 2 active tasks and removes 1 finished task with its output";
         assert_eq!(of(2, 1).as_deref(), Some(both));
         assert_eq!(of(0, 6).as_deref(), Some("restarting removes 6 finished tasks with their output"));
+    }
+
+    #[test]
+    fn r120_an_upgrade_says_what_it_did() {
+        let result = UpgradeResult {
+            from: "0.1.0".into(),
+            to: "0.2.0".into(),
+            pause_ms: 12,
+            active: 1,
+            connections: 3,
+        };
+        let text = upgraded(&result);
+        assert_eq!(text, "bgd 0.1.0 upgraded to 0.2.0 in 12 ms; 1 active task and 3 connections went on\n");
+        let same = UpgradeResult { from: "0.2.0".into(), ..result };
+        assert!(upgraded(&same).starts_with("bgd 0.2.0 replaced in 12 ms;"), "{}", upgraded(&same));
     }
 
     #[test]

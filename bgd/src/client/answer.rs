@@ -1,12 +1,13 @@
 //! A pending response to a client's request: where it goes, and the queue space reserved for it.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::message::{RequestId, error_line, result_line};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 
@@ -19,7 +20,28 @@ pub struct Answer {
     reserved: usize,
 }
 
+/// A pending response for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AnswerState {
+    client: u64,
+    id: Option<RequestId>,
+    reserved: usize,
+}
+
+impl AnswerState {
+    /// Creates the pending response again; `None` if its client is gone.
+    pub fn resume(self, clients: &HashMap<u64, Arc<Client>>) -> Option<Answer> {
+        let Self { client, id, reserved } = self;
+        clients.get(&client).map(|client| Answer::new(Arc::clone(client), id, reserved))
+    }
+}
+
 impl Answer {
+    /// Returns the state.
+    pub fn state(&self) -> AnswerState {
+        AnswerState { client: self.client.id, id: self.id.clone(), reserved: self.reserved }
+    }
+
     /// Creates the pending response; `reserved` is the number of bytes reserved for it in the client's queue.
     pub fn new(client: Arc<Client>, id: Option<RequestId>, reserved: usize) -> Self {
         Self { client, id, reserved }

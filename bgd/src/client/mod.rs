@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::message::error_line;
 use nix::unistd::{Pid, getsid};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 /// A connected client.
@@ -244,8 +245,51 @@ impl Client {
     }
 }
 
+/// A client for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ClientState {
+    id: u64,
+    process: Option<i32>,
+    leader: Option<i32>,
+    #[serde(with = "crate::carry::bytes")]
+    bytes: Vec<u8>,
+    in_hand: usize,
+    reserved: usize,
+    unanswered: usize,
+    wants_drained: bool,
+}
+
+impl Client {
+    /// Returns the state; `None` if the connection is broken.
+    pub fn state(&self) -> Option<ClientState> {
+        let Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed } = &*self.lock();
+        (!closed).then(|| ClientState {
+            id: self.id,
+            process: self.process,
+            leader: self.leader,
+            bytes: bytes.clone(),
+            in_hand: *in_hand,
+            reserved: *reserved,
+            unanswered: *unanswered,
+            wants_drained: *wants_drained,
+        })
+    }
+
+    /// Creates a client that another program had.
+    pub fn again(state: ClientState, limits: ClientLimits) -> Self {
+        let ClientState { id, process, leader, bytes, in_hand, reserved, unanswered, wants_drained } = state;
+        let queue = Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed: false };
+        Self { process, leader, queue: Mutex::new(queue), ..Self::new(id, limits) }
+    }
+
+    /// Returns the number of requests that are not answered yet.
+    pub fn unanswered(&self) -> usize {
+        self.lock().unanswered
+    }
+}
+
 /// Which requests a connection slot admits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Room {
     /// Any request.
     All,
@@ -265,6 +309,11 @@ impl IdleConnections {
     /// Adds a new connection.
     pub fn add(&self, client: &Arc<Client>, room: Room) {
         self.all().insert(client.id, (Arc::clone(client), room));
+    }
+
+    /// Whether a connection has not sent a request yet.
+    pub fn contains(&self, client: u64) -> bool {
+        self.all().contains_key(&client)
     }
 
     /// Removes a connection that sent something or is gone.

@@ -7,6 +7,7 @@ mod groups;
 mod places;
 mod size;
 mod span;
+mod text;
 mod words;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ pub use self::executors::{ExecutorConfig, KEYS as EXECUTOR_KEYS};
 pub use self::groups::GroupConfig;
 pub use self::size::Size;
 pub use self::span::Span;
+pub use self::text::Text;
 use crate::agents::Agents;
 use crate::channels::Channels;
 use crate::core::CoreLimits;
@@ -61,6 +63,9 @@ pub struct Config {
     pub groups: BTreeMap<String, GroupConfig>,
     /// The executors that run tasks elsewhere, by name.
     pub executors: BTreeMap<String, ExecutorConfig>,
+    /// The text that all of this was read from.
+    #[serde(skip)]
+    pub text: Text,
 }
 
 /// How process trees are tracked.
@@ -126,6 +131,7 @@ impl Default for Config {
             channels: BTreeMap::new(),
             groups: BTreeMap::new(),
             executors: BTreeMap::new(),
+            text: Text::default(),
         }
     }
 }
@@ -225,7 +231,11 @@ impl Config {
         }
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+    /// Reads the text of a file; `path` is for messages.
+    ///
+    /// # Errors
+    /// Something in it is invalid.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let parse_error = |message| ConfigError::Parse { path: path.to_path_buf(), message };
         let mut unknown = None;
         let document = toml::Deserializer::parse(text)
@@ -235,7 +245,7 @@ impl Config {
         let config = serde_ignored::deserialize(document, |key| {
             unknown = unknown.take().or_else(|| Some(key.to_string()));
         });
-        let config: Self =
+        let mut config: Self =
             config.map_err(|error| parse_error(words::value_error(text, &error, &track.path())))?;
         if let Some(key) = unknown {
             let advice = advice(&key);
@@ -247,6 +257,7 @@ impl Config {
         config.channels().map_err(value)?;
         groups::check(&config.groups).map_err(value)?;
         config.remotes().map_err(value)?;
+        config.text = Text(text.into());
         Ok(config)
     }
 

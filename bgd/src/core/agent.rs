@@ -85,6 +85,7 @@ pub struct AgentPart {
     /// The prompt of the latest run.
     pub prompt: Arc<str>,
     /// The environment, kept for resumes. Dropped when none can follow.
+    #[serde(with = "super::sharing::env")]
     pub env: Arc<Env>,
     /// The settings of the session.
     pub settings: Arc<AgentSettings>,

@@ -42,6 +42,7 @@ pub struct Entering {
     /// What its tasks have in common.
     pub spec: Spec,
     /// The environment of its tasks.
+    #[serde(with = "super::sharing::env")]
     pub env: Arc<Env>,
     /// The plan of each task. Its conditions are updated as the tasks they depend on start and end.
     pub plan: Box<Plan>,

@@ -9,6 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::caller::ReplyTo;
 use super::group::GroupState;
@@ -123,7 +124,7 @@ pub enum Begin {
 }
 
 /// What a process is told about its slots, group, attempt and dependencies (R102, R104).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunPlace {
     /// The numbers of its slots in ascending order; empty if it takes none.
     pub slots: Box<[u32]>,
@@ -136,7 +137,7 @@ pub struct RunPlace {
 }
 
 /// A task that another one was ordered after.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AfterTask {
     /// The task.
     pub id: TaskId,

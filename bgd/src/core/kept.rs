@@ -14,6 +14,7 @@ use super::ordinal::Ordinal;
 /// limit, those of the oldest tasks are dropped.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KeptEnvs {
+    #[serde(with = "super::sharing::envs")]
     by_task: BTreeMap<Ordinal, Arc<Env>>,
     /// How many tasks have each environment, by its address.
     #[serde(skip)]

@@ -27,6 +27,7 @@ mod owners;
 mod plan;
 mod queue;
 mod registry;
+pub mod sharing;
 mod task;
 mod time;
 mod waiters;

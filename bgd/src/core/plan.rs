@@ -260,6 +260,7 @@ pub struct Again {
     /// The rule.
     pub rule: Rule,
     /// The environment of every attempt.
+    #[serde(with = "super::sharing::env")]
     pub env: Arc<Env>,
     /// The number of the current or next attempt, from 1.
     pub attempt: u32,

@@ -200,6 +200,7 @@ pub enum State {
     /// Waits for a slot, or for something else that its plan asks for.
     Queued {
         /// Its environment. Dropped as soon as the process has it.
+        #[serde(with = "super::sharing::env")]
         env: Arc<Env>,
     },
     /// Has a slot. The process is being started, or the agent is being given the prompt.

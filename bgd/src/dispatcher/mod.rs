@@ -4,6 +4,7 @@
 mod agents;
 mod answers;
 mod asks;
+mod carried;
 mod configuration;
 mod ending;
 mod executors;
@@ -11,6 +12,9 @@ mod handoff;
 mod memory;
 mod observers;
 mod shutdown;
+pub mod state;
+mod upgrade;
+pub mod upgrading;
 mod upkeep;
 mod usage;
 
@@ -21,12 +25,14 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{ClearResult, GroupListResult, OutputParams, SessionEndResult};
+use bgd_shared::request::{ClearResult, GroupListResult, SessionEndResult};
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
 use self::memory::FreedMemory;
+use self::state::Shape;
+use self::upgrading::{Premises, Upgrade};
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
@@ -58,17 +64,6 @@ const BATCH: usize = 64;
 enum Clear {
     Tasks(ClearResult),
     Session(SessionEndResult),
-}
-
-/// How a call's reply is turned into its answer.
-#[derive(Debug)]
-enum Shape {
-    /// As it is.
-    Plain,
-    /// With a part of the task's output.
-    Output(OutputParams),
-    /// With the task's result.
-    Result,
 }
 
 /// Owns the core and everything around it.
@@ -111,6 +106,9 @@ pub struct Dispatcher {
     /// When executors and channels are forced to end, after the core has ended.
     forced_at: Option<Instant>,
     ending: Ending,
+    /// What an upgrade needs; `None` where there is none.
+    premises: Option<Premises>,
+    upgrade: Option<Upgrade>,
 }
 
 impl Dispatcher {
@@ -157,7 +155,15 @@ impl Dispatcher {
             ended: false,
             forced_at: None,
             ending: Ending::default(),
+            premises: None,
+            upgrade: None,
         }
+    }
+
+    /// Allows upgrades in place.
+    #[must_use]
+    pub fn upgradable(self, premises: Premises) -> Self {
+        Self { premises: Some(premises), ..self }
     }
 
     /// Runs until the shutdown is complete or its deadline has passed. Returns whether the rest of the shutdown
@@ -170,6 +176,7 @@ impl Dispatcher {
             if let Err(error) = wall_clock.set(self.core.wall_deadline()) {
                 tracing::error!(%error, "the timer on the wall clock can't be set");
             }
+            let upgrade_due = self.upgrade_due();
             tokio::select! {
                 biased;
                 _ = mailbox.facts.recv_many(&mut facts, BATCH) => {
@@ -184,6 +191,7 @@ impl Dispatcher {
                     tracing::error!("the end takes too long: what still runs is left behind");
                     break;
                 }
+                () = sleep_until(upgrade_due) => {}
                 () = sleep_until(self.freed.due()) => self.give_memory_back(),
                 () = sleep_until(deadline) => self.fire_deadlines(),
                 () = wall_clock.due() => self.fire_deadlines(),
@@ -199,6 +207,7 @@ impl Dispatcher {
                 tokio::task::yield_now().await;
                 self.executors.all().for_each(|executor| executor.answered());
             }
+            self.upgrade_step(&mailbox);
         }
         self.ending.is_hurried()
     }
@@ -244,6 +253,7 @@ impl Dispatcher {
             Internal::ConfigRead { config, asked } => self.configured(config, asked),
             Internal::NoticeRead { task } => self.notice_read(task),
             Internal::ChannelsDone => self.notifier.is_done(),
+            Internal::Upgrade { program, was_tried } => self.upgrade_looked_at(program, was_tried),
             Internal::Reload => self.read_config(None),
             Internal::Terminate { signal } => self.terminate(signal),
         }
@@ -395,6 +405,7 @@ impl Dispatcher {
             Body::Usage(ids) => self.measure(answer, &ids),
             Body::Status => answer.give(&self.status()),
             Body::Reload => self.read_config(Some(answer)),
+            Body::Upgrade(params) => self.upgrade(answer, &params),
             Body::Refused(error) => answer.refuse(&error),
         }
     }

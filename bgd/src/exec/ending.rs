@@ -62,6 +62,7 @@ impl Supervisor {
 
     /// Reports that processes survive SIGKILL, and which. They are still waited for, as they may end later.
     pub(super) async fn give_up(&mut self) {
+        self.shown.works();
         self.give_up_at = None;
         let tree = self.tree.clone();
         let left = self.context.workers.run(move || tree.survivors()).await;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -15,8 +16,10 @@ use bgd_shared::usage::LiveUsage;
 use futures_util::future::{LocalBoxFuture, select_all};
 use tokio::sync::oneshot;
 
+use super::carried::Carried;
 use super::handed::Handoff;
 use super::messages::Inherited;
+use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::core::{Begin, Control, ExecutorName, Spec};
@@ -93,6 +96,30 @@ pub trait Executor {
         Box::pin(std::future::pending())
     }
 
+    /// Holds back the processes that it would start from now on, or starts them. They are carried over an upgrade.
+    fn hold_starts(&mut self, holds: bool) {
+        let _ = holds;
+    }
+
+    /// Returns its state, with every run, for the program that takes over. Takes nothing apart and changes nothing, as
+    /// that program may refuse.
+    ///
+    /// # Errors
+    /// Something of it can't be carried now.
+    fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle>;
+
+    /// Goes on with what another program has carried over; `spec` returns what a task is. Starts nothing.
+    ///
+    /// # Errors
+    /// Something of it is missing.
+    fn resume(&mut self, carried: Carried, came: &mut Came, spec: &SpecOf<'_>) -> io::Result<()> {
+        let _ = (came, spec);
+        match carried {
+            Carried::Nothing => Ok(()),
+            Carried::Local(_) => Err(io::Error::other("the state of another executor")),
+        }
+    }
+
     /// Called when the daemon ends and no task is left: ends what the executor keeps for itself.
     fn close(&mut self, close: Close) {
         let _ = close;
@@ -103,6 +130,9 @@ pub trait Executor {
         false
     }
 }
+
+/// Returns what a task is.
+pub type SpecOf<'a> = dyn Fn(TaskId) -> Option<Arc<Spec>> + 'a;
 
 /// Resolves when an operation is done or can no longer be done.
 pub type Done = oneshot::Receiver<()>;
@@ -245,6 +275,11 @@ impl Executors {
             tracing::error!(?name, "there is no such executor");
         }
         executor.map(|executor| &mut **executor)
+    }
+
+    /// Iterates over all executors with their names.
+    pub fn each(&mut self) -> impl Iterator<Item = (ExecutorName, &mut Box<dyn Executor>)> {
+        self.0.iter_mut().map(|(name, executor)| (*name, executor))
     }
 
     /// Iterates over all executors.

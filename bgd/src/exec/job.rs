@@ -15,6 +15,13 @@ impl Job {
     }
 }
 
+impl Job {
+    /// Whether the work is done.
+    pub fn is_done(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
 impl Drop for Job {
     fn drop(&mut self) {
         self.0.abort();

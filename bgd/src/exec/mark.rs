@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bgd_shared::proc;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 
 /// The resource whose soft limit is the mark.
 pub const RESOURCE: Resource = Resource::RLIMIT_LOCKS;
 
 /// The mark of all processes of one start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark(u64);
 
 impl Mark {
@@ -37,9 +38,15 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Creates the generator for the instance with this id, a UUID.
-    pub fn new(instance: &str) -> Self {
-        Self { instance: bits_of(instance), next: AtomicU32::new(1) }
+    /// Creates the generator for the instance with this id, a UUID. `first` is the number of its first mark: 1, or what
+    /// [`Self::number`] was in the program before this one.
+    pub fn new(instance: &str, first: u32) -> Self {
+        Self { instance: bits_of(instance), next: AtomicU32::new(first) }
+    }
+
+    /// Returns the number of the next mark.
+    pub fn number(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
     }
 
     /// Returns a mark that no other start of this instance has; marks repeat after 2^32 starts.
@@ -82,10 +89,11 @@ mod tests {
 
     #[test]
     fn marks_differ_and_tell_their_life() {
-        let marks = Marks::new(ID);
+        let marks = Marks::new(ID, 1);
         let (first, second) = (marks.next(), marks.next());
         assert_ne!(first, second);
         assert!([first, second].iter().all(|mark| mark.0 >> 32 == bits_of(ID) && mark.0 >> 62 == 1));
+        assert_eq!(Marks::new(ID, marks.number()).next().0, second.0 + 1, "they go on after an upgrade");
         assert_ne!(bits_of(ID), bits_of("0f3673cc-470a-4390-9d0a-d0330b382430"));
     }
 

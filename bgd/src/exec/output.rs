@@ -12,7 +12,7 @@ mod kept;
 mod read;
 mod writes;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
@@ -27,6 +27,7 @@ use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use self::kept::Kept;
@@ -265,8 +266,8 @@ fn name(task: TaskId, stream: Stream) -> String {
 }
 
 /// A running task's files, as of the last look.
-#[derive(Clone, Debug)]
-struct Tracked {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tracked {
     run: u32,
     split: bool,
     /// The output file outside of the folder, if the process writes to one of its own.
@@ -340,6 +341,19 @@ impl OutputWatch {
     /// Looks at the outputs soon, even if no write was reported: other machines may have written.
     pub fn look_soon(&self) {
         self.0.own_added.notify_one();
+    }
+
+    /// Returns what is followed, for the program that takes over.
+    pub fn tracked(&self) -> BTreeMap<TaskId, Tracked> {
+        self.0.lock().iter().map(|(task, tracked)| (*task, tracked.clone())).collect()
+    }
+
+    /// Follows again what another program has followed.
+    pub fn track_again(&self, all: BTreeMap<TaskId, Tracked>) {
+        for (task, tracked) in all {
+            self.insert(task, tracked);
+        }
+        self.look_soon();
     }
 
     fn insert(&self, task: TaskId, tracked: Tracked) {

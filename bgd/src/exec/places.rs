@@ -9,7 +9,9 @@ use bgd_shared::request::ExecutorCheck;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::carried::Carried;
 use super::executor::{Asked, Close, Done};
+use crate::carry::Obstacle;
 use crate::core::Control;
 
 /// An order for a place, which has runs of this kind and these settings.
@@ -131,6 +133,17 @@ impl<R, S> Places<R, S> {
     /// Gives a place other settings, if it is served.
     pub fn configure(&self, name: &str, settings: S) {
         self.send(name, Order::Configure(Box::new(settings)));
+    }
+
+    /// Returns the state of places without tasks: none, as they are connected to again when they are needed.
+    ///
+    /// # Errors
+    /// A task is at one of them.
+    pub fn carry(&self) -> Result<Carried, Obstacle> {
+        match self.tasks.iter().next() {
+            None => Ok(Carried::Nothing),
+            Some((task, name)) => Err(Obstacle::lasting(format!("task {task} is at {name}"))),
+        }
     }
 
     /// Waits until the task of a place has ended.

@@ -13,7 +13,6 @@ use bgd_shared::usage::{LiveUsage, Usage};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
-use super::cgroup;
 use super::context::Context;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
@@ -22,11 +21,13 @@ use super::job::Job;
 use super::members::{Member, send};
 use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
+use super::progress::{Progress, Shown, Stage};
 use super::ready;
 use super::terminal::Terminal;
 use super::tree::Tree;
 use super::tree::pause::Paused;
 use crate::core::Fact;
+use crate::os::clock::Stamp;
 use crate::os::pidfd::{PidFd, SIGKILL};
 use crate::os::watch;
 
@@ -87,35 +88,48 @@ pub struct Taken {
 }
 
 #[derive(Debug)]
-struct Supervised {
-    run: u32,
+pub(super) struct Supervised {
+    pub(super) run: u32,
     control: async_mpsc::UnboundedSender<Control>,
-    input: Option<InputPipe>,
+    pub(super) input: Option<InputPipe>,
     /// Checks whether it is ready, for as long as its leader lives.
-    probe: Option<Job>,
+    pub(super) probe: Option<Job>,
+    /// The tree as it began.
+    pub(super) tree: Tree,
+    /// Whether standard output and error have separate files.
+    pub(super) split: bool,
+    pub(super) shown: Shown,
 }
 
 /// All processes of the daemon.
 #[derive(Debug)]
 pub struct Processes {
-    supervised: HashMap<TaskId, Supervised>,
+    pub(super) supervised: HashMap<TaskId, Supervised>,
+    /// How many processes are being started.
+    pub(super) starting: usize,
     orders: mpsc::Sender<StartOrder>,
-    context: Context,
+    pub(super) context: Context,
 }
 
 impl Processes {
     /// Creates the owner without processes; `orders` goes to the spawner threads.
     pub fn new(orders: mpsc::Sender<StartOrder>, context: Context) -> Self {
-        Self { supervised: HashMap::new(), orders, context }
+        Self { supervised: HashMap::new(), starting: 0, orders, context }
     }
 
     /// Orders a process to be started; [`Report::Begun`] follows.
-    pub fn start(&self, order: StartOrder) {
+    pub fn start(&mut self, order: StartOrder) {
+        self.starting += 1;
         let (task, run) = (order.task, order.run);
         if self.orders.send(order).is_err() {
             let error = "the daemon's spawner threads have ended".into();
             self.context.reports.send(Report::Begun { task, run, result: Err(error) });
         }
+    }
+
+    /// Notes that [`Report::Begun`] has come.
+    pub fn has_begun(&mut self) {
+        self.starting = self.starting.saturating_sub(1);
     }
 
     /// Supervises a started process, and returns its pid: that of its job, which does the work, if it leads a
@@ -143,7 +157,8 @@ impl Processes {
         };
         let pid = job.as_ref().map_or(pid, |job| job.pid);
         let probe = awaited.map(|awaited| ready::watch(*awaited, run, tree.clone(), self.context.clone()));
-        self.supervise(run, tree, watch::process(pidfd), input, job, None);
+        let begins = Begins { input, job, ..Begins::default() };
+        self.supervise(run, tree, split.unwrap_or(false), watch::process(pidfd), begins);
         if let Some(supervised) = self.supervised.get_mut(&task) {
             supervised.probe = probe;
         }
@@ -171,20 +186,24 @@ impl Processes {
             handed: handed_tree,
             adopted: Arc::clone(&self.context.adopted),
         };
-        self.supervise(run, tree, Ok(pidfd), None, None, Some(handed));
+        self.supervise(run, tree, split, Ok(pidfd), Begins { handed: Some(handed), ..Begins::default() });
     }
 
-    fn supervise(
+    pub(super) fn supervise(
         &mut self,
         run: u32,
         tree: Tree,
+        split: bool,
         pidfd: io::Result<AsyncFd<PidFd>>,
-        input: Option<InputPipe>,
-        job: Option<TerminalJob>,
-        handed: Option<Handed>,
+        begins: Begins,
     ) {
+        let Begins { input, job, handed, progress } = begins;
         let (control, orders) = async_mpsc::unbounded_channel();
-        self.supervised.insert(tree.task, Supervised { run, control, input, probe: None });
+        let shown = Shown::default();
+        let (task, of_owner) = (tree.task, tree.clone());
+        let supervised =
+            Supervised { run, control, input, probe: None, tree: of_owner, split, shown: shown.clone() };
+        self.supervised.insert(task, supervised);
         let context = self.context.clone();
         let supervisor = Supervisor {
             tree,
@@ -192,16 +211,21 @@ impl Processes {
             run,
             context,
             orders,
-            ending: None,
-            give_up_at: None,
+            ending: progress.ending,
+            give_up_at: progress.give_up_at.map(Stamp::instant),
             missed: false,
-            asked: HashSet::new(),
+            asked: progress.asked.into_iter().collect(),
             newborns: Newborns::default(),
-            paused: None,
+            paused: progress.paused,
             has_ended: false,
             handed,
+            usage: progress.usage,
+            shown,
         };
-        tokio::spawn(supervisor.run(pidfd));
+        match progress.stage {
+            Stage::Rest => tokio::spawn(supervisor.go_on_with_rest()),
+            Stage::AtWork | Stage::Leader => tokio::spawn(supervisor.run(pidfd)),
+        };
     }
 
     /// Takes the exit of a handed-over process, as reported by the program that handed it over.
@@ -299,9 +323,36 @@ pub(super) struct Supervisor {
     pub(super) newborns: Newborns,
     /// The state of a process that was handed over.
     pub(super) handed: Option<Handed>,
+    /// What the leader and those it has waited for have used, once it has ended.
+    pub(super) usage: Option<Usage>,
+    pub(super) shown: Shown,
+}
+
+/// What a supervisor begins with.
+#[derive(Debug, Default)]
+pub(super) struct Begins {
+    pub(super) input: Option<InputPipe>,
+    pub(super) job: Option<TerminalJob>,
+    pub(super) handed: Option<Handed>,
+    /// How far it had come before an upgrade.
+    pub(super) progress: Progress,
 }
 
 impl Supervisor {
+    /// Shows its owner what it waits for.
+    fn waits(&self, stage: Stage) {
+        // A signal that some processes may have missed is repeated within moments.
+        let is_settled = !self.missed && self.newborns.is_empty();
+        self.shown.waits(Progress {
+            stage: if is_settled { stage } else { Stage::AtWork },
+            ending: self.ending,
+            asked: self.asked.iter().copied().collect(),
+            give_up_at: self.give_up_at.map(Stamp::of),
+            paused: self.paused.clone(),
+            usage: self.usage,
+        });
+    }
+
     async fn run(mut self, pidfd: io::Result<AsyncFd<PidFd>>) {
         let (exit, usage) = match pidfd {
             Ok(pidfd) => {
@@ -321,41 +372,23 @@ impl Supervisor {
         self.tree.leader_is_ours = false;
         self.has_ended = true;
         self.unpause().await;
-        let mut members = self.rest().await;
+        let members = self.rest().await;
         let others = !members.is_empty();
         let drains = self.handed.as_ref().map(|handed| handed.drains.clone()).unwrap_or_default();
         drains.settle().await;
         let unknown = self.tell_output(others || !drains.have_ended()).await;
         // A terminal's leader exits as its job did, unless it does not know how the job ended.
         let exit = unknown.map_or(exit, Exit::Unknown);
-        let usage = self.report_usage(usage).await;
+        self.usage = self.report_usage(usage).await;
         self.report(Fact::Exited { exit, others });
         if others {
-            while !members.is_empty() {
-                self.signal_newcomers(&members);
-                if self.ending == Some(SIGKILL) {
-                    self.signal(SIGKILL).await;
-                }
-                self.until_all_ended(members).await;
-                if self.give_up_at.is_some_and(|at| at <= Instant::now()) {
-                    self.give_up().await;
-                }
-                members = self.rest().await;
-            }
-            drains.settle().await;
-            let _ = self.tell_output(!drains.have_ended()).await;
-            if self.tree.cgroup.is_some() {
-                self.report_usage(usage).await;
-            }
-            self.report(Fact::TreeEmpty);
+            self.until_empty(members, &drains).await;
         }
         if !drains.have_ended() {
             drains.end().await;
             let _ = self.tell_output(false).await;
         }
-        if let Some(cgroup) = self.tree.cgroup.take() {
-            self.context.workers.later(move || cgroup::remove(&cgroup));
-        }
+        self.remove_cgroup();
     }
 
     pub(super) fn report(&self, fact: Fact) {
@@ -364,7 +397,7 @@ impl Supervisor {
 
     /// Saves all output and reports its size. Returns why the exit of a terminal's job is unknown, if its leader said
     /// so.
-    async fn tell_output(&self, lives_on: bool) -> Option<Box<str>> {
+    pub(super) async fn tell_output(&self, lives_on: bool) -> Option<Box<str>> {
         let mut unknown = None;
         let handed = self.handed.as_ref().and_then(|handed| handed.terminal.as_ref());
         if let Some(terminal) = self.job.as_ref().map(|job| &job.terminal).or(handed) {
@@ -381,23 +414,28 @@ impl Supervisor {
         let handle = self.job.as_ref().and_then(|job| job.handle.as_fd().try_clone_to_owned().ok());
         let mut job = handle.and_then(|handle| watch::process(handle.into()).ok());
         loop {
+            self.waits(Stage::Leader);
             tokio::select! {
                 biased;
-                _ = pidfd.readable() => return,
+                _ = pidfd.readable() => return self.shown.works(),
                 () = ended(job.as_ref()) => {
                     // The leader exits as the job did, but not while it is stopped, which the job may have caused.
                     job = None;
                     send(pidfd.get_ref(), SIGCONT);
                 }
-                Some(order) = self.orders.recv() => match order {
-                    Control::Signal { signal, tree: false, done } => {
-                        self.send_to_leader(pidfd.get_ref(), signal);
-                        let _ = done.send(());
+                Some(order) = self.orders.recv() => {
+                    self.shown.works();
+                    match order {
+                        Control::Signal { signal, tree: false, done } => {
+                            self.send_to_leader(pidfd.get_ref(), signal);
+                            let _ = done.send(());
+                        }
+                        order => self.handle_control(order).await,
                     }
-                    order => self.handle_control(order).await,
-                },
+                }
                 () = at(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST), if self.missed => {
+                    self.shown.works();
                     // No pidfd could be opened for some process, but the leader has this one.
                     if let Some(signal) = self.ending {
                         self.send_to_leader(pidfd.get_ref(), signal);
@@ -431,7 +469,7 @@ impl Supervisor {
     }
 
     /// Waits until all of these have ended, and handles commands meanwhile.
-    async fn until_all_ended(&mut self, members: Vec<Member>) {
+    pub(super) async fn until_all_ended(&mut self, members: Vec<Member>) {
         let mut watched = Vec::new();
         for Member { pid, handle } in members {
             match watch::process(handle) {
@@ -444,15 +482,18 @@ impl Supervisor {
         }
         for (_, handle) in &watched {
             loop {
+                self.waits(Stage::Rest);
                 tokio::select! {
                     biased;
                     _ = handle.readable() => break,
                     Some(order) = self.orders.recv() => {
+                        self.shown.works();
                         self.handle_control(order).await;
                         self.end_held(&watched);
                     }
                     () = at(self.give_up_at) => self.give_up().await,
                     () = tokio::time::sleep(REST), if self.missed => {
+                        self.shown.works();
                         if let Some(signal) = self.ending {
                             self.end_all(signal).await;
                         }
@@ -461,6 +502,7 @@ impl Supervisor {
                 }
             }
         }
+        self.shown.works();
     }
 
     pub(super) async fn handle_control(&mut self, order: Control) {
@@ -489,7 +531,7 @@ impl Supervisor {
 
     /// Returns what is left of the tree after its leader has ended. Nearly always nothing, so the cheap check comes
     /// first.
-    async fn rest(&mut self) -> Vec<Member> {
+    pub(super) async fn rest(&mut self) -> Vec<Member> {
         if self.tree.is_plainly_empty() {
             return Vec::new();
         }

@@ -43,6 +43,8 @@ pub struct SpawnSettings {
     pub instance: String,
     /// The folder of the output files.
     pub folder: Arc<OutputFolder>,
+    /// Makes the mark of each process tree.
+    pub marks: Arc<Marks>,
     /// The cgroup under which each task gets its own, if there is one.
     pub cgroup: Option<PathBuf>,
     /// The daemon's socket.
@@ -63,7 +65,6 @@ pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<mpsc::Sen
     let queue = Arc::new(Mutex::new(queue));
     let null = std::fs::File::open("/dev/null")?;
     let common = Arc::new(Common {
-        marks: Marks::new(&settings.instance),
         settings,
         null: null.into(),
         reset_signals: ignored_signals(),
@@ -152,7 +153,6 @@ impl Open {
 
 struct Common {
     settings: SpawnSettings,
-    marks: Marks,
     null: OwnedFd,
     reset_signals: Vec<i32>,
     /// The daemon's own resource limits, which children inherit.
@@ -166,7 +166,7 @@ impl Common {
             Streams::Own(_) => TASK_MARK,
             Streams::Given { mark, .. } => mark,
         };
-        let mark = self.marks.next();
+        let mark = self.settings.marks.next();
         let mut variables =
             place.map(|place| place::variables(&place, &self.settings.folder)).unwrap_or_default();
         let notify = self.notify_socket(task, &spec)?;

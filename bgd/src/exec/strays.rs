@@ -29,6 +29,16 @@ impl Strays {
         Self { spared: Adopted::default().orphans().into_iter().collect() }
     }
 
+    /// Spares these, as the program before this one of the same process has found them.
+    pub fn sparing(spared: impl IntoIterator<Item = i32>) -> Self {
+        Self { spared: spared.into_iter().collect() }
+    }
+
+    /// Returns the children that are not the daemon's.
+    pub fn spared(&self) -> Vec<i32> {
+        self.spared.iter().copied().collect()
+    }
+
     /// Kills every stray, and waits until they are gone. Returns false if some do not end.
     pub fn end(&self, is_hurried: bool) -> bool {
         let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread;
 
@@ -20,6 +21,8 @@ const THREADS: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Workers {
     jobs: mpsc::Sender<Job>,
+    /// Jobs that are not done.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Workers {
@@ -30,8 +33,9 @@ impl Workers {
     pub fn start() -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
+        let waiting = Arc::new(AtomicUsize::new(0));
         for number in 0..THREADS {
-            let queue = Arc::clone(&queue);
+            let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
             thread::Builder::new().name(format!("worker-{number}")).stack_size(256 * 1024).spawn(
                 move || {
                     loop {
@@ -40,6 +44,7 @@ impl Workers {
                             // A job that panics loses its answer, but does not end the thread.
                             Ok(job) => {
                                 let _ = catch_unwind(AssertUnwindSafe(job));
+                                waiting.fetch_sub(1, Ordering::Release);
                             }
                             Err(mpsc::RecvError) => break,
                         }
@@ -47,13 +52,19 @@ impl Workers {
                 },
             )?;
         }
-        Ok(Self { jobs })
+        Ok(Self { jobs, waiting })
     }
 
     /// Queues a job.
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         // The threads live as long as this handle, so the queue is open.
         let _ = self.jobs.send(Box::new(job));
+    }
+
+    /// Whether every job is done, so that its result has been sent.
+    pub fn are_idle(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
     }
 
     /// Waits until every job queued so far is done.

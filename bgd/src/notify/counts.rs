@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::request::{ChannelRetry, ChannelStatus};
 use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::undelivered::Undelivered;
 
@@ -41,7 +42,37 @@ struct Known {
     token: Option<String>,
 }
 
+/// The counters of a channel for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CountsState {
+    sent: u64,
+    failed: u64,
+    dropped: u64,
+    last_error: Option<(String, Timestamp)>,
+}
+
 impl Counts {
+    /// Returns the state.
+    pub fn state(&self) -> CountsState {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let last_error = self.known().last_error.clone();
+        CountsState {
+            sent: count(&self.sent),
+            failed: count(&self.failed),
+            dropped: count(&self.dropped),
+            last_error,
+        }
+    }
+
+    /// Goes on with the counters of another program.
+    pub fn resume(&self, state: CountsState) {
+        let CountsState { sent, failed, dropped, last_error } = state;
+        self.sent.store(sent, Ordering::Relaxed);
+        self.failed.store(failed, Ordering::Relaxed);
+        self.dropped.store(dropped, Ordering::Relaxed);
+        self.known().last_error = last_error;
+    }
+
     /// Increments a counter.
     pub fn add(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);

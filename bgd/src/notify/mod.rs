@@ -5,6 +5,7 @@
 //! must not decide who is told what: that is up to the core and `channels`.
 
 #[cfg_attr(not(feature = "chats"), path = "chats/absent.rs")]
+pub mod carry;
 mod chats;
 mod counts;
 mod delivery;

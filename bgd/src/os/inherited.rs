@@ -1,4 +1,5 @@
-//! Closes inherited descriptors that are not meant for this process.
+//! Descriptors by number: closes inherited ones that are not meant for this process, and hands others over to the program
+//! that it executes in its place.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
@@ -36,6 +37,27 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
     Errno::result(unsafe { libc::fcntl(keep, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     // SAFETY: the descriptor is open, as fcntl has just confirmed, and nothing in this process owns descriptors yet.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(keep) }))
+}
+
+/// Sets whether a program that this process executes in its place gets these descriptors.
+///
+/// # Errors
+/// One of them is not open. The others may have been set.
+#[allow(unsafe_code, reason = "their owners lie in many places, and each is named by its number")]
+pub fn set_inheritable(numbers: &[RawFd], is_inheritable: bool) -> io::Result<()> {
+    let flags = if is_inheritable { 0 } else { libc::FD_CLOEXEC };
+    for fd in numbers {
+        // SAFETY: fcntl on a number is harmless, whatever the number is.
+        Errno::result(unsafe { libc::fcntl(*fd, libc::F_SETFD, flags) })?;
+    }
+    Ok(())
+}
+
+/// Takes over a descriptor that the program before this one has left open.
+#[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]
+pub fn claim(number: RawFd) -> OwnedFd {
+    // SAFETY: the caller takes each number once, and only those that were left open for it.
+    unsafe { OwnedFd::from_raw_fd(number) }
 }
 
 /// Returns how many descriptors a service manager has passed to this very process.

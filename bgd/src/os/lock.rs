@@ -7,12 +7,14 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use bgd_shared::holder::Note;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
+use serde::{Deserialize, Serialize};
 
 /// A lock, held until it is dropped.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ impl ProcessLock {
 }
 
 /// The identity of a file, independent of its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileId(u64, u64);
 
 impl FileId {
@@ -62,7 +64,18 @@ impl FileId {
     }
 }
 
+impl AsFd for ProcessLock {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl ProcessLock {
+    /// Takes over a lock that the program before this one has taken in this process.
+    pub fn taken(fd: OwnedFd) -> Self {
+        Self(fd.into())
+    }
+
     /// Whether the lock's file is still at this path.
     pub fn is_at(&self, path: &Path) -> bool {
         let own = self.0.metadata().ok().map(|meta| FileId(meta.dev(), meta.ino()));

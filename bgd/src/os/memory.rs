@@ -9,6 +9,12 @@ pub fn give_back() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Has the system end this process before others if memory runs out.
+pub fn give_up_first() {
+    // Without /proc, the system chooses.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+}
+
 /// Does nothing.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back() {}

@@ -4,6 +4,7 @@
 //! The daemon's only `unsafe` code is in `inherited`, `memory`, `mirror`, `pidfd`, `signals`, `spawn` and
 //! `watch`; each block says why it is sound.
 
+pub mod clock;
 pub mod descriptors;
 pub mod dirs;
 pub mod inherited;

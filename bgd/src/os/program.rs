@@ -20,6 +20,11 @@ impl Program {
         proc::program("self").ok().map(Self)
     }
 
+    /// Returns where it was.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Compares what is there now with what runs.
     pub fn status(&self) -> ProgramStatus {
         ProgramStatus { path: self.0.display().to_string(), state: self.state() }

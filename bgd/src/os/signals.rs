@@ -3,6 +3,18 @@
 use std::io;
 
 use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+
+/// Keeps all signals of this thread pending.
+pub fn block() {
+    // It fails only for a wrong argument.
+    let _ = SigSet::all().thread_block();
+}
+
+/// Handles signals again, first those that are pending.
+pub fn unblock() {
+    let _ = SigSet::all().thread_unblock();
+}
 
 /// Ignores SIGXFSZ, which is sent when a file would exceed its size limit (`ulimit -f`) and by default ends the
 /// process. The write then fails with `EFBIG`, like any other failed write.

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::carry::{Fd, Named};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::path_watch::PathWatch;
 
@@ -31,11 +33,34 @@ const REST: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Address {
     socket: SocketPath,
+    held: Arc<Mutex<Held>>,
+    /// Delivers the lock once the other daemon that holds it has released it.
+    turn: Option<oneshot::Receiver<io::Result<ProcessLock>>>,
+}
+
+/// What the daemon holds at its address, shared with whoever carries it over an upgrade.
+#[derive(Debug)]
+struct Held {
     lock: ProcessLock,
     note: Note,
     made: Made,
-    /// Delivers the lock once the other daemon that holds it has released it.
-    turn: Option<oneshot::Receiver<io::Result<ProcessLock>>>,
+}
+
+/// The lock, and who has made the socket, for the program that takes over.
+#[derive(Clone, Debug)]
+pub struct Shown(Arc<Mutex<Held>>);
+
+impl Shown {
+    /// Returns the lock, the note in it, the identity of the socket if this daemon has made it, and whether a service
+    /// manager has.
+    pub fn state(&self, named: &mut Named) -> (Fd, Note, Option<FileId>, bool) {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, is_given) = match held.made {
+            Made::Elsewhere => (None, true),
+            Made::Here(file) => (file, false),
+        };
+        (named.add(&held.lock), held.note.clone(), socket, is_given)
+    }
 }
 
 /// Who created the socket.
@@ -63,18 +88,44 @@ impl Address {
     pub fn new(socket: SocketPath, lock: ProcessLock) -> Self {
         let note = Note { phase: Phase::Starting, ..lock.note() };
         lock.write_note(&note);
-        Self { socket, lock, note, made: Made::Elsewhere, turn: None }
+        Self::holding(socket, Held { lock, note, made: Made::Elsewhere })
+    }
+
+    /// Creates the address of a daemon that another program of this process has made; `socket_file` and `is_given` are
+    /// from [`Shown::state`].
+    pub fn again(
+        socket: SocketPath,
+        lock: ProcessLock,
+        note: Note,
+        (socket_file, is_given): (Option<FileId>, bool),
+    ) -> Self {
+        let made = if is_given { Made::Elsewhere } else { Made::Here(socket_file) };
+        Self::holding(socket, Held { lock, note, made })
+    }
+
+    fn holding(socket: SocketPath, held: Held) -> Self {
+        Self { socket, held: Arc::new(Mutex::new(held)), turn: None }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows what is held to whoever carries it over an upgrade.
+    pub fn shown(&self) -> Shown {
+        Shown(Arc::clone(&self.held))
     }
 
     /// Returns the note in the lock file: that of the previous daemon, until [`Self::tell`] replaces it.
-    pub fn note(&self) -> &Note {
-        &self.note
+    pub fn note(&self) -> Note {
+        self.held().note.clone()
     }
 
     /// Writes this daemon's note into the lock file.
     pub fn tell(&mut self, note: Note) {
-        self.note = note;
-        self.lock.write_note(&self.note);
+        let mut held = self.held();
+        held.note = note;
+        held.lock.write_note(&held.note);
     }
 
     /// Creates the socket. Removes the socket of a dead daemon first, but nothing else.
@@ -91,7 +142,7 @@ impl Address {
             Ok(_) => fs::remove_file(path)?,
         }
         let listener = listen(&self.socket)?;
-        self.made = Made::Here(FileId::of(path));
+        self.held().made = Made::Here(FileId::of(path));
         Ok(Ok(listener))
     }
 
@@ -102,7 +153,7 @@ impl Address {
         mut ends: watch::Receiver<bool>,
     ) -> Self {
         let mut told = String::new();
-        while self.made != Made::Elsewhere {
+        while !self.is_given() {
             // Watch before checking, so that no change in between is missed.
             let missing = PathWatch::of(self.socket.as_path());
             match self.restore() {
@@ -127,7 +178,7 @@ impl Address {
                 () = missing.changed() => tokio::time::sleep(REST).await,
             }
         }
-        if self.made == Made::Elsewhere {
+        if self.is_given() {
             let _ = ends.changed().await;
         }
         self
@@ -136,12 +187,15 @@ impl Address {
     /// Recreates whatever is missing: directory, lock, socket. Returns the socket if it was recreated.
     fn restore(&mut self) -> Result<Option<AsyncListener>, String> {
         let lock = self.socket.beside("lock");
-        let has_socket = self.made.is_at(self.socket.as_path());
-        if has_socket && self.lock.is_at(&lock) {
+        let (has_socket, has_lock) = {
+            let held = self.held();
+            (held.made.is_at(self.socket.as_path()), held.lock.is_at(&lock))
+        };
+        if has_socket && has_lock {
             return Ok(None);
         }
         self.socket.prepare_folder().map_err(|error| error.to_string())?;
-        if !self.lock.is_at(&lock) {
+        if !has_lock {
             let taken = || format!("another daemon has {}", lock.display());
             if self.turn.is_some() {
                 return Err(taken());
@@ -166,9 +220,14 @@ impl Address {
         }
     }
 
+    fn is_given(&self) -> bool {
+        self.held().made == Made::Elsewhere
+    }
+
     fn own(&mut self, lock: ProcessLock) {
-        lock.write_note(&self.note);
-        self.lock = lock;
+        let mut held = self.held();
+        lock.write_note(&held.note);
+        held.lock = lock;
     }
 
     /// Handles the result of waiting for another daemon's lock.
@@ -185,7 +244,7 @@ impl Address {
     /// Removes the socket if this daemon created it.
     pub fn leave(&self) {
         let path = self.socket.as_path();
-        if self.made.is_at(path)
+        if self.held().made.is_at(path)
             && let Err(error) = fs::remove_file(path)
         {
             tracing::warn!(%error, "cannot remove the socket");

@@ -27,6 +27,11 @@ const CGROUP: &str = "cgroup";
 /// The name for process trees kept in sessions.
 const SESSION: &str = "session";
 
+/// Returns the name in `daemon.status` for how another program of this process has tracked process trees.
+pub fn tree_name(name: &str) -> &'static str {
+    if name == CGROUP { CGROUP } else { SESSION }
+}
+
 impl Place {
     fn delegated(cgroup: PathBuf, reason: impl Into<String>) -> Self {
         Self { delegated: Some(cgroup), reason: reason.into() }

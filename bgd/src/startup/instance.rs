@@ -16,6 +16,7 @@ use bgd_shared::holder::{Note, of_lock};
 use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
+use crate::carry::{Fd, Named};
 use crate::exec::members::{self, INSTANCE_MARK};
 use crate::exec::{cgroup, mark};
 use crate::os::lock::ProcessLock;
@@ -63,6 +64,17 @@ impl Instance {
         let mut instance = Self { id, path, lost: 0, held };
         instance.lost = instance.sweep(&folder);
         Ok(instance)
+    }
+
+    /// Creates the instance that another program of this process has begun.
+    pub fn again(state: &Path, id: String, lost: usize, lock: ProcessLock, note: Note) -> Self {
+        let path = state.join("instances").join(&id);
+        Self { id, path, lost, held: Mutex::new(Held { lock, note }) }
+    }
+
+    /// Names its lock for the program that takes over.
+    pub fn name_lock(&self, named: &mut Named) -> Fd {
+        named.add(&self.held().lock)
     }
 
     /// Returns the directory for the tasks' output.

@@ -8,18 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::fds;
-use bgd_shared::frame::{Frame, FrameDecoder, FrameError};
+use bgd_shared::frame::{Frame, FrameDecoder, FrameError, Rest};
 use bgd_shared::message::{error_line, parse_request};
 use bgd_shared::proc::ProcessStat;
 use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
 use tokio::io::{Interest, Ready};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use zeroize::Zeroize as _;
 
-use crate::client::{Client, IdleConnections, Room};
+use crate::carry::{self, Came, Fd, Named, Obstacle};
+use crate::client::{Client, ClientLimits, ClientState, IdleConnections, Room};
 use crate::os::descriptors;
 use crate::wire::calls::{Body, Call};
 use crate::wire::connections::Connections;
@@ -39,7 +41,7 @@ pub struct Connection {
     room: Room,
     /// Lists the connection until it sends a request.
     silent: Arc<IdleConnections>,
-    others: Arc<Connections>,
+    others: Arc<Connections<Connection>>,
     progress: Mutex<Progress>,
 }
 
@@ -56,6 +58,93 @@ struct Progress {
     no_more_requests: bool,
 }
 
+/// All connections for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ConnectionsState {
+    /// The socket that listens.
+    pub listener: Fd,
+    /// The number of the latest client.
+    pub latest: u64,
+    /// The connections.
+    pub all: Vec<ConnectionState>,
+}
+
+impl ConnectionsState {
+    /// Returns the state of all connections.
+    ///
+    /// # Errors
+    /// A request is on its way, or a connection is being opened or closed.
+    pub fn of(connections: &Connections<Connection>, named: &mut Named) -> Result<Self, Obstacle> {
+        if !connections.gate.is_idle() {
+            return Err(Obstacle::passing("a request is being read"));
+        }
+        let (latest, listener) = connections.numbers();
+        let listener = named.number(listener);
+        let all =
+            connections.list().iter().map(|connection| connection.state(named)).collect::<Result<_, _>>()?;
+        Ok(Self { listener, latest, all })
+    }
+}
+
+/// A connection for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ConnectionState {
+    client: ClientState,
+    stream: Fd,
+    room: Room,
+    is_silent: bool,
+    #[serde(with = "carry::bytes")]
+    read: Vec<u8>,
+    attachments: Vec<(u64, Fd)>,
+    #[serde(with = "carry::bytes")]
+    hand: Vec<u8>,
+    no_more_requests: bool,
+}
+
+impl Connection {
+    /// Returns the state.
+    ///
+    /// # Errors
+    /// The connection is being opened or closed.
+    pub fn state(&self, named: &mut Named) -> Result<ConnectionState, Obstacle> {
+        let Progress { decoder, hand, written, is_known, no_more_requests } = &*self.progress();
+        let client = self.client.state().filter(|_| *is_known);
+        let client = client.ok_or_else(|| Obstacle::passing("a connection is being opened or closed"))?;
+        let rest = decoder.rest(|attachment| named.add(attachment));
+        Ok(ConnectionState {
+            client,
+            stream: named.add(&self.stream),
+            room: self.room,
+            is_silent: self.silent.contains(self.client.id),
+            read: rest.bytes,
+            attachments: rest.attachments,
+            hand: hand.get(*written..).unwrap_or_default().to_vec(),
+            no_more_requests: *no_more_requests,
+        })
+    }
+
+    /// Adds a connection that another program had.
+    ///
+    /// # Errors
+    /// A descriptor is missing, or can't be watched.
+    pub fn again(
+        state: ConnectionState,
+        (frame_bytes, limits): (usize, ClientLimits),
+        shared: &Shared,
+        came: &mut Came,
+    ) -> io::Result<Arc<Self>> {
+        let ConnectionState { client, stream, room, is_silent, read, attachments, hand, no_more_requests } =
+            state;
+        let stream = AsyncStream::try_from(came.take(stream)?)?;
+        let take = |(line, fd)| came.take(fd).map(|fd| (line, fd));
+        let attachments = attachments.into_iter().map(take).collect::<io::Result<_>>()?;
+        let decoder = FrameDecoder::going_on(frame_bytes, Rest { bytes: read, attachments });
+        let progress = Progress { decoder, hand, written: 0, is_known: true, no_more_requests };
+        let client = Arc::new(Client::again(client, limits));
+        Ok(Self::added(stream, client, (room, is_silent), progress, shared))
+    }
+}
+
 impl Progress {
     fn has_rest(&self) -> bool {
         self.written < self.hand.len()
@@ -70,7 +159,7 @@ pub struct Shared {
     /// Those that have not sent a request yet.
     pub silent: Arc<IdleConnections>,
     /// All of them.
-    pub connections: Arc<Connections>,
+    pub connections: Arc<Connections<Connection>>,
 }
 
 impl Connection {
@@ -89,12 +178,24 @@ impl Connection {
             is_known: false,
             no_more_requests: false,
         };
+        Self::added(stream, client, (room, true), progress, shared)
+    }
+
+    fn added(
+        stream: AsyncStream,
+        client: Arc<Client>,
+        (room, is_silent): (Room, bool),
+        progress: Progress,
+        shared: &Shared,
+    ) -> Arc<Self> {
         let Shared { calls, silent, connections } = shared.clone();
-        silent.add(&client, room);
+        if is_silent {
+            silent.add(&client, room);
+        }
         let progress = Mutex::new(progress);
         let connection =
             Arc::new(Self { client, stream, calls, room, silent, others: connections, progress });
-        connection.others.add(&connection);
+        connection.others.add(connection.client.id, &connection);
         connection
     }
 

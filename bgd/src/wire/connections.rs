@@ -2,29 +2,58 @@
 //! writes nothing.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::wire::connection::Connection;
-
 /// All connections, by the numbers of their clients.
-#[derive(Debug, Default)]
-pub struct Connections {
-    all: Mutex<BTreeMap<u64, Arc<Connection>>>,
+#[derive(Debug)]
+pub struct Connections<C> {
+    all: Mutex<BTreeMap<u64, Arc<C>>>,
     /// Holds back the requests of all of them.
     pub gate: Gate,
+    /// The number of the latest client.
+    latest: AtomicU64,
+    /// The number of the descriptor that listens.
+    listener: AtomicI32,
 }
 
-impl Connections {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Connection>>> {
+impl<C> Default for Connections<C> {
+    fn default() -> Self {
+        Self::again(0)
+    }
+}
+
+impl<C> Connections<C> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<C>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Creates the owner of connections that another program had; `latest` is the number of its latest client.
+    pub fn again(latest: u64) -> Self {
+        Self { all: Mutex::default(), gate: Gate::default(), latest: latest.into(), listener: (-1).into() }
+    }
+
+    /// Returns the number of a new client.
+    pub fn next_client(&self) -> u64 {
+        self.latest.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Notes which descriptor listens.
+    pub fn listens(&self, number: RawFd) {
+        self.listener.store(number, Ordering::Relaxed);
+    }
+
+    /// Returns the number of the latest client, and of the descriptor that listens.
+    pub fn numbers(&self) -> (u64, RawFd) {
+        (self.latest.load(Ordering::Relaxed), self.listener.load(Ordering::Relaxed))
+    }
+
     /// Adds a connection that was accepted.
-    pub fn add(&self, connection: &Arc<Connection>) {
-        self.all().insert(connection.client.id, Arc::clone(connection));
+    pub fn add(&self, client: u64, connection: &Arc<C>) {
+        self.all().insert(client, Arc::clone(connection));
     }
 
     /// Removes a connection that has ended.
@@ -33,7 +62,7 @@ impl Connections {
     }
 
     /// Returns all of them, the oldest first.
-    pub fn list(&self) -> Vec<Arc<Connection>> {
+    pub fn list(&self) -> Vec<Arc<C>> {
         self.all().values().cloned().collect()
     }
 }

@@ -3,6 +3,7 @@
 use bgd_shared::event::EventKind;
 use bgd_shared::request::{TimeBucket, Times};
 use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::core::{Finished, Snapshot, State};
 
@@ -13,7 +14,7 @@ const BUCKETS: [u64; 16] = [
 ];
 
 /// A histogram of durations.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Histogram {
     buckets: [u64; BUCKETS.len()],
     count: u64,
@@ -44,7 +45,7 @@ impl Histogram {
 }
 
 /// All histograms.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Time from submission to start.
     pub waited: Histogram,

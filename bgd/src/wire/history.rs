@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use serde::{Deserialize, Serialize};
 
 /// The size of an ordinary block in bytes. Blocks are dropped whole, so a history may be shorter than its
 /// limit by one block.
@@ -71,7 +72,45 @@ pub struct History {
     seq: u64,
 }
 
+/// The events for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HistoryState {
+    /// The number of the latest event.
+    seq: u64,
+    /// The events up to that one, without gaps.
+    events: Vec<EventState>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct EventState {
+    task: TaskId,
+    session: Option<Arc<str>>,
+    json: String,
+}
+
 impl History {
+    /// Returns the state.
+    pub fn state(&self) -> HistoryState {
+        let state = |kept: Kept<'_>| EventState {
+            task: kept.task,
+            session: kept.session.map(Arc::from),
+            json: String::from_utf8_lossy(kept.json).into_owned(),
+        };
+        let events = (self.first()..=self.seq).filter_map(|seq| self.get(seq)).map(state).collect();
+        HistoryState { seq: self.seq, events }
+    }
+
+    /// Goes on with the events of another program, within this history's limit.
+    pub fn resume(&mut self, state: HistoryState) {
+        let HistoryState { seq, events } = state;
+        let first = (seq + 1).saturating_sub(events.len() as u64);
+        for (seq, EventState { task, session, json }) in (first..).zip(events) {
+            self.push(seq, task, session, json.as_bytes());
+        }
+        self.seq = seq;
+        self.trim();
+    }
+
     /// Creates an empty history with a limit in bytes.
     pub fn new(limit: usize) -> Self {
         Self { blocks: VecDeque::new(), full_bytes: 0, limit, seq: 0 }
@@ -172,6 +211,13 @@ mod tests {
                 let kept = history.get(seq).expect("it is kept");
                 prop_assert_eq!((kept.task, kept.session), (task(seq), Some("s")));
                 prop_assert_eq!(kept.json, json(seq, *bytes));
+            }
+            let mut again = History::new(limit);
+            again.resume(history.state());
+            prop_assert_eq!((again.first(), again.seq()), (first, last));
+            for seq in first..=last {
+                let of = |history: &History| history.get(seq).map(|kept| kept.json.to_vec());
+                prop_assert_eq!(of(&again), of(&history));
             }
             history.set_limit(0);
             prop_assert_eq!(history.blocks.len(), 1);

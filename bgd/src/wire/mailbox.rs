@@ -12,6 +12,7 @@ use bgd_shared::text::Env;
 use tokio::sync::mpsc;
 
 use crate::agents::Agent;
+use crate::carry::program::Candidate;
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::{Config, ConfigError};
@@ -96,6 +97,13 @@ pub enum Internal {
     },
     /// Every waiting notice was delivered or given up, and the channels' thread has ended.
     ChannelsDone,
+    /// The program for an upgrade in place was looked at, or has tried the state.
+    Upgrade {
+        /// The program, or why it can't take over.
+        program: Result<Box<Candidate>, String>,
+        /// Whether it has tried the state.
+        was_tried: bool,
+    },
     /// SIGHUP: reload the configuration.
     Reload,
     /// SIGTERM or SIGINT: shut down.

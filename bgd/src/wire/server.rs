@@ -58,17 +58,21 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Serves until `closing` changes, then waits up to a second for clients to receive their last responses.
 ///
-/// A listener received from `listeners` replaces the current one, whose socket was removed.
+/// A listener received from `listeners` replaces the current one, whose socket was removed. `before` are connections that
+/// another program had.
 pub async fn run(
     mut listener: AsyncListener,
     mut listeners: mpsc::Receiver<AsyncListener>,
     limits: watch::Receiver<ServerLimits>,
-    shared: Shared,
+    (shared, before): (Shared, Vec<Arc<Connection>>),
     mut closing: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
     let mut spare = Spare::default();
-    let mut next_client = 1;
+    shared.connections.listens(raw(&listener));
+    for connection in before {
+        connections.spawn(connection.serve(closing.clone()));
+    }
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -83,15 +87,18 @@ pub async fn run(
                             continue;
                         }
                     };
-                    let client = Arc::new(Client::new(next_client, limits.client).of_process(peer_pid(&stream)));
-                    next_client += 1;
+                    let client = Client::new(shared.connections.next_client(), limits.client);
+                    let client = Arc::new(client.of_process(peer_pid(&stream)));
                     let connection = Connection::new(stream, client, room, limits.frame_bytes, &shared);
                     connections.spawn(connection.serve(closing.clone()));
                 }
                 Err(error) => spare.handle_accept_error(&listener, &error).await,
             },
             // Clients in the queue of the old listener retry, as it is closed.
-            Some(new) = listeners.recv() => listener = new,
+            Some(new) = listeners.recv() => {
+                shared.connections.listens(raw(&new));
+                listener = new;
+            }
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Err(error) = ended {
                     tracing::error!(%error, "a connection broke down");

@@ -10,16 +10,16 @@ use bgd_shared::event::{EventKind, Gap, GapKind};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
-use crate::wire::history::{History, Kept};
+use crate::wire::history::{History, HistoryState, Kept};
 
 /// A serialization buffer that grew larger than this is not kept.
 const LINE_BYTES: usize = 16 * 1024;
 
 /// Which events a subscriber wants.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Filter {
     /// Only events of this parent session; `None` for all.
     pub session: Option<String>,
@@ -62,7 +62,57 @@ struct EventOut<'a> {
     task: &'a Task,
 }
 
+/// The history and the subscribers for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SubscribersState {
+    history: HistoryState,
+    all: Vec<SubscriberState>,
+    last_id: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SubscriberState {
+    client: u64,
+    id: u64,
+    filter: Filter,
+    next: u64,
+}
+
 impl Subscribers {
+    /// Returns the state.
+    pub fn state(&self) -> SubscribersState {
+        let Self { history, line: _, by_client, last_id } = self;
+        let state = |Subscriber { client, id, filter, next }: &Subscriber| SubscriberState {
+            client: client.id,
+            id: *id,
+            filter: filter.clone(),
+            next: *next,
+        };
+        let all = by_client.values().flatten().map(state).collect();
+        SubscribersState { history: history.state(), all, last_id: *last_id }
+    }
+
+    /// Goes on with what another program had.
+    pub fn resume(&mut self, state: SubscribersState, clients: &HashMap<u64, Arc<Client>>) {
+        let SubscribersState { history, all, last_id } = state;
+        self.history.resume(history);
+        self.last_id = last_id;
+        for SubscriberState { client, id, filter, next } in all {
+            if let Some(client) = clients.get(&client) {
+                let subscriber = Subscriber { client: Arc::clone(client), id, filter, next };
+                self.by_client.entry(client.id).or_default().push(subscriber);
+            }
+        }
+    }
+
+    /// Offers all subscribers their next events.
+    pub fn pump_all(&mut self) {
+        let clients: Vec<u64> = self.by_client.keys().copied().collect();
+        for client in clients {
+            self.pump(client);
+        }
+    }
+
     /// Creates an empty history with a limit in bytes, and no subscribers.
     pub fn new(history_limit: usize) -> Self {
         Self { history: History::new(history_limit), line: Vec::new(), by_client: HashMap::new(), last_id: 0 }

@@ -139,7 +139,8 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let (closing, closing_seen) = watch::channel(false);
     let (_made, listeners) = mpsc::channel(1);
     let shared = Shared { calls, silent: Arc::default(), connections: Arc::default() };
-    let server = tokio::spawn(server::run(listener, listeners, limits_seen, shared, closing_seen));
+    let server =
+        tokio::spawn(server::run(listener, listeners, limits_seen, (shared, Vec::new()), closing_seen));
     ready.send(()).unwrap();
     let wall_clock = WallClock::new().expect("a timer");
     dispatcher.run(mailbox, wall_clock).await;

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
+use bgd::carry::{Named, Obstacle};
 use bgd::core::{Control, Fact, Work};
+use bgd::exec::carried::Carried;
 use bgd::exec::executor::{Done, Executor, Start};
 use bgd::exec::messages::Facts;
 use bgd_shared::id::TaskId;
@@ -40,6 +42,10 @@ impl Scripted {
 }
 
 impl Executor for Scripted {
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        Err(Obstacle::lasting("a script runs"))
+    }
+
     fn start(&mut self, start: Start) {
         let Start { task, run, spec, .. } = start;
         let Work::Argv(words) = &spec.work else { panic!("a script has words") };

@@ -12,6 +12,7 @@ pub use crate::encoding::Encoding;
 use crate::error::RpcError;
 use crate::foreground::Key;
 use crate::id::TaskRef;
+use crate::text::OsText;
 
 mod batch;
 mod executor;
@@ -168,6 +169,8 @@ methods! {
     DaemonStatusOf = "daemon.status", NoParams => DaemonStatus;
     /// Reloads the configuration.
     DaemonReload = "daemon.reload", NoParams => ReloadResult;
+    /// Has another program take the daemon's place, with everything that it has (R120).
+    DaemonUpgrade = "daemon.upgrade", UpgradeParams => UpgradeResult;
     /// Cancels all tasks and ends the daemon (R11).
     DaemonShutdown = "daemon.shutdown", ShutdownParams => ShutdownResult;
 }
@@ -285,6 +288,32 @@ pub struct ReloadResult {
     pub defaulted: Vec<String>,
     /// Keys that changed but require a restart.
     pub needs_restart: Vec<String>,
+}
+
+/// Params of `daemon.upgrade`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeParams {
+    /// Absolute path of the program. Default: what is now where the running program was started from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary: Option<OsText>,
+}
+
+/// Result of `daemon.upgrade`, sent by the program that has taken over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UpgradeResult {
+    /// Version of the program before.
+    pub from: String,
+    /// Version of the program that has taken over.
+    pub to: String,
+    /// How long requests were held back, in milliseconds.
+    pub pause_ms: u64,
+    /// Number of active tasks that go on.
+    pub active: u64,
+    /// Number of connections that go on.
+    pub connections: u64,
 }
 
 /// Params of `daemon.shutdown`.

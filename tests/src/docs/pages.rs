@@ -176,7 +176,7 @@ const SECURITY: [&str; 6] = [
 
 /// `bgd(1)`.
 pub fn bgd() -> String {
-    let mut root = bgd::startup::Args::command();
+    let mut root = bgd::startup::args::Args::command();
     root.build();
     let mut page = head(&root);
     page += ".SH SYNOPSIS\n";

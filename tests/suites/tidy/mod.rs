@@ -167,6 +167,7 @@ fn every_match_of_the_core_is_written_out() {
 const MAY_USE: &[(&str, &[&str])] = &[
     ("shared/src/foreground/", &["foreground", "error", "id", "text"]),
     ("bgd/src/core/", &["core"]),
+    ("bgd/src/carry/", &["carry", "os"]),
     ("bgd/src/os/", &["os"]),
     ("bgd/src/agents.rs", &["features", "remotes"]),
     ("bgd/src/channels.rs", &["features"]),
@@ -174,11 +175,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/remotes.rs", &["core"]),
     ("bgd/src/http", &["http"]),
     ("bgd/src/notice.rs", &["core"]),
-    ("bgd/src/notify/", &["notify", "channels", "core", "exec", "features", "http", "notice", "os", "wire"]),
-    ("bgd/src/exec/", &["exec", "os", "core", "agents", "client", "features", "http", "remotes"]),
-    ("bgd/src/client/", &["client"]),
+    (
+        "bgd/src/notify/",
+        &["notify", "carry", "channels", "core", "exec", "features", "http", "notice", "os", "wire"],
+    ),
+    ("bgd/src/exec/", &["exec", "carry", "os", "core", "agents", "client", "features", "http", "remotes"]),
+    ("bgd/src/client/", &["client", "carry"]),
     ("bgd/src/config/", &["config", "core", "os", "agents", "channels", "remotes"]),
-    ("bgd/src/wire/", &["wire", "agents", "client", "config", "core", "exec", "notice", "os", "remotes"]),
+    (
+        "bgd/src/wire/",
+        &["wire", "agents", "carry", "client", "config", "core", "exec", "notice", "os", "remotes"],
+    ),
     ("bgctl/src/top/model/", &["top", "render"]),
     (
         "bgctl/src/top/",

@@ -34,9 +34,11 @@ use tokio::sync::mpsc;
 
 use self::manager::Manager;
 pub use self::order::{Control, Order, Tell, TurnOrder};
+use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Done, Executor, Start};
 use crate::agents::{Agent, Agents};
+use crate::carry::{Named, Obstacle};
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work};
 use crate::os::pidfd::SIGKILL;
 
@@ -115,6 +117,13 @@ impl AgentThread {
 }
 
 impl Executor for AgentThread {
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        if self.0.borrow().orders.is_some() {
+            return Err(Obstacle::lasting("an agent has had a prompt, and its conversations would end"));
+        }
+        Ok(Carried::Nothing)
+    }
+
     fn start(&mut self, start: Start) {
         let (task, run) = (start.task, start.run);
         if let Err(refusal) = self.prompt(start) {

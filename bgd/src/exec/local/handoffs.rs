@@ -86,6 +86,12 @@ impl Handoffs {
         Leaders(self.ready.iter().map(|(task, ready)| (ready.pid, *task)).chain(running).collect())
     }
 
+    /// Returns a task whose process was handed over, or is about to be, if there is one.
+    pub(super) fn any(&self) -> Option<TaskId> {
+        let all = self.running.keys().chain(self.ready.keys()).chain(self.drained.keys());
+        all.copied().next()
+    }
+
     /// Forgets a process whose exit is known, and its drains if they have ended.
     pub(super) fn ended(&mut self, task: TaskId) {
         self.running.remove(&task);

@@ -71,6 +71,15 @@ impl Helpers {
         self.all.iter().filter(|(_, helper)| is_wanted(helper)).map(|(id, _)| *id).collect()
     }
 
+    /// Says which helper keeps the executor from being carried over an upgrade, if any.
+    pub(super) fn obstacle(&self) -> Option<&'static str> {
+        self.all.values().next().map(|helper| match helper.purpose {
+            Purpose::Agent => "the program of an agent runs",
+            Purpose::Hook => "the command of a channel runs",
+            Purpose::Bridge => "a connection to another machine is open",
+        })
+    }
+
     /// Whether any helper is left.
     pub(super) fn is_busy(&self) -> bool {
         !self.all.is_empty()

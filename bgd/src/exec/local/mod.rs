@@ -1,6 +1,7 @@
 //! The executor of processes on this machine: commands, jobs in terminals, processes that other programs hand over,
 //! and the helpers of agents and channels. It alone knows what runs; it decides nothing.
 
+pub mod carry;
 mod handoff;
 mod handoffs;
 mod helpers;
@@ -9,6 +10,7 @@ mod shows;
 mod terminals;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, mpsc};
 
 use bgd_shared::id::TaskId;
@@ -21,11 +23,13 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
 use self::shows::OpenTerminals;
+use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Ask, Asked, Close, Done, Executor, Start, TellOffer};
+use super::executor::{Ask, Asked, Close, Done, Executor, SpecOf, Start, TellOffer};
 use super::handed::Handoff;
 use super::messages::{Begun, Report, StartOrder, Streams};
 use super::process::Processes;
+use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::write_error;
 use crate::core::{Begin, Control, Fact, SpawnFailure};
@@ -44,6 +48,8 @@ pub struct Local {
     owners: HashMap<TaskId, Arc<Client>>,
     /// Starts deferred until the answers of the dispatcher's turn are on their way.
     starts: Vec<StartOrder>,
+    /// Whether starts wait for an upgrade.
+    holds_starts: bool,
     reports: async_mpsc::UnboundedReceiver<Report>,
     context: Context,
 }
@@ -63,6 +69,7 @@ impl Local {
             helpers: Helpers::default(),
             owners: HashMap::new(),
             starts: Vec::new(),
+            holds_starts: false,
             reports,
             context,
         }
@@ -70,8 +77,14 @@ impl Local {
 
     fn report(&mut self, report: Report) {
         match report {
-            Report::Begun { task, result, .. } if self.helpers.owns(task) => self.helper_begun(task, result),
-            Report::Begun { task, run, result } => self.begun(task, run, result),
+            Report::Begun { task, run, result } => {
+                self.processes.has_begun();
+                if self.helpers.owns(task) {
+                    self.helper_begun(task, result);
+                } else {
+                    self.begun(task, run, result);
+                }
+            }
             Report::Fact { task, run, fact } => self.fact(task, run, fact),
             Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
             Report::EndHelper { process, signal } => self.end_helper(process, signal),
@@ -207,8 +220,26 @@ impl Executor for Local {
     }
 
     fn answered(&mut self) {
-        for order in self.starts.drain(..) {
-            self.processes.start(order);
+        if !self.holds_starts {
+            for order in self.starts.drain(..) {
+                self.processes.start(order);
+            }
+        }
+    }
+
+    fn hold_starts(&mut self, holds: bool) {
+        self.holds_starts = holds;
+        self.answered();
+    }
+
+    fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
+        self.state(named).map(Carried::Local)
+    }
+
+    fn resume(&mut self, carried: Carried, came: &mut Came, spec: &SpecOf<'_>) -> io::Result<()> {
+        match carried {
+            Carried::Local(state) => self.go_on_with(state, came, spec),
+            Carried::Nothing => Ok(()),
         }
     }
 

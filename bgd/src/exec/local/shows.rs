@@ -46,6 +46,11 @@ impl OpenTerminals {
         Ok(terminal)
     }
 
+    /// Returns a task whose terminal is open, if there is one.
+    pub(super) fn any(&self) -> Option<TaskId> {
+        self.open.keys().next().copied()
+    }
+
     pub(super) fn is_open(&self, task: TaskId) -> bool {
         self.open.contains_key(&task)
     }

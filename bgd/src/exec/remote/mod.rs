@@ -22,10 +22,12 @@ use tokio::sync::oneshot;
 use self::machine::Machine;
 use self::run::Run;
 use self::sweep::Origin;
+use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::places::Places;
+use crate::carry::{Named, Obstacle};
 use crate::core::{Begin, Control, Fact, On, Work};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Ssh};
 
@@ -149,6 +151,10 @@ fn params(start: &Start, on: &On, env: &Env, ssh: &Ssh, origin: &Origin) -> Subm
 }
 
 impl Executor for Machines {
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        self.places.carry()
+    }
+
     fn start(&mut self, start: Start) {
         if let Err(why) = self.try_start(&start) {
             let failure = why.as_str().into();

@@ -40,10 +40,12 @@ use self::origin::Origin;
 use self::program::Programs;
 use self::run::{Job, Run};
 use self::tools::Tools;
+use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::places::Places;
+use crate::carry::{Named, Obstacle};
 use crate::core::{Begin, Control, Fact};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Slurm};
 
@@ -128,6 +130,10 @@ fn slurm_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Slurm)> {
 }
 
 impl Executor for Clusters {
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        self.places.carry()
+    }
+
     fn start(&mut self, start: Start) {
         let (task, number) = (start.task, start.run);
         let facts = self.context.facts.clone();

@@ -6,6 +6,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::Tree;
 use crate::exec::cgroup::{self, is_in_cgroup};
 use crate::exec::members::{Member, Stat};
@@ -17,7 +19,7 @@ const FREEZING: Duration = Duration::from_millis(100);
 const MOST: usize = 4096;
 
 /// The state of a paused tree.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Paused {
     /// The processes that were stopped before, by whomever: they stay stopped when the tree continues.
     before: HashSet<i32>,

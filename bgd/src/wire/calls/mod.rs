@@ -7,7 +7,7 @@ use bgd_shared::limits;
 use bgd_shared::message::{Request as Envelope, RequestId, parse_params};
 use bgd_shared::request::{
     self, CancelParams, ClearParams, Encoding, ExecutorListParams, METHODS, Method, OutputParams,
-    SubscribeParams, TerminalSize, UsageParams, WriteParams,
+    SubscribeParams, TerminalSize, UpgradeParams, UsageParams, WriteParams,
 };
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
@@ -90,6 +90,8 @@ pub enum Body {
     Status,
     /// `daemon.reload`
     Reload,
+    /// `daemon.upgrade`
+    Upgrade(UpgradeParams),
     /// A line that is not a valid request.
     Refused(RpcError),
 }
@@ -165,6 +167,7 @@ impl Body {
             request::DaemonReload::NAME => {
                 parse_params(method, params).map(|request::NoParams {}| Self::Reload)?
             }
+            request::DaemonUpgrade::NAME => Self::Upgrade(parse_params(method, params)?),
             unknown => return Err(unknown_method(unknown)),
         })
     }
@@ -210,6 +213,7 @@ impl Body {
             | Self::Subscribe(_)
             | Self::Status
             | Self::Reload
+            | Self::Upgrade(_)
             | Self::Refused(_) => 0,
         }
     }

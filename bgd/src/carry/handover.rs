@@ -1,0 +1,94 @@
+//! The moment of an upgrade in place: the state is written, and another program executed with it; and the way back.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt as _;
+
+use serde::Serialize;
+
+use super::Named;
+use super::image::{self, Head};
+use super::program::{CARRIED, Candidate, REFUSED, execute};
+use crate::os::{inherited, signals};
+
+/// What a program needs to be replaced: itself, as the next one may have to go back to it.
+#[derive(Debug)]
+pub struct Handover {
+    program: File,
+}
+
+impl Handover {
+    /// Opens the program of this process.
+    ///
+    /// # Errors
+    /// There is no /proc, or no descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { program: File::open("/proc/self/exe")? })
+    }
+
+    /// Writes a state that names these descriptors. Returns the file and the digest of its bytes.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn write(&self, state: &impl Serialize, named: &Named) -> Result<(OwnedFd, String), String> {
+        let program = self.program.as_raw_fd();
+        image::write(state, program, &[named.numbers(), &[program]].concat())
+            .map_err(|error| format!("the state can't be written: {error}"))
+    }
+
+    /// Executes a program in the place of this one, with a state. Returns only if that fails, says why, and leaves
+    /// everything as it was.
+    pub fn execute(&self, state: &impl Serialize, named: &Named, program: &Candidate) -> String {
+        let why = self.try_execute(state, named, program);
+        let _ = inherited::set_inheritable(named.numbers(), false);
+        let _ = inherited::set_inheritable(&[self.program.as_raw_fd()], false);
+        signals::unblock();
+        why
+    }
+
+    fn try_execute(&self, state: &impl Serialize, named: &Named, program: &Candidate) -> String {
+        let file = match self.write(state, named) {
+            Ok((file, _)) => file,
+            Err(why) => return why,
+        };
+        let passed = [named.numbers(), &[file.as_raw_fd(), self.program.as_raw_fd()]].concat();
+        if let Err(error) = inherited::set_inheritable(&passed, true) {
+            return format!("a descriptor can't be passed on: {error}");
+        }
+        // A signal between two programs would end the process.
+        signals::block();
+        let error = program.execute(&arguments(file.as_raw_fd(), None));
+        format!("the program can't be executed: {error}")
+    }
+}
+
+/// Goes back to the program before this one, with the same state and why it was refused. Returns only if that fails.
+pub fn go_back(head: &Head, state: RawFd, why: &str) -> io::Error {
+    let passed = [&head.descriptors[..], &[state]].concat();
+    if let Err(error) = inherited::set_inheritable(&passed, true) {
+        return error;
+    }
+    match File::open(format!("/proc/self/fd/{}", head.program)) {
+        Ok(program) => execute(&program, &arguments(state, Some(why))),
+        Err(error) => error,
+    }
+}
+
+/// Returns the arguments of a program that takes over: those of this one, without what is for a start alone.
+fn arguments(state: RawFd, refused: Option<&str>) -> Vec<CString> {
+    let mut kept = Vec::new();
+    let mut own = std::env::args_os();
+    while let Some(argument) = own.next() {
+        let text = argument.to_string_lossy();
+        if [CARRIED, REFUSED, "--ready-fd"].contains(&&*text) {
+            own.next();
+        } else if ![CARRIED, REFUSED, "--ready-fd"].iter().any(|name| text.starts_with(&format!("{name}="))) {
+            kept.push(argument);
+        }
+    }
+    kept.extend([CARRIED.into(), state.to_string().into()]);
+    kept.extend(refused.into_iter().flat_map(|why| [REFUSED.into(), OsString::from(why.replace('\0', ""))]));
+    kept.into_iter().filter_map(|argument| CString::new(argument.into_vec()).ok()).collect()
+}

@@ -1,0 +1,190 @@
+//! The form of a carried state: a line that says what it is, and the state as JSON, in an anonymous file of the kernel.
+//! JSON describes itself, so that each release can read what its predecessor wrote.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::{OwnedFd, RawFd};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// The number of the form that this program writes. It increases when a predecessor's state can't be read as it is.
+pub const FORMAT: u32 = 1;
+
+/// The forms that this program reads.
+pub const READS: &[u32] = &[1];
+
+/// The most bytes that a state may have: what tasks may hold, several times over.
+pub const MOST_BYTES: u64 = 4 << 30;
+
+/// What the first line of every state says.
+const MAGIC: &str = "bgd-state";
+
+/// The first line. It is enough to go back to the program that wrote the state, whatever the rest is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Head {
+    magic: String,
+    format: u32,
+    /// The version of the program that wrote it.
+    pub version: String,
+    /// The number of that program's descriptor.
+    pub program: RawFd,
+    /// The numbers of all descriptors of the state, that one included.
+    pub descriptors: Vec<RawFd>,
+}
+
+/// Why a state can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A system call failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("it is no state of a bgd")]
+    Foreign,
+    /// It has a form that this program does not read.
+    #[error("it has format {0}, and this program reads {reads:?}", reads = READS)]
+    Format(u32),
+    /// It is too large.
+    #[error("it is larger than {MOST_BYTES} bytes")]
+    TooLarge,
+    /// It is damaged.
+    #[error("it can't be read: {0}")]
+    Damaged(String),
+}
+
+/// Writes a state. Returns the file and the digest of its bytes.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn write(state: &impl Serialize, program: RawFd, descriptors: &[RawFd]) -> io::Result<(OwnedFd, String)> {
+    let fd = memfd_create(c"bgd-state", MFdFlags::MFD_CLOEXEC)?;
+    let mut file = io::BufWriter::new(Hashing { file: File::from(fd), hash: Sha256::new() });
+    let head = Head {
+        magic: MAGIC.into(),
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION").into(),
+        program,
+        descriptors: descriptors.to_vec(),
+    };
+    serde_json::to_writer(&mut file, &head)?;
+    file.write_all(b"\n")?;
+    serde_json::to_writer(&mut file, state)?;
+    let Hashing { mut file, hash } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok((file.into(), hex(&hash.finalize())))
+}
+
+/// The bytes of a state.
+pub struct Image {
+    bytes: Vec<u8>,
+    end_of_head: usize,
+    /// Its first line.
+    pub head: Head,
+}
+
+impl Image {
+    /// Reads a state from where the file is.
+    ///
+    /// # Errors
+    /// It can't be read, is too large, or something else.
+    pub fn read(file: &mut File) -> Result<Self, ImageError> {
+        let mut bytes = Vec::new();
+        file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MOST_BYTES {
+            return Err(ImageError::TooLarge);
+        }
+        let end_of_head = memchr::memchr(b'\n', &bytes).ok_or(ImageError::Foreign)?;
+        let head: Head = serde_json::from_slice(&bytes[..end_of_head]).map_err(|_| ImageError::Foreign)?;
+        if head.magic == MAGIC { Ok(Self { bytes, end_of_head, head }) } else { Err(ImageError::Foreign) }
+    }
+
+    /// Returns the state in it.
+    ///
+    /// # Errors
+    /// It is damaged, or of a form that this program does not read.
+    pub fn state<S: DeserializeOwned>(&self) -> Result<S, ImageError> {
+        if !READS.contains(&self.head.format) {
+            return Err(ImageError::Format(self.head.format));
+        }
+        serde_json::from_slice(&self.bytes[self.end_of_head..])
+            .map_err(|error| ImageError::Damaged(error.to_string()))
+    }
+
+    /// Returns the digest of all bytes.
+    pub fn digest(&self) -> String {
+        hex(&Sha256::digest(&self.bytes))
+    }
+}
+
+/// A file whose bytes are digested as they are written.
+struct Hashing {
+    file: File,
+    hash: Sha256,
+}
+
+impl io::Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.hash.update(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        file
+    }
+
+    proptest! {
+        #[test]
+        fn r122_a_state_is_read_as_it_was_written(state: Vec<(u64, String)>) {
+            let (fd, digest) = write(&state, 5, &[5, 7]).unwrap();
+            let image = Image::read(&mut File::from(fd)).unwrap();
+            prop_assert_eq!((image.head.program, &image.head.descriptors[..]), (5, &[5, 7][..]));
+            prop_assert_eq!((image.state::<Vec<(u64, String)>>().unwrap(), image.digest()), (state, digest));
+        }
+
+        #[test]
+        fn r123_anything_else_is_refused(bytes: Vec<u8>) {
+            prop_assert!(Image::read(&mut file(&bytes)).is_err());
+        }
+    }
+
+    #[test]
+    fn r123_the_reason_is_named() {
+        let of = |magic: &str, format: u32, state: &str| {
+            let head = format!(
+                r#"{{"magic":"{magic}","format":{format},"version":"","program":3,"descriptors":[]}}"#
+            );
+            let image = Image::read(&mut file(format!("{head}\n{state}").as_bytes()));
+            image.and_then(|image| image.state::<Vec<u64>>()).unwrap_err().to_string()
+        };
+        assert_eq!(of("other", 1, "[]"), "it is no state of a bgd");
+        assert_eq!(of("bgd-state", 99, "[]"), "it has format 99, and this program reads [1]");
+        let damaged = of("bgd-state", 1, "[1, 2");
+        assert!(damaged.starts_with("it can't be read: EOF"), "{damaged}");
+    }
+}

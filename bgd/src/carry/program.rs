@@ -1,0 +1,232 @@
+//! The program that is to take over: whether it may, and whether it can. It is opened once and executed as it was opened,
+//! so that what was tried is what runs. Blocks for up to some seconds: call this on a worker.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+
+use crate::os::pidfd::{PidFd, wait_for_all};
+
+/// The option by which a program says which states it reads.
+pub const FORMATS: &str = "--carried-formats";
+
+/// The option by which a program reads a state from its standard input and says what it found.
+pub const TRY: &str = "--try-carried";
+
+/// The option by which a program takes over; its value is the number of the state's descriptor.
+pub const CARRIED: &str = "--carried";
+
+/// The option that says why the program after this one could not take over.
+pub const REFUSED: &str = "--refused";
+
+/// How long a program has to say which states it reads.
+const FORMATS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it has to read the state.
+const TRY_PATIENCE: Duration = Duration::from_mins(1);
+
+/// The most bytes of what it says, or of why it fails, that are read.
+const ANSWER_BYTES: u64 = 64 * 1024;
+
+/// What a program says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formats {
+    /// Its version.
+    pub bgd: String,
+    /// The form of the states that it writes.
+    pub writes: u32,
+    /// The forms that it reads.
+    pub reads: Vec<u32>,
+}
+
+impl Formats {
+    /// Returns what this program says of itself.
+    pub fn own() -> Self {
+        Self {
+            bgd: env!("CARGO_PKG_VERSION").to_owned(),
+            writes: super::image::FORMAT,
+            reads: super::image::READS.to_vec(),
+        }
+    }
+}
+
+/// What a program found in a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The digest of all its bytes.
+    pub digest: String,
+    /// The tasks.
+    pub tasks: u64,
+    /// The connections.
+    pub connections: u64,
+}
+
+/// A program that may take over.
+#[derive(Debug)]
+pub struct Candidate {
+    file: OwnedFd,
+    /// What it says of itself.
+    pub formats: Formats,
+}
+
+impl Candidate {
+    /// Opens a program, and asks it which states it reads.
+    ///
+    /// # Errors
+    /// Says why it can't take over, as a sentence about it.
+    pub fn open(path: &Path) -> Result<Self, String> {
+        let flags = (OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).bits();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let file = file.map_err(|error| format!("it can't be opened: {error}"))?;
+        may_take_over(&file)?;
+        let file = OwnedFd::from(file);
+        let said = run(&file, FORMATS, Stdio::null(), FORMATS_PATIENCE)?;
+        let formats: Formats = serde_json::from_slice(&said).map_err(|_| "it is not a bgd".to_owned())?;
+        if !formats.reads.contains(&super::image::FORMAT) {
+            let (its, ours) = (&formats.bgd, super::image::FORMAT);
+            return Err(format!("it is bgd {its}, which can't read the state of this one (format {ours})"));
+        }
+        Ok(Self { file, formats })
+    }
+
+    /// Has the program read a state, as it would after taking over.
+    ///
+    /// # Errors
+    /// Says why it can't, as a sentence about it.
+    pub fn try_with(&self, state: &OwnedFd, expected: &Found) -> Result<(), String> {
+        // Opened again, as a copy would share its position.
+        let state = File::open(format!("/proc/self/fd/{}", state.as_raw_fd()));
+        let state = state.map_err(|error| format!("it can't be given the state: {error}"))?;
+        let said = run(&self.file, TRY, state.into(), TRY_PATIENCE)?;
+        let found: Found =
+            serde_json::from_slice(&said).map_err(|_| "it says something else of the state".to_owned())?;
+        if found == *expected {
+            Ok(())
+        } else {
+            Err("it read another state than the one it was given".to_owned())
+        }
+    }
+
+    /// Executes the program in the place of this one. Returns only if that fails.
+    pub fn execute(&self, argv: &[CString]) -> io::Error {
+        execute(&self.file, argv)
+    }
+}
+
+/// Executes an open program in the place of this one, with this one's environment. Returns only if that fails.
+pub fn execute(program: &impl AsFd, argv: &[CString]) -> io::Error {
+    let env: Vec<CString> = std::env::vars_os()
+        .filter_map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok())
+        .collect();
+    match nix::unistd::fexecve(program, argv, &env) {
+        Ok(never) => match never {},
+        Err(error) => error.into(),
+    }
+}
+
+/// Checks that nobody else can have written a program, and that it is one.
+fn may_take_over(file: &File) -> Result<(), String> {
+    let meta = file.metadata().map_err(|error| format!("it can't be looked at: {error}"))?;
+    let me = nix::unistd::Uid::effective().as_raw();
+    if !meta.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    if ![me, 0].contains(&meta.uid()) {
+        return Err(format!("it belongs to uid {}, which is neither you (uid {me}) nor root", meta.uid()));
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(format!("other users may write to it (mode {:o})", meta.mode() & 0o7777));
+    }
+    if meta.mode() & 0o6000 != 0 {
+        return Err(format!("it runs as another user or group (mode {:o})", meta.mode() & 0o7777));
+    }
+    let mut start = [0; 4];
+    if file.read_exact_at(&mut start, 0).is_err() || start != *b"\x7fELF" {
+        return Err("it is not a program".to_owned());
+    }
+    Ok(())
+}
+
+/// Runs an open program with one option. Returns what it says on standard output.
+fn run(program: &OwnedFd, option: &str, stdin: Stdio, patience: Duration) -> Result<Vec<u8>, String> {
+    let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
+        .arg(option)
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("it can't be executed: {error}"))?;
+    let has_ended = PidFd::open(child.id().cast_signed())
+        .is_ok_and(|process| wait_for_all([&process], Instant::now() + patience));
+    if !has_ended {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(format!("it does not answer within {} s", patience.as_secs()));
+    }
+    let status = child.wait().map_err(|error| format!("its end can't be seen: {error}"))?;
+    if status.success() {
+        return Ok(read(child.stdout.take()));
+    }
+    Err(failure(&mut child, status))
+}
+
+/// Says why a program has failed.
+fn failure(child: &mut Child, status: std::process::ExitStatus) -> String {
+    let said = read(child.stderr.take());
+    let said = String::from_utf8_lossy(&said);
+    match (status.code(), said.lines().next()) {
+        // A bgd before this option, or any other program that is strict about its options.
+        (Some(2), _) => "it is not a bgd that can take over from another one".to_owned(),
+        (_, Some(line)) => format!("it failed: {}", bgd_shared::show::line(line)),
+        (_, None) => format!("it failed ({status})"),
+    }
+}
+
+/// Reads what a program that has ended left in a pipe.
+fn read(pipe: Option<impl io::Read>) -> Vec<u8> {
+    let mut said = Vec::new();
+    // What is cut off or unreadable is no answer.
+    let _ = pipe.map(|pipe| pipe.take(ANSWER_BYTES).read_to_end(&mut said));
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn refused(path: &Path) -> String {
+        Candidate::open(path).unwrap_err()
+    }
+
+    #[test]
+    fn r123_only_a_program_that_nobody_else_could_write_may_take_over() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("program");
+        assert!(refused(&path).starts_with("it can't be opened"), "{}", refused(&path));
+        assert_eq!(refused(home.path()), "it is not a file");
+        fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(refused(&path), "it is not a program");
+        fs::copy("/bin/true", &path).unwrap();
+        for (mode, why) in [(0o777, "other users may write to it (mode 777)"), (0o4755, "it runs as another")]
+        {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert!(refused(&path).starts_with(why), "{}", refused(&path));
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(refused(&path), "it is not a bgd");
+        assert_eq!(refused(Path::new("/bin/false")), "it failed (exit status: 1)");
+    }
+}

@@ -1,0 +1,130 @@
+//! Environments in a serialised core: many tasks have the same one, which is then written once. Only while
+//! [`written_once`] or [`read_once`] runs; otherwise each task's is written in full.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bgd_shared::text::Env;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::ordinal::Ordinal;
+
+thread_local! {
+    /// The numbers of the environments written so far, by their addresses.
+    static WRITTEN: RefCell<Option<HashMap<usize, u32>>> = const { RefCell::new(None) };
+    /// The environments read so far.
+    static READ: RefCell<Option<Vec<Arc<Env>>>> = const { RefCell::new(None) };
+}
+
+/// Writes each environment once while `write` runs.
+pub fn written_once<T>(write: impl FnOnce() -> T) -> T {
+    WRITTEN.set(Some(HashMap::new()));
+    let written = write();
+    WRITTEN.set(None);
+    written
+}
+
+/// Reads what was written by [`written_once`] while `read` runs.
+pub fn read_once<T>(read: impl FnOnce() -> T) -> T {
+    READ.set(Some(Vec::new()));
+    let result = read();
+    READ.set(None);
+    result
+}
+
+/// An environment, or the number of one that was written before.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Shared {
+    Same(u32),
+    Own(Env),
+}
+
+/// One environment, for `#[serde(with)]`.
+pub mod env {
+    use super::{
+        Arc, Deserialize as _, Deserializer, Env, READ, Serialize as _, Serializer, Shared, WRITTEN,
+    };
+
+    /// Writes it, or its number if it was written before.
+    pub fn serialize<S: Serializer>(env: &Arc<Env>, serializer: S) -> Result<S::Ok, S::Error> {
+        let before = WRITTEN.with_borrow_mut(|written| {
+            let written = written.as_mut()?;
+            let next = u32::try_from(written.len()).unwrap_or(u32::MAX);
+            let number = *written.entry(Arc::as_ptr(env).addr()).or_insert(next);
+            (number != next).then_some(number)
+        });
+        match before {
+            Some(number) => serializer.serialize_u32(number),
+            None => env.serialize(serializer),
+        }
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Env>, D::Error> {
+        let shared = Shared::deserialize(deserializer)?;
+        READ.with_borrow_mut(|read| match (shared, read) {
+            (Shared::Own(env), read) => {
+                let env = Arc::new(env);
+                if let Some(read) = read {
+                    read.push(Arc::clone(&env));
+                }
+                Ok(env)
+            }
+            (Shared::Same(number), read) => {
+                let known = read.as_ref().and_then(|read| read.get(usize::try_from(number).ok()?));
+                known.cloned().ok_or_else(|| serde::de::Error::custom("an environment is missing"))
+            }
+        })
+    }
+}
+
+/// Environments by task, for `#[serde(with)]`.
+pub mod envs {
+    use super::{Arc, BTreeMap, Deserialize, Deserializer, Env, Ordinal, Serialize, Serializer};
+
+    #[derive(Serialize)]
+    struct Ref<'a>(#[serde(with = "super::env")] &'a Arc<Env>);
+
+    #[derive(Deserialize)]
+    struct Own(#[serde(with = "super::env")] Arc<Env>);
+
+    /// Writes them.
+    pub fn serialize<S: Serializer>(
+        envs: &BTreeMap<Ordinal, Arc<Env>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(envs.iter().map(|(ordinal, env)| (ordinal, Ref(env))))
+    }
+
+    /// Reads them.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<Ordinal, Arc<Env>>, D::Error> {
+        let envs = BTreeMap::<Ordinal, Own>::deserialize(deserializer)?;
+        Ok(envs.into_iter().map(|(ordinal, Own(env))| (ordinal, env)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Two(#[serde(with = "env")] Arc<Env>, #[serde(with = "env")] Arc<Env>);
+
+    #[test]
+    fn r121_an_environment_is_written_once_and_shared_again() {
+        let one = Arc::new(Env([("A".into(), "1".to_owned().into())].into()));
+        let two = Two(Arc::clone(&one), Arc::clone(&one));
+        let full = serde_json::to_string(&two).unwrap();
+        let short = written_once(|| serde_json::to_string(&two)).unwrap();
+        assert!(short.len() < full.len() && short.ends_with(",0]"), "{short}");
+        let read: Two = read_once(|| serde_json::from_str(&short)).unwrap();
+        assert_eq!(read, two);
+        assert!(Arc::ptr_eq(&read.0, &read.1), "they share it");
+        assert_eq!(serde_json::from_str::<Two>(&full).unwrap(), two);
+        assert!(serde_json::from_str::<Two>(&short).is_err(), "its number means nothing by itself");
+    }
+}

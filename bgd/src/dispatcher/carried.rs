@@ -1,0 +1,157 @@
+//! The dispatcher's part in what an upgrade in place carries: writes down its state and that of all it owns, and goes on
+//! with it. Structures are taken apart by name, without `..`, so that a new field can't be forgotten here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::UpgradeResult;
+use serde_json::value::to_raw_value;
+
+use super::Dispatcher;
+use super::state::{DispatcherState, read_core};
+use super::upgrading::refusal;
+use crate::carry::{Came, Named, Obstacle};
+use crate::client::Client;
+use crate::client::answer::Answer;
+use crate::core::sharing;
+use crate::exec::carried::InheritedState;
+use crate::os::clock::Stamp;
+use crate::wire::mailbox::Mailbox;
+
+impl Dispatcher {
+    /// Returns the state of the dispatcher.
+    ///
+    /// # Errors
+    /// Something is under way, or can't be carried.
+    pub(super) fn carried(
+        &mut self,
+        mailbox: &Mailbox,
+        asked: &Answer,
+        named: &mut Named,
+    ) -> Result<DispatcherState, Obstacle> {
+        self.is_settled(mailbox, asked)?;
+        let mut executors = BTreeMap::new();
+        for (name, executor) in self.executors.each() {
+            executors.insert(name.0.to_owned(), executor.carry(named)?);
+        }
+        let pending = self.pending.iter();
+        let pending = pending.map(|(to, (answer, shape))| (*to, answer.state(), shape.clone()));
+        let inherited = self.inherited.iter();
+        let inherited = inherited.map(|(task, fds)| (*task, InheritedState::of(fds, named))).collect();
+        let core = sharing::written_once(|| to_raw_value(&self.core));
+        let core = core.map_err(|error| Obstacle::lasting(format!("the tasks can't be written: {error}")))?;
+        Ok(DispatcherState {
+            core,
+            epoch: Stamp::of(self.epoch),
+            executors,
+            agent_warnings: self.agent_warnings.clone(),
+            subscribers: self.subscribers.state(),
+            notifier: self.notifier.state()?,
+            figures: self.figures.clone(),
+            pending: pending.collect(),
+            last_call: self.last_call,
+            inherited,
+            config: (self.config.text.0.to_string(), self.identity.config_path.clone()),
+            config_loaded: self.identity.config_loaded,
+            config_error: self.identity.config_error.clone(),
+        })
+    }
+
+    /// Checks that nothing is under way that the state would not have: messages, work on other threads, answers that
+    /// others are about to give.
+    fn is_settled(&self, mailbox: &Mailbox, asked: &Answer) -> Result<(), Obstacle> {
+        let is_quiet = mailbox.calls.is_empty() && mailbox.facts.is_empty() && mailbox.internals.is_empty();
+        if !is_quiet || self.core.has_more() || self.has_started {
+            return Err(Obstacle::passing("a request is being handled"));
+        }
+        if !self.context.workers.are_idle() || !self.kept_for_notices.is_empty() {
+            return Err(Obstacle::passing("a file is being read or removed"));
+        }
+        if !self.early.is_empty() {
+            return Err(Obstacle::passing("a request waits for a task to start"));
+        }
+        if !self.exits.is_empty() {
+            return Err(Obstacle::passing("the exit of a handed-over process is not known yet"));
+        }
+        // Every answer that is not here is about to be given by somebody else.
+        let mut own: HashMap<u64, usize> = HashMap::from([(asked.client().id, 1)]);
+        self.pending.keys().for_each(|to| *own.entry(to.client).or_default() += 1);
+        let is_all = |client: &Client| client.unanswered() == own.get(&client.id).copied().unwrap_or(0);
+        if self.clients.values().all(|client| is_all(client)) {
+            Ok(())
+        } else {
+            Err(Obstacle::passing("a request is being answered"))
+        }
+    }
+
+    /// Goes on with what another program had.
+    ///
+    /// # Errors
+    /// Something of it is missing or can't be read.
+    pub fn resume(
+        &mut self,
+        state: DispatcherState,
+        clients: HashMap<u64, Arc<Client>>,
+        came: &mut Came,
+    ) -> io::Result<()> {
+        let DispatcherState {
+            core,
+            epoch,
+            mut executors,
+            agent_warnings,
+            subscribers,
+            notifier,
+            figures,
+            pending,
+            last_call,
+            inherited,
+            config: _,
+            config_loaded,
+            config_error,
+        } = state;
+        self.core = read_core(&core).map_err(io::Error::other)?;
+        self.epoch = epoch.instant();
+        self.clients = clients;
+        (self.agent_warnings, self.figures, self.last_call) = (agent_warnings, figures, last_call);
+        (self.identity.config_loaded, self.identity.config_error) = (config_loaded, config_error);
+        self.subscribers.resume(subscribers, &self.clients);
+        self.notifier.resume(notifier);
+        for (to, answer, shape) in pending {
+            if let Some(answer) = answer.resume(&self.clients) {
+                self.pending.insert(to, (answer, shape));
+            }
+        }
+        for (task, fds) in inherited {
+            self.inherited.insert(task, fds.take(came)?);
+        }
+        let core = &self.core;
+        let spec = |task: TaskId| core.get(&task.into()).ok().map(|task| Arc::clone(&task.spec));
+        for (name, executor) in self.executors.each() {
+            if let Some(carried) = executors.remove(name.0) {
+                executor.resume(carried, came, &spec)?;
+            }
+        }
+        match executors.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(io::Error::other(format!("this program has no executor {name:?}"))),
+        }
+    }
+
+    /// Returns the number of active tasks.
+    pub fn active(&self) -> u64 {
+        self.core.summary().active()
+    }
+
+    /// Begins to work again after an upgrade: nothing of the state is changed before.
+    pub fn go_on(&mut self, asked: Option<Answer>, done: Result<UpgradeResult, String>) {
+        self.subscribers.pump_all();
+        self.has_started = true;
+        match (asked, done) {
+            (Some(answer), Ok(result)) => answer.give(&result),
+            (Some(answer), Err(why)) => answer.refuse(&refusal(&why)),
+            (None, _) => {}
+        }
+    }
+}

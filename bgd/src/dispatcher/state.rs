@@ -1,0 +1,132 @@
+//! The state that an upgrade in place carries from one program to the next (R121), as data.
+//!
+//! Fields are only added, with a default, so that each release reads what its predecessor wrote.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bgd_shared::holder::Note;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::OutputParams;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::carry::Fd;
+use crate::carry::program::Found;
+use crate::client::answer::AnswerState;
+use crate::core::{Core, ReplyTo, sharing};
+use crate::exec::carried::{Carried, InheritedState};
+use crate::notify::carry::NotifierState;
+use crate::os::clock::Stamp;
+use crate::os::lock::FileId;
+use crate::wire::connection::ConnectionsState;
+use crate::wire::figures::Figures;
+use crate::wire::subscribers::SubscribersState;
+
+/// The whole state of a daemon.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    /// When requests began to be held back.
+    pub since: Stamp,
+    /// The version of the program before.
+    pub from: String,
+    /// The request for the upgrade, which is answered when it is done.
+    pub asked: AnswerState,
+    /// What the start of the daemon has taken.
+    pub premises: PremisesState,
+    /// The connections.
+    pub connections: ConnectionsState,
+    /// The dispatcher with what it owns.
+    pub dispatcher: DispatcherState,
+}
+
+impl State {
+    /// Reads what is in it, and counts that. The digest is left empty.
+    ///
+    /// # Errors
+    /// The tasks can't be read.
+    pub fn count(&self) -> Result<Found, String> {
+        let core =
+            read_core(&self.dispatcher.core).map_err(|error| format!("the tasks can't be read: {error}"))?;
+        Ok(Found {
+            digest: String::new(),
+            tasks: core.summary().total(),
+            connections: self.connections.all.len() as u64,
+        })
+    }
+}
+
+/// What the start of the daemon has taken.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PremisesState {
+    /// The id of the instance.
+    pub instance: String,
+    /// How many tasks killed daemons had started.
+    pub lost: usize,
+    /// The lock of the instance's folder.
+    pub instance_lock: Fd,
+    /// What its lock file says.
+    pub note: Note,
+    /// The lock of the socket.
+    pub socket_lock: Fd,
+    /// The identity of the socket's file, if this daemon has made it.
+    pub socket: Option<FileId>,
+    /// Whether a service manager has made the socket.
+    pub is_given: bool,
+    /// How process trees are tracked, and why.
+    pub tree: (String, String),
+    /// The parent of the tasks' cgroups.
+    pub cgroup: Option<PathBuf>,
+    /// The limit of descriptors for tasks, soft and hard.
+    pub nofile: Option<(u64, u64)>,
+    /// The number of the next mark of a process tree.
+    pub next_mark: u32,
+    /// Children that are not the daemon's.
+    pub spared: Vec<i32>,
+    /// When the daemon started.
+    pub started: Stamp,
+    /// The state folder.
+    pub state_dir: PathBuf,
+    /// The socket's path.
+    pub socket_path: PathBuf,
+}
+
+/// The dispatcher with what it owns.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct DispatcherState {
+    pub(super) core: Box<RawValue>,
+    /// Where the core's clock began.
+    pub(super) epoch: Stamp,
+    pub(super) executors: BTreeMap<String, Carried>,
+    pub(super) agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
+    pub(super) subscribers: SubscribersState,
+    pub(super) notifier: NotifierState,
+    pub(super) figures: Figures,
+    pub(super) pending: Vec<(ReplyTo, AnswerState, Shape)>,
+    pub(super) last_call: u64,
+    pub(super) inherited: BTreeMap<TaskId, InheritedState>,
+    /// The text of the configuration in use, and the path of its file.
+    pub config: (String, PathBuf),
+    pub(super) config_loaded: bool,
+    pub(super) config_error: Option<String>,
+}
+
+/// How a call's reply is turned into its answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Shape {
+    /// As it is.
+    Plain,
+    /// With a part of the task's output.
+    Output(OutputParams),
+    /// With the task's result.
+    Result,
+}
+
+/// Reads the core from its text.
+///
+/// # Errors
+/// It is damaged.
+pub(super) fn read_core(core: &RawValue) -> serde_json::Result<Core> {
+    sharing::read_once(|| serde_json::from_str(core.get()))
+}

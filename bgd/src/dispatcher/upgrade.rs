@@ -1,0 +1,183 @@
+//! The dispatcher's part in an upgrade in place (R120 to R123): tries the program that is to take over, holds everything
+//! still for a moment, and executes that program.
+//!
+//! Nothing is taken apart: while requests are held back and no work is under way, the state is written down where it
+//! lies. If anything fails, the gate is opened again and nothing has changed.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::request::UpgradeParams;
+
+use super::Dispatcher;
+use super::state::State;
+use super::upgrading::{Phase, Upgrade, refusal};
+use crate::carry::program::{Candidate, Found};
+use crate::carry::{Named, Obstacle};
+use crate::client::answer::Answer;
+use crate::os::clock::Stamp;
+use crate::wire::connection::ConnectionsState;
+use crate::wire::mailbox::{Internal, Mailbox};
+
+/// How long requests are held back at a time until nothing is under way.
+const HOLD: Duration = Duration::from_millis(250);
+
+/// The interval between looks whether nothing is under way, while requests are held back.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The pause between two holds.
+const REST: Duration = Duration::from_millis(100);
+
+/// How long all of that may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Dispatcher {
+    /// Begins an upgrade: has the program looked at.
+    pub(super) fn upgrade(&mut self, answer: Answer, params: &UpgradeParams) {
+        if self.upgrade.is_some() {
+            return answer.refuse(&refusal("another upgrade is under way"));
+        }
+        if self.core.is_closing() || self.ended {
+            return answer.refuse(&RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down"));
+        }
+        if self.premises.is_none() {
+            return answer.refuse(&refusal("this daemon can't be upgraded in place"));
+        }
+        let own = || self.identity.program.as_ref().map(|program| program.path().to_owned());
+        let path = params.binary.as_ref().map(|path| PathBuf::from(path.as_os_str())).or_else(own);
+        let Some(path) = path else {
+            return answer.refuse(&refusal("it is not known where the daemon's program is").hint("name it"));
+        };
+        if !path.is_absolute() {
+            return answer
+                .refuse(&RpcError::new(ErrorKind::InvalidParams, "`binary` is not an absolute path"));
+        }
+        self.upgrade = Some(Upgrade { answer, began: Instant::now(), phase: Phase::OnWorker });
+        let internals = self.internals.clone();
+        self.context.workers.later(move || {
+            let opened = Candidate::open(&path).map_err(|why| format!("{}: {why}", path.display()));
+            internals.send(Internal::Upgrade { program: opened.map(Box::new), was_tried: false });
+        });
+    }
+
+    /// Goes on after a worker has looked at the program or tried it.
+    pub(super) fn upgrade_looked_at(&mut self, program: Result<Box<Candidate>, String>, was_tried: bool) {
+        match program {
+            Ok(program) => self.hold(program, was_tried),
+            Err(why) => self.refuse_upgrade(&why),
+        }
+    }
+
+    fn hold(&mut self, program: Box<Candidate>, was_tried: bool) {
+        let (Some(upgrade), Some(premises)) = (&mut self.upgrade, &self.premises) else { return };
+        premises.connections.gate.close();
+        upgrade.phase = Phase::Holding { since: Stamp::now(), program, was_tried };
+        self.executors.all().for_each(|executor| executor.hold_starts(true));
+    }
+
+    /// Lets requests pass and processes start again.
+    fn let_go(&mut self) {
+        if let Some(premises) = &self.premises {
+            premises.connections.gate.open();
+        }
+        self.executors.all().for_each(|executor| executor.hold_starts(false));
+    }
+
+    fn refuse_upgrade(&mut self, why: &str) {
+        self.let_go();
+        if let Some(upgrade) = self.upgrade.take() {
+            tracing::warn!(%why, "not upgraded");
+            upgrade.answer.refuse(&refusal(why));
+        }
+    }
+
+    /// Returns when to call [`Self::upgrade_step`] again, even if nothing happens.
+    pub(super) fn upgrade_due(&self) -> Option<Instant> {
+        match &self.upgrade.as_ref()?.phase {
+            Phase::OnWorker => None,
+            Phase::Holding { .. } => Some(Instant::now() + LOOK),
+            Phase::Resting { until, .. } => Some(*until),
+        }
+    }
+
+    /// Writes the state if nothing is under way: first for the program to try, then for it to take over.
+    pub(super) fn upgrade_step(&mut self, mailbox: &Mailbox) {
+        let Some(upgrade) = &mut self.upgrade else { return };
+        let (began, phase) = (upgrade.began, std::mem::replace(&mut upgrade.phase, Phase::OnWorker));
+        let (since, program, was_tried) = match phase {
+            Phase::OnWorker => return,
+            Phase::Resting { until, program, was_tried } if until > Instant::now() => {
+                upgrade.phase = Phase::Resting { until, program, was_tried };
+                return;
+            }
+            Phase::Resting { program, was_tried, .. } => return self.hold(program, was_tried),
+            Phase::Holding { since, program, was_tried } => (since, program, was_tried),
+        };
+        let mut named = Named::default();
+        match self.state(mailbox, since, &mut named) {
+            Ok(state) if was_tried => self.take_over(&state, &named, &program),
+            Ok(state) => self.try_program(&state, &named, program),
+            Err(Obstacle::Passing(what)) if began.elapsed() > PATIENCE => {
+                self.refuse_upgrade(&format!("{what}, and does not end: try again later"));
+            }
+            Err(Obstacle::Passing(_)) => {
+                let is_over = since.elapsed() > HOLD;
+                let phase = if is_over {
+                    self.let_go();
+                    Phase::Resting { until: Instant::now() + REST, program, was_tried }
+                } else {
+                    Phase::Holding { since, program, was_tried }
+                };
+                if let Some(upgrade) = &mut self.upgrade {
+                    upgrade.phase = phase;
+                }
+            }
+            Err(Obstacle::Lasting(what)) => {
+                self.refuse_upgrade(&format!("{what}, which this version can't carry over an upgrade"));
+            }
+        }
+    }
+
+    /// Returns the whole state.
+    fn state(&mut self, mailbox: &Mailbox, since: Stamp, named: &mut Named) -> Result<State, Obstacle> {
+        let gone = || Obstacle::lasting("the upgrade was given up");
+        let upgrade = self.upgrade.take().ok_or_else(gone)?;
+        let dispatcher = self.carried(mailbox, &upgrade.answer, named);
+        let asked = self.upgrade.insert(upgrade).answer.state();
+        let premises = self.premises.as_ref().ok_or_else(gone)?;
+        Ok(State {
+            since,
+            from: env!("CARGO_PKG_VERSION").to_owned(),
+            asked,
+            dispatcher: dispatcher?,
+            premises: (premises.state)(named),
+            connections: ConnectionsState::of(&premises.connections, named)?,
+        })
+    }
+
+    /// Has a worker try whether the program reads the state, while everything goes on.
+    fn try_program(&mut self, state: &State, named: &Named, program: Box<Candidate>) {
+        let Some(premises) = &self.premises else { return };
+        let written = premises.handover.write(state, named);
+        self.let_go();
+        let counted = written.and_then(|(file, digest)| Ok((file, Found { digest, ..state.count()? })));
+        let (file, expected) = match counted {
+            Ok(counted) => counted,
+            Err(why) => return self.refuse_upgrade(&why),
+        };
+        let internals = self.internals.clone();
+        self.context.workers.later(move || {
+            let tried = program.try_with(&file, &expected);
+            let program = tried.map(|()| program).map_err(|why| format!("the program was tried: {why}"));
+            internals.send(Internal::Upgrade { program, was_tried: true });
+        });
+    }
+
+    /// Executes the program. Returns only if that fails, with everything as it was.
+    fn take_over(&mut self, state: &State, named: &Named, program: &Candidate) {
+        tracing::info!(to = program.formats.bgd, "the next program takes over");
+        let why = self.premises.as_ref().map(|premises| premises.handover.execute(state, named, program));
+        self.refuse_upgrade(&why.unwrap_or_default());
+    }
+}

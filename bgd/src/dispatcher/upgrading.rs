@@ -1,0 +1,48 @@
+//! An upgrade in place that is under way, as data.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::error::{ErrorKind, RpcError};
+
+use super::state::PremisesState;
+use crate::carry::Named;
+use crate::carry::handover::Handover;
+use crate::carry::program::Candidate;
+use crate::client::answer::Answer;
+use crate::os::clock::Stamp;
+use crate::wire::connection::Connection;
+use crate::wire::connections::Connections;
+
+/// What an upgrade needs besides the dispatcher.
+pub struct Premises {
+    /// The connections and their gate.
+    pub connections: Arc<Connections<Connection>>,
+    /// Returns what the start of the daemon has taken: locks, folders, its place.
+    pub state: Box<dyn Fn(&mut Named) -> PremisesState>,
+    /// Executes the next program.
+    pub handover: Handover,
+}
+
+/// An upgrade under way.
+#[derive(Debug)]
+pub(super) struct Upgrade {
+    pub(super) answer: Answer,
+    pub(super) began: Instant,
+    pub(super) phase: Phase,
+}
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// A worker looks at the program, or tries it.
+    OnWorker,
+    /// Requests are held back, since then, until the state can be written.
+    Holding { since: Stamp, program: Box<Candidate>, was_tried: bool },
+    /// Requests pass again until the next hold.
+    Resting { until: Instant, program: Box<Candidate>, was_tried: bool },
+}
+
+/// Returns the error for an upgrade that was not done.
+pub(super) fn refusal(why: &str) -> RpcError {
+    RpcError::new(ErrorKind::UpgradeRefused, format!("not upgraded, and nothing has changed: {why}"))
+}

@@ -1,0 +1,83 @@
+//! What executors carry over an upgrade in place, as data. It is built and read by the executors themselves.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::text::Env;
+use serde::{Deserialize, Serialize};
+
+use super::mark::Mark;
+use super::messages::Inherited;
+use super::output::Tracked;
+use super::progress::Progress;
+use crate::carry::{Came, Fd, Named};
+use crate::core::RunPlace;
+
+/// The state of an executor for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Carried {
+    /// It has none.
+    Nothing,
+    /// Processes on this machine.
+    Local(LocalState),
+}
+
+/// The state of the local executor.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct LocalState {
+    pub(super) processes: Vec<ProcessState>,
+    pub(super) starts: Vec<StartState>,
+    pub(super) outputs: BTreeMap<TaskId, Tracked>,
+}
+
+/// A supervised process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ProcessState {
+    pub(super) task: TaskId,
+    pub(super) run: u32,
+    pub(super) leader: i32,
+    pub(super) cgroup: Option<PathBuf>,
+    pub(super) mark: Option<Mark>,
+    pub(super) split: bool,
+    pub(super) input: Option<Fd>,
+    pub(super) progress: Progress,
+}
+
+/// A process that was about to be started.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct StartState {
+    pub(super) task: TaskId,
+    pub(super) run: u32,
+    pub(super) env: Arc<Env>,
+    pub(super) place: Option<Box<RunPlace>>,
+    pub(super) inherited: InheritedState,
+}
+
+/// Descriptors that a submitter sent.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct InheritedState {
+    stdin: Option<Fd>,
+    pub(super) outputs: [Option<Fd>; 2],
+}
+
+impl InheritedState {
+    /// Names the descriptors.
+    pub fn of(inherited: &Inherited, named: &mut Named) -> Self {
+        let Inherited { stdin, outputs } = inherited;
+        let mut name = |fd: &Option<_>| fd.as_ref().map(|fd| named.add(fd));
+        Self { stdin: name(stdin), outputs: [name(&outputs[0]), name(&outputs[1])] }
+    }
+
+    /// Takes them again.
+    ///
+    /// # Errors
+    /// One of them did not come.
+    pub fn take(self, came: &mut Came) -> io::Result<Inherited> {
+        let Self { stdin, outputs: [out, err] } = self;
+        let mut take = |fd: Option<Fd>| fd.map(|fd| came.take(fd)).transpose();
+        Ok(Inherited { stdin: take(stdin)?, outputs: [take(out)?, take(err)?] })
+    }
+}

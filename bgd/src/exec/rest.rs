@@ -1,0 +1,48 @@
+//! What outlives its leader in the supervisor: waits until it has ended, too.
+
+use std::time::Instant;
+
+use super::cgroup;
+use super::handed::drain::Drains;
+use super::members::Member;
+use super::process::Supervisor;
+use crate::core::Fact;
+use crate::os::pidfd::SIGKILL;
+
+impl Supervisor {
+    /// Goes on after an upgrade where the leader had ended, and others of its tree had not.
+    pub(super) async fn go_on_with_rest(mut self) {
+        self.tree.leader_is_ours = false;
+        self.has_ended = true;
+        let members = self.rest().await;
+        self.until_empty(members, &Drains::default()).await;
+        self.remove_cgroup();
+    }
+
+    /// Waits until no process of the tree is left, beginning with these.
+    pub(super) async fn until_empty(&mut self, mut members: Vec<Member>, drains: &Drains) {
+        while !members.is_empty() {
+            self.signal_newcomers(&members);
+            if self.ending == Some(SIGKILL) {
+                self.signal(SIGKILL).await;
+            }
+            self.until_all_ended(members).await;
+            if self.give_up_at.is_some_and(|at| at <= Instant::now()) {
+                self.give_up().await;
+            }
+            members = self.rest().await;
+        }
+        drains.settle().await;
+        let _ = self.tell_output(!drains.have_ended()).await;
+        if self.tree.cgroup.is_some() {
+            self.report_usage(self.usage).await;
+        }
+        self.report(Fact::TreeEmpty);
+    }
+
+    pub(super) fn remove_cgroup(&mut self) {
+        if let Some(cgroup) = self.tree.cgroup.take() {
+            self.context.workers.later(move || cgroup::remove(&cgroup));
+        }
+    }
+}

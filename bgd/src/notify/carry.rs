@@ -1,0 +1,52 @@
+//! What the channels carry over an upgrade in place: their counters. A notice that is not delivered yet is an obstacle.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::Notifier;
+use super::counts::CountsState;
+use crate::carry::Obstacle;
+
+/// The channels for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct NotifierState {
+    counts: BTreeMap<Arc<str>, CountsState>,
+    unreported: u64,
+}
+
+impl Notifier {
+    /// Returns the state.
+    ///
+    /// # Errors
+    /// A notice is to be delivered, or a channel shows that an agent works.
+    pub fn state(&self) -> Result<NotifierState, Obstacle> {
+        for (name, counts) in &self.counts {
+            let waiting = counts.waiting().saturating_add(counts.missed.load(Ordering::Relaxed));
+            if waiting > 0 {
+                let held = counts.waiting() == counts.held.load(Ordering::Relaxed);
+                let what = format!("a notice waits to be delivered by the channel {name}");
+                return Err(if held { Obstacle::Lasting(what) } else { Obstacle::Passing(what) });
+            }
+        }
+        if !self.unread.is_empty() {
+            return Err(Obstacle::passing("a notice is being read"));
+        }
+        if !self.typing.is_empty() {
+            return Err(Obstacle::lasting("an agent is at work"));
+        }
+        let counts = self.counts.iter().map(|(name, counts)| (Arc::clone(name), counts.state()));
+        Ok(NotifierState { counts: counts.collect(), unreported: self.unreported })
+    }
+
+    /// Goes on with what another program has counted.
+    pub fn resume(&mut self, state: NotifierState) {
+        let NotifierState { counts, unreported } = state;
+        for (name, counts) in counts {
+            self.counts_of(&name).resume(counts);
+        }
+        self.unreported = unreported;
+    }
+}

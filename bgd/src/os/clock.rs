@@ -1,0 +1,61 @@
+//! Moments of the monotonic clock as numbers, which mean the same after the daemon has executed another program.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// A moment, in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// Returns the current moment.
+    pub fn now() -> Self {
+        let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+        Self(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the moment of this instant; the earliest one if it is before the clock's start.
+    pub fn of(instant: Instant) -> Self {
+        let now = Instant::now();
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        match instant.checked_duration_since(now) {
+            Some(ahead) => Self(Self::now().0.saturating_add(nanos(ahead))),
+            None => Self(Self::now().0.saturating_sub(nanos(now.saturating_duration_since(instant)))),
+        }
+    }
+
+    /// Returns the instant of this moment.
+    pub fn instant(self) -> Instant {
+        let (now, stamp) = (Instant::now(), Self::now());
+        let time = Duration::from_nanos(self.0.abs_diff(stamp.0));
+        let at = if self >= stamp { now.checked_add(time) } else { now.checked_sub(time) };
+        at.unwrap_or(now)
+    }
+
+    /// Returns the time that has passed since.
+    pub fn elapsed(self) -> Duration {
+        Duration::from_nanos(Self::now().0.saturating_sub(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How much two readings of the clock, one after the other, may differ.
+    const BETWEEN: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn r121_a_moment_stays_the_same_over_its_number() {
+        for ahead in [Duration::ZERO, Duration::from_secs(100)] {
+            let instant = Instant::now() + ahead;
+            let back = Stamp::of(instant).instant();
+            let apart = back.max(instant) - back.min(instant);
+            assert!(apart < BETWEEN, "{apart:?}");
+        }
+        let before = Instant::now();
+        assert!(Stamp::of(before) <= Stamp::now());
+    }
+}

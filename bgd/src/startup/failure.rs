@@ -1,0 +1,50 @@
+//! Why the daemon can't start or take over, and how that is told.
+
+use std::io::{self, Write as _};
+
+use bgd_shared::socket::SocketError;
+
+/// Why the daemon could not start or run: an exit code from bgctl's table, and a message.
+#[derive(Debug)]
+pub struct Failure {
+    pub(super) code: u8,
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// No daemon is running, and none could be started.
+pub(super) const UNAVAILABLE: u8 = 69;
+/// Not allowed.
+pub(super) const NO_PERMISSION: u8 = 77;
+/// The configuration is invalid.
+pub(super) const CONFIG: u8 = 78;
+
+impl From<SocketError> for Failure {
+    fn from(error: SocketError) -> Self {
+        let code = match error {
+            SocketError::PathTooLong(_) | SocketError::NotAbsolute(_) => 2,
+            SocketError::Link(_)
+            | SocketError::NotAFolder(_)
+            | SocketError::ForeignOwner { .. }
+            | SocketError::TooOpen { .. } => NO_PERMISSION,
+            SocketError::Missing(_) | SocketError::Io { .. } => UNAVAILABLE,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Reports on standard error why the daemon can't start. Ignores a closed standard error.
+pub(super) fn print_error(message: &str) {
+    let _ = writeln!(io::stderr(), "bgd: {}", bgd_shared::show::lines(message));
+}
+
+/// Converts an I/O error of a startup step to a failure.
+pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
+    let what = what.into();
+    move |error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
+}

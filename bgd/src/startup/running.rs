@@ -1,0 +1,272 @@
+//! The daemon at work: its parts put together, whether it has just started or has taken over from another program.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::holder::{Note, Phase};
+use bgd_shared::socket::SocketPath;
+use bgd_shared::transport::AsyncListener;
+use tokio::sync::watch;
+
+use super::address::{self, Address};
+use super::failure::{Failure, failed};
+use super::instance::Instance;
+use super::manager::notify_manager;
+use crate::carry::Named;
+use crate::carry::handover::Handover;
+use crate::config::Config;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::state::PremisesState;
+use crate::dispatcher::upgrading;
+use crate::exec::adopted::Adopted;
+use crate::exec::agent::AgentThread;
+use crate::exec::context::Context;
+use crate::exec::local::Local;
+use crate::exec::mark::Marks;
+use crate::exec::messages::{self, Facts};
+use crate::exec::output::{OutputFolder, OutputWatch};
+use crate::exec::remote::Machines;
+use crate::exec::slurm::Clusters;
+use crate::exec::spawner::{self, SpawnSettings};
+use crate::exec::strays::Strays;
+use crate::exec::workers::Workers;
+use crate::exec::{self, cgroup, reaper};
+use crate::os::clock::Stamp;
+use crate::os::program::Program;
+use crate::os::wall_clock::WallClock;
+use crate::wire::connection::{Connection, Shared};
+use crate::wire::connections::Connections;
+use crate::wire::mailbox::{self, Internals, Mailbox};
+use crate::wire::server::{self, ServerLimits};
+use crate::wire::status::Identity;
+
+/// How long reads in progress may take at shutdown.
+const LAST_READS: Duration = Duration::from_secs(5);
+
+/// What the daemon has taken for itself.
+pub(super) struct Premises {
+    pub(super) config: Config,
+    pub(super) config_path: PathBuf,
+    pub(super) state: PathBuf,
+    pub(super) socket: SocketPath,
+    pub(super) instance: Arc<Instance>,
+    /// The parent of the tasks' cgroups.
+    pub(super) cgroup: Option<PathBuf>,
+    /// The limit of descriptors for tasks.
+    pub(super) nofile: Option<libc::rlimit>,
+    pub(super) marks: Arc<Marks>,
+    pub(super) strays: Strays,
+}
+
+/// The parts of the daemon.
+pub(super) struct Daemon {
+    pub(super) dispatcher: Dispatcher,
+    pub(super) internals: Internals,
+    pub(super) shared: Shared,
+    mailbox: Mailbox,
+    wall_clock: WallClock,
+    limits: watch::Receiver<ServerLimits>,
+    address: Address,
+    instance: Arc<Instance>,
+    cgroup: Option<PathBuf>,
+    strays: Arc<Strays>,
+    workers: Workers,
+}
+
+impl Daemon {
+    /// Puts the parts together. `tree` says how process trees are tracked, and why. Must run on the process's first
+    /// thread.
+    pub(super) fn new(
+        premises: Premises,
+        address: Address,
+        tree: (&'static str, String),
+        connections: Arc<Connections<Connection>>,
+        started: Instant,
+    ) -> Result<Self, Failure> {
+        let (calls, facts, internals, mailbox) = mailbox::new();
+        let (local, context) = start_executors(&premises, facts)?;
+        let Premises { config, config_path, state, socket, instance, cgroup, nofile, marks, strays } =
+            premises;
+        let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
+        let (machines, clusters) = elsewhere(&config, &context, &state, &instance);
+        let executors = exec::table(local, agents.clone(), machines, clusters);
+        let identity = Identity {
+            instance: instance.id.clone(),
+            pid: std::process::id().cast_signed(),
+            socket: socket.as_path().to_path_buf(),
+            state_dir: state,
+            config_loaded: config_path.exists(),
+            config_path,
+            config_error: None,
+            tree: tree.0,
+            tree_reason: tree.1,
+            lost_tasks: instance.lost,
+            program: Program::own(),
+            started,
+        };
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
+        let strays = Arc::new(strays);
+        let taken = Taken {
+            address: address.shown(),
+            instance: Arc::clone(&instance),
+            cgroup: cgroup.clone(),
+            nofile,
+            marks,
+            strays: Arc::clone(&strays),
+            identity: identity.clone(),
+        };
+        let (sender, limits) = watch::channel(ServerLimits::from(&config));
+        let workers = context.workers.clone();
+        let wall_clock = WallClock::new().map_err(failed("timer"))?;
+        let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
+        let mut dispatcher =
+            Dispatcher::new(config, identity, executors, agents, context, internals.clone(), sender);
+        match Handover::new() {
+            Ok(handover) => {
+                let state = Box::new(move |named: &mut Named| taken.state(named));
+                dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, handover });
+            }
+            Err(error) => tracing::warn!(%error, "this daemon can't be upgraded in place"),
+        }
+        Ok(Self {
+            dispatcher,
+            internals,
+            shared,
+            mailbox,
+            wall_clock,
+            limits,
+            address,
+            instance,
+            cgroup,
+            strays,
+            workers,
+        })
+    }
+
+    /// Returns the current limits of clients.
+    pub(super) fn limits(&self) -> ServerLimits {
+        *self.limits.borrow()
+    }
+
+    /// Serves until the daemon has ended. `ready` is called once clients are served; `before` are connections that
+    /// another program had.
+    pub(super) async fn serve(
+        self,
+        listener: AsyncListener,
+        note: Note,
+        before: Vec<Arc<Connection>>,
+        ready: impl FnOnce(&Instance),
+    ) -> Result<(), Failure> {
+        let Self { dispatcher, shared, mailbox, wall_clock, limits, mut address, instance, .. } = self;
+        let (closing, closing_seen) = watch::channel(false);
+        let (made, listeners) = tokio::sync::mpsc::channel(1);
+        let server = tokio::spawn(server::run(listener, listeners, limits, (shared, before), closing_seen));
+        address.tell(note.clone());
+        let (leaving, leaves) = watch::channel(false);
+        let keeping = tokio::spawn(address.keep(made, leaves));
+        ready(&instance);
+
+        let is_hurried = dispatcher.run(mailbox, wall_clock).await;
+
+        notify_manager(sd_notify::NotifyState::Stopping);
+        leaving.send_replace(true);
+        let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
+        address.tell(Note { phase: Phase::Ending, ..note });
+        address.leave();
+        // Responses that are being read from output files are still sent.
+        if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
+            tracing::warn!("a disk does not answer: what was still to be read or removed is left");
+        }
+        end_all(&self.strays, is_hurried, &instance, &mut address);
+        if let Some(cgroup) = self.cgroup {
+            cgroup::remove(&cgroup);
+        }
+        // Whoever sees the last connection close may start the next daemon at once.
+        drop(address);
+        closing.send_replace(true);
+        let _ = server.await;
+        tracing::info!("ended");
+        Ok(())
+    }
+}
+
+/// What the start of the daemon has taken, for the program that takes over.
+struct Taken {
+    address: address::Shown,
+    instance: Arc<Instance>,
+    cgroup: Option<PathBuf>,
+    nofile: Option<libc::rlimit>,
+    marks: Arc<Marks>,
+    strays: Arc<Strays>,
+    identity: Identity,
+}
+
+impl Taken {
+    fn state(&self, named: &mut Named) -> PremisesState {
+        let Self { address, instance, cgroup, nofile, marks, strays, identity } = self;
+        let (socket_lock, note, socket, is_given) = address.state(named);
+        PremisesState {
+            instance: instance.id.clone(),
+            lost: instance.lost,
+            instance_lock: instance.name_lock(named),
+            note,
+            socket_lock,
+            socket,
+            is_given,
+            tree: (identity.tree.to_owned(), identity.tree_reason.clone()),
+            cgroup: cgroup.clone(),
+            nofile: nofile.map(|limit| (limit.rlim_cur, limit.rlim_max)),
+            next_mark: marks.number(),
+            spared: strays.spared(),
+            started: Stamp::of(identity.started),
+            state_dir: identity.state_dir.clone(),
+            socket_path: identity.socket.clone(),
+        }
+    }
+}
+
+/// Creates the executors of tasks on other machines and on clusters.
+fn elsewhere(config: &Config, context: &Context, state: &Path, instance: &Instance) -> (Machines, Clusters) {
+    let remotes = Arc::new(config.remotes().unwrap_or_default());
+    let (id, of_machines) = (&instance.id, Arc::clone(&remotes));
+    let machines = Machines::new(context.clone(), state.to_path_buf(), id.clone(), of_machines);
+    (machines, Clusters::new(context.clone(), state.to_path_buf(), id.clone(), remotes))
+}
+
+/// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has
+/// nothing to clean up.
+fn end_all(strays: &Strays, is_hurried: bool, instance: &Instance, address: &mut Address) {
+    if strays.end(is_hurried) {
+        instance.end();
+        address.tell(Note { phase: Phase::Ending, ..Note::default() });
+    } else {
+        tracing::warn!("some processes do not end; the next daemon will try again");
+    }
+}
+
+fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context), Failure> {
+    let Premises { config, instance, socket, cgroup, nofile, marks, .. } = premises;
+    let socket: Arc<Path> = socket.as_path().into();
+    let life = Arc::clone(instance);
+    let restore = move || life.restore();
+    let workers = Workers::start().map_err(failed("cannot start threads"))?;
+    let folder = OutputFolder::kept(instance.output(), restore).map_err(failed("the output folder"))?;
+    let folder = Arc::new(folder);
+    let settings = SpawnSettings {
+        instance: instance.id.clone(),
+        marks: Arc::clone(marks),
+        folder: Arc::clone(&folder),
+        cgroup: cgroup.clone(),
+        socket: Arc::clone(&socket),
+        nofile: *nofile,
+    };
+    let (reports, reported) = messages::reports();
+    let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
+    let adopted = Arc::new(Adopted::default());
+    reaper::start(Arc::clone(&adopted)).map_err(failed("SIGCHLD"))?;
+    let limit = config.limits.output_bytes.0;
+    let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
+    let context = Context { folder, outputs, workers, facts, reports, adopted, socket };
+    Ok((Local::new(orders, reported, context.clone()), context))
+}

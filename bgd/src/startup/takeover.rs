@@ -1,0 +1,294 @@
+//! Taking over from the program that this process ran before (R122): builds every part of the daemon again from the state
+//! that it left, and goes back to that program if that fails.
+//!
+//! Until everything is built, nothing of the state is changed: no descriptor of it is read or written, no process is
+//! started, no file removed. So the program before can still go on from the same state.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bgd_shared::request::UpgradeResult;
+use bgd_shared::socket::SocketPath;
+use bgd_shared::transport::AsyncListener;
+
+use super::address::Address;
+use super::args::Args;
+use super::cgroups;
+use super::failure::{Failure, failed, print_error};
+use super::instance::Instance;
+use super::manager::{notify_manager, watch_signals};
+use super::running::{Daemon, Premises};
+use crate::carry::Came;
+use crate::carry::handover::go_back;
+use crate::carry::image::{Head, Image};
+use crate::carry::program::{Formats, Found};
+use crate::client::answer::Answer;
+use crate::config::Config;
+use crate::dispatcher::state::{PremisesState, State};
+use crate::exec::mark::Marks;
+use crate::exec::strays::Strays;
+use crate::os::clock::Stamp;
+use crate::os::lock::ProcessLock;
+use crate::os::{inherited, log, memory, signals};
+use crate::wire::connection::Connection;
+use crate::wire::connections::Connections;
+
+/// How long it may take until everything is built again, before the program before goes on.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Prints which states this program reads.
+pub fn say_formats() -> ExitCode {
+    say(&Formats::own())
+}
+
+/// Reads a state from standard input, and prints what is in it.
+pub fn try_state() -> ExitCode {
+    // This process only reads; if memory is short, it goes first.
+    memory::give_up_first();
+    match try_read() {
+        Ok(found) => say(&found),
+        Err(why) => {
+            print_error(&why);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn try_read() -> Result<Found, String> {
+    let mut file = File::open("/dev/stdin").map_err(|error| format!("standard input: {error}"))?;
+    let image = Image::read(&mut file).map_err(|error| error.to_string())?;
+    let state: State = image.state().map_err(|error| error.to_string())?;
+    let (text, path) = &state.dispatcher.config;
+    Config::parse(path, text).map_err(|error| error.to_string())?;
+    Ok(Found { digest: image.digest(), ..state.count()? })
+}
+
+fn say(what: &impl serde::Serialize) -> ExitCode {
+    let said =
+        serde_json::to_vec(what).map_err(io::Error::from).and_then(|line| io::stdout().write_all(&line));
+    if said.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Takes over with the state in this descriptor.
+pub fn main(args: &Args, state: RawFd) -> ExitCode {
+    // Where the program was executed by its descriptor, older kernels name the process after that.
+    let _ = nix::sys::prctl::set_name(c"bgd");
+    if inherited::set_inheritable(&[state], false).is_err() {
+        print_error("--carried: not an open descriptor; this option is not meant to be used by hand");
+        return ExitCode::from(2);
+    }
+    let file = File::from(inherited::claim(state));
+    match take_over(args, file) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tracing::error!(message = %failure.message, "the daemon ends");
+            print_error(&failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
+    let internal = |what: &str| Failure::new(70, format!("cannot take over: {what}"));
+    let image = Image::read(&mut file).map_err(|error| internal(&error.to_string()))?;
+    let guard =
+        Arc::new(Guard { head: image.head.clone(), state: file.as_raw_fd(), is_decided: false.into() });
+    // A program that has gone back is not guarded: there is nothing else to go to.
+    let guard = args.refused.is_none().then_some(guard);
+    if let Some(guard) = &guard {
+        guard.watch().map_err(|error| internal(&error.to_string()))?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| internal(&error.to_string()))?;
+    runtime.block_on(async {
+        let built = catch_unwind(AssertUnwindSafe(|| build(args, &image)));
+        drop(image);
+        let built = match built {
+            Ok(Ok(built)) => built,
+            Ok(Err(failure)) => return Err(given_up(guard.as_deref(), failure)),
+            Err(_) => return Err(given_up(guard.as_deref(), internal("it panicked"))),
+        };
+        if guard.as_ref().is_some_and(|guard| !guard.decide()) {
+            // The guard executes the program before at this moment.
+            thread::park();
+        }
+        drop(guard);
+        // The state has environments in it.
+        let _ = file.set_len(0);
+        drop(file);
+        Box::pin(built.go_on(args.refused.clone())).await
+    })
+}
+
+/// Goes back to the program before, unless this is it. Returns the failure if that is not possible.
+fn given_up(guard: Option<&Guard>, failure: Failure) -> Failure {
+    match guard {
+        Some(guard) if guard.decide() => {
+            let error = guard.go_back(&failure.message);
+            Failure::new(
+                70,
+                format!("{}; and the program before can't be executed: {error}", failure.message),
+            )
+        }
+        Some(_) => {
+            thread::park();
+            failure
+        }
+        None => failure,
+    }
+}
+
+/// Goes back to the program before if this one hangs.
+struct Guard {
+    head: Head,
+    state: RawFd,
+    /// Whether somebody has decided to go on or to go back.
+    is_decided: AtomicBool,
+}
+
+impl Guard {
+    fn watch(self: &Arc<Self>) -> io::Result<()> {
+        let this = Arc::downgrade(self);
+        thread::Builder::new().name("guard".to_owned()).spawn(move || {
+            thread::sleep(PATIENCE);
+            if let Some(this) = this.upgrade()
+                && this.decide()
+            {
+                let error = this.go_back(&format!("it did not take over within {} s", PATIENCE.as_secs()));
+                tracing::error!(%error, "cannot go back to the program before");
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Decides to go on or to go back. Returns false if that was decided before.
+    fn decide(&self) -> bool {
+        !self.is_decided.swap(true, Ordering::AcqRel)
+    }
+
+    fn go_back(&self, why: &str) -> io::Error {
+        go_back(&self.head, self.state, why)
+    }
+}
+
+/// The daemon, built again.
+struct Built {
+    daemon: Daemon,
+    listener: AsyncListener,
+    connections: Vec<Arc<Connection>>,
+    note: bgd_shared::holder::Note,
+    asked: Option<Answer>,
+    from: String,
+    since: Stamp,
+    active: u64,
+    /// The program before, which is not needed any more.
+    program: OwnedFd,
+}
+
+/// Builds every part of the daemon from the state. Must not change anything outside of this process.
+fn build(args: &Args, image: &Image) -> Result<Built, Failure> {
+    let internal = |error: io::Error| Failure::new(70, format!("cannot take over: {error}"));
+    let state: State = image.state().map_err(|error| internal(io::Error::other(error)))?;
+    let State { since, from, asked, premises, connections, dispatcher } = state;
+    let mut came = Came::new(&image.head.descriptors).map_err(internal)?;
+    let program = came.take_number(image.head.program).map_err(internal)?;
+    // Without a log the daemon still works.
+    let _ = log::start(args.log_target(), &premises.state_dir);
+    let (text, path) = &dispatcher.config;
+    let config = Config::parse(path, text).map_err(|error| internal(io::Error::other(error)))?;
+    let (taken, address, tree, started) = take(premises, config, path.clone(), &mut came)?;
+    let note = address.note();
+    let all = Arc::new(Connections::again(connections.latest));
+    let mut daemon = Daemon::new(taken, address, tree, all, started.instant())?;
+    let listener = came.take(connections.listener).and_then(AsyncListener::try_from).map_err(internal)?;
+    let limits = daemon.limits();
+    let connections = connections.all.into_iter().map(|connection| {
+        Connection::again(connection, (limits.frame_bytes, limits.client), &daemon.shared, &mut came)
+    });
+    let connections = connections.collect::<io::Result<Vec<_>>>().map_err(internal)?;
+    let clients = connections.iter().map(|connection| (connection.client.id, Arc::clone(&connection.client)));
+    let clients = clients.collect();
+    let asked = asked.resume(&clients);
+    daemon.dispatcher.resume(dispatcher, clients, &mut came).map_err(internal)?;
+    came.finish().map_err(internal)?;
+    let active = daemon.dispatcher.active();
+    Ok(Built { daemon, listener, connections, note, asked, from, since, active, program })
+}
+
+/// What the program before had taken for the daemon, how process trees are tracked and why, and when the daemon started.
+type Taken = (Premises, Address, (&'static str, String), Stamp);
+
+/// Takes over what the program before had taken for the daemon.
+fn take(
+    premises: PremisesState,
+    config: Config,
+    config_path: std::path::PathBuf,
+    came: &mut Came,
+) -> Result<Taken, Failure> {
+    let internal = |error: io::Error| Failure::new(70, format!("cannot take over: {error}"));
+    let PremisesState {
+        instance,
+        lost,
+        instance_lock,
+        note,
+        socket_lock,
+        socket,
+        is_given,
+        tree: (tree, reason),
+        cgroup,
+        nofile,
+        next_mark,
+        spared,
+        started,
+        state_dir,
+        socket_path,
+    } = premises;
+    let marks = Arc::new(Marks::new(&instance, next_mark));
+    let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);
+    let instance = Arc::new(Instance::again(&state_dir, instance, lost, lock, note.clone()));
+    let path = SocketPath::new(&socket_path)?;
+    let lock = ProcessLock::taken(came.take(socket_lock).map_err(internal)?);
+    let address = Address::again(path.clone(), lock, note, (socket, is_given));
+    let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });
+    let strays = Strays::sparing(spared);
+    let taken = Premises {
+        config,
+        config_path,
+        state: state_dir,
+        socket: path,
+        instance,
+        cgroup,
+        nofile,
+        marks,
+        strays,
+    };
+    Ok((taken, address, (cgroups::tree_name(&tree), reason), started))
+}
+
+impl Built {
+    /// Goes on as the daemon. From here on there is no way back.
+    async fn go_on(self, refused: Option<String>) -> Result<(), Failure> {
+        let Self { mut daemon, listener, connections, note, asked, from, since, active, program } = self;
+        drop(program);
+        watch_signals(daemon.internals.clone()).map_err(failed("signals"))?;
+        signals::unblock();
+        let pause_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let done = if let Some(why) = refused {
+            tracing::warn!(%why, "the next program could not take over: this one goes on");
+            Err(why)
+        } else {
+            let (to, connections) = (env!("CARGO_PKG_VERSION").to_owned(), connections.len() as u64);
+            tracing::info!(from, pause_ms, active, connections, "took over from the program before");
+            Ok(UpgradeResult { from, to, pause_ms, active, connections })
+        };
+        daemon.dispatcher.go_on(asked, done);
+        daemon.serve(listener, note, connections, |_| notify_manager(sd_notify::NotifyState::Ready)).await
+    }
+}

@@ -1,0 +1,285 @@
+//! Upgrades in place (R120 to R123): the program is replaced, and what the daemon has goes on.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    BlockParams, DaemonShutdown, DaemonUpgrade, Encoding, Hello, HelloParams, ShutdownParams, Stdin,
+    SubmitParams, TaskBlock, TaskWrite, UpgradeParams, UpgradeResult, WriteParams,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::user::must_be_root;
+use bgd_tests::{Process, Raw, TestDaemon, executable, helper_path, wait};
+use serde_json::json;
+
+/// Upgrades to the same program.
+#[track_caller]
+fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
+}
+
+/// Tries to upgrade to this program. Returns why that is refused.
+#[track_caller]
+fn refused(daemon: &TestDaemon, binary: &Path) -> String {
+    let binary = binary.to_str().expect("a path in UTF-8");
+    let outcome = daemon.run(&["daemon", "upgrade", "--binary", binary]).expect_code(65);
+    let text = outcome.stderr.clone();
+    assert!(text.contains("not upgraded, and nothing has changed: "), "{text}");
+    text
+}
+
+/// A program in the daemon's home that fails in the way that it is named after.
+fn failing(daemon: &TestDaemon, name: &str) -> PathBuf {
+    let path = daemon.home().join(name);
+    executable::copy(&helper_path("next_bgd"), &path);
+    path
+}
+
+/// A task that runs until a line is written to the pipe of this name in its folder, and then ends with this code.
+fn until(daemon: &TestDaemon, name: &str, code: u8) -> TaskId {
+    let line = format!("echo begun; mkfifo {name}; read line < {name}; echo \"$line\"; exit {code}");
+    let task = daemon.submit_shell(&line);
+    wait::for_file(&daemon.home().join(name));
+    task
+}
+
+/// Lets such a task end.
+#[track_caller]
+fn release(daemon: &TestDaemon, name: &str) {
+    fs::write(daemon.home().join(name), "released\n").expect("somebody reads it");
+}
+
+#[track_caller]
+fn exit_of(daemon: &TestDaemon, task: TaskId) -> Exit {
+    daemon.block(&[task])[0].exit.clone().expect("it has ended")
+}
+
+#[test]
+fn r121_tasks_clients_and_events_go_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let hello = || daemon.client().call::<Hello>(&HelloParams::default()).unwrap();
+    let before = hello();
+    let mut watch = daemon.watch();
+    let task = until(&daemon, "first", 7);
+    let piped =
+        SubmitParams { shell: Some("cat; exit 3".into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let piped = daemon.submit_with(&piped).id;
+    daemon.wait_running(piped);
+    let mut waits = daemon.client();
+    let blocked = thread::spawn(move || waits.call::<TaskBlock>(&BlockParams::until_ended(task)));
+    // Half of a request, whose rest comes after the upgrade.
+    let mut raw = Raw::connect(daemon.socket());
+    let request =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "task.get", "params": {"id": task}}).to_string();
+    let (half, rest) = request.split_at(request.len() / 2);
+    raw.send(half.as_bytes()).unwrap();
+
+    let result = upgrade(&daemon);
+
+    assert_eq!(result.active, 2, "{result:?}");
+    let after = hello();
+    assert_eq!((after.pid, after.instance), (before.pid, before.instance));
+    raw.send(format!("{rest}\n").as_bytes()).unwrap();
+    assert_eq!(raw.receive().expect("an answer")["result"]["task"]["id"], json!(task));
+    let write = WriteParams { id: piped.into(), data: "after".into(), encoding: Encoding::Utf8, eof: true };
+    daemon.client().call::<TaskWrite>(&write).expect("its standard input is open");
+    release(&daemon, "first");
+    let block = blocked.join().unwrap().expect("the wait goes on");
+    assert_eq!((block.tasks[0].status, block.tasks[0].exit.clone()), (Status::Failed, Some(Exit::Code(7))));
+    assert_eq!(daemon.output(task), b"begun\nreleased\n");
+    assert_eq!((exit_of(&daemon, piped), daemon.output(piped)), (Exit::Code(3), b"after".to_vec()));
+    let new = daemon.submit(&["sh", "-c", "exit 9"]);
+    assert_eq!(exit_of(&daemon, new), Exit::Code(9));
+    for expected in 1.. {
+        let event = watch.next_event();
+        assert_eq!(event.seq, expected, "no event is missing, and none comes twice");
+        if event.task.id == new && event.kind == EventKind::Failed {
+            break;
+        }
+    }
+}
+
+#[test]
+fn r121_what_outlives_its_leader_and_what_escapes_is_still_known_after_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let lingering = daemon.submit_shell("setsid -f sh -c 'mkfifo rest; read line < rest'; exit 5");
+    wait::for_file(&daemon.home().join("rest"));
+    let mut watch = daemon.watch();
+    let escaped = "env -i setsid -f sh -c 'echo $$ > escaped.new; mv escaped.new escaped; exec sleep 1000' \
+                   >/dev/null 2>&1; mkfifo stays; read line < stays";
+    let escaped = daemon.submit_shell(escaped);
+    wait::for_file(&daemon.home().join("stays"));
+    let pid = wait::for_line(&daemon.home().join("escaped"), "").trim().parse().expect("a process id");
+    let process = Process::open(pid).expect("it lives");
+
+    upgrade(&daemon);
+
+    // A new task, whose mark must be another one.
+    let new = daemon.submit(&["true"]);
+    assert_eq!(exit_of(&daemon, new), Exit::Code(0));
+    assert!(process.is_alive());
+    assert!(daemon.task(lingering).lingering, "{:?}", daemon.task(lingering));
+    release(&daemon, "rest");
+    wait::poll_until("nothing lingers", || (!daemon.task(lingering).lingering).then_some(()));
+    assert_eq!(daemon.task(lingering).exit, Some(Exit::Code(5)));
+    daemon.cancel(&[escaped]);
+    process.gone();
+    watch.until_kind(escaped, EventKind::Cancelled);
+}
+
+#[test]
+fn r121_what_waits_goes_on_waiting_over_an_upgrade() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let run = |args: &[&str]| daemon.run(args).success().word::<TaskId>();
+    let first = until(&daemon, "first", 0);
+    let session = ["submit", "--session", "s"];
+    let pending = run(&[&session[..], &["--", "sh", "-c", "echo $MARK"]].concat());
+    let after = run(&["submit", "--after", &format!("{pending}:ok"), "--", "true"]);
+    let delayed = run(&["submit", "--in", "1h", "--", "true"]);
+    let held = run(&["submit", "--hold", "--", "true"]);
+    daemon.run(&["group", "set", "g", "--slots", "2"]).success();
+    daemon.run(&["group", "pause", "g"]).success();
+    let grouped = run(&["submit", "--group", "g", "--", "true"]);
+    let paused = run(&["submit", "--group", "default", "--retry", "2", "--", "false"]);
+
+    upgrade(&daemon);
+
+    for task in [pending, after, delayed, held, grouped, paused] {
+        assert_eq!(daemon.task(task).status, Status::Pending, "{task}");
+    }
+    release(&daemon, "first");
+    let ended = daemon.block(&[first, pending, after]);
+    assert!(ended.iter().all(|task| task.status == Status::Completed), "{ended:?}");
+    daemon.run(&["release", &held.to_string()]).success();
+    daemon.run(&["group", "continue", "g"]).success();
+    daemon.block(&[held, grouped]);
+    // The environments of its submitter are kept, and one inbox has the end of its task.
+    let again = run(&["rerun", &pending.to_string()]);
+    assert_eq!(exit_of(&daemon, again), Exit::Code(0));
+    assert_eq!(daemon.inbox("s")[0].notice.task.id, pending);
+    assert_eq!(daemon.task(delayed).status, Status::Pending);
+    daemon.cancel(&[delayed, paused]);
+}
+
+#[test]
+fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
+    const UPGRADES: usize = 100;
+    let daemon = TestDaemon::start();
+    let open = || fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").count();
+    let stays = until(&daemon, "stays", 4);
+    upgrade(&daemon);
+    let (descriptors, threads) = (open(), daemon.process().threads().len());
+    let is_over = AtomicBool::new(false);
+    let submitted = thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut all = BTreeSet::new();
+            while !is_over.load(Ordering::Relaxed) {
+                let task = daemon.submit(&["sh", "-c", "exit 6"]);
+                assert_eq!(exit_of(&daemon, task), Exit::Code(6));
+                assert!(all.insert(task), "an id comes once");
+            }
+            all
+        });
+        for _ in 0..UPGRADES {
+            upgrade(&daemon);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        load.join().expect("the load")
+    });
+    let summary = daemon.status().summary;
+    assert_eq!((summary.failed, summary.running), (submitted.len() as u64, 1), "{summary:?}");
+    assert!(!submitted.is_empty());
+    wait::poll_until("as many descriptors as before", || (open() <= descriptors).then_some(()));
+    assert!(daemon.process().threads().len() <= threads + 1, "the guard of the last one may be there");
+    release(&daemon, "stays");
+    assert_eq!(exit_of(&daemon, stays), Exit::Code(4));
+}
+
+#[test]
+fn r122_a_program_that_cannot_take_over_is_replaced_by_the_one_before() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let text = refused(&daemon, &failing(&daemon, "turning-back"));
+    assert!(text.contains("it can't be built again"), "{text}");
+    assert_eq!(fs::read_link(daemon.process().proc("exe")).unwrap(), bgd_tests::bgd_path());
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+    upgrade(&daemon);
+}
+
+#[test]
+fn r123_what_must_not_take_over_is_refused_and_nothing_changes() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let at = |name: &str| daemon.home().join(name);
+    fs::write(at("script"), "#!/bin/sh\nexec sleep 1\n").unwrap();
+    fs::set_permissions(at("script"), Permissions::from_mode(0o755)).unwrap();
+    let open = failing(&daemon, "open");
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    for (path, why) in [
+        (at("missing"), "it can't be opened: No such file"),
+        (daemon.home().to_owned(), "it is not a file"),
+        (at("script"), "it is not a program"),
+        (open, "other users may write to it (mode 777)"),
+        (PathBuf::from("/bin/true"), "it is not a bgd"),
+        (failing(&daemon, "older"), "it is bgd 0.0.9, which can't read the state of this one (format 1)"),
+        (failing(&daemon, "another"), "it read another state than the one it was given"),
+        (failing(&daemon, "dying"), "it failed: bgd: no memory is left"),
+        (failing(&daemon, "silent"), "it does not answer within 5 s"),
+    ] {
+        let text = refused(&daemon, &path);
+        assert!(text.contains(why), "{path:?}: {text}");
+    }
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+#[test]
+fn r123_a_program_of_another_user_is_refused_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let foreign = failing(&daemon, "foreign");
+    std::os::unix::fs::chown(&foreign, Some(1), Some(1)).unwrap();
+    let text = refused(&daemon, &foreign);
+    assert!(text.contains("it belongs to uid 1, which is neither you (uid 0) nor root"), "{text}");
+}
+
+#[test]
+fn r123_what_can_not_be_carried_yet_refuses_the_upgrade_by_name() {
+    let daemon = TestDaemon::start();
+    let pty = SubmitParams {
+        pty: Some(bgd_tests::shared::request::TerminalSize { cols: 80, rows: 24 }),
+        ..daemon.params()
+    };
+    let terminal = daemon.submit_with(&SubmitParams { shell: Some("sleep 1000".into()), ..pty }).id;
+    daemon.wait_running(terminal);
+    let text = refused(&daemon, &bgd_tests::bgd_path());
+    assert!(
+        text.contains(&format!("task {terminal} has a terminal, which this version can't carry")),
+        "{text}"
+    );
+    daemon.cancel(&[terminal]);
+    upgrade(&daemon);
+}
+
+#[test]
+fn r123_a_daemon_that_ends_is_not_upgraded() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    let task = daemon.submit_shell("trap '' TERM; echo begun; mkfifo ready; read line < ready; sleep 1000");
+    wait::for_file(&daemon.home().join("ready"));
+    let mut ends = daemon.client();
+    let ending = thread::spawn(move || ends.call::<DaemonShutdown>(&ShutdownParams::default()));
+    let outcome = wait::poll_until("the daemon ends", || {
+        let outcome = daemon.run(&["daemon", "upgrade"]);
+        (outcome.code == 69).then_some(outcome)
+    });
+    assert!(outcome.stderr.clone().contains("shutting down"), "{}", outcome.stderr.clone());
+    daemon.run(&["signal", &task.to_string(), "KILL", "--tree"]).success();
+    ending.join().unwrap().expect("it ends in order");
+}

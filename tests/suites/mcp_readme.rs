@@ -7,8 +7,10 @@ use std::process::Command;
 use bgd_shared::event::EventKind;
 use bgd_tests::agents::{self, Permission};
 use bgd_tests::docs;
+use bgd_tests::mcp::{Mcp, REVISION};
 use bgd_tests::real::Real;
-use bgd_tests::{Outcome, bgctl_path};
+use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
+use serde_json::{Value, json};
 
 /// The code blocks in this language in the guide.
 fn blocks(language: &str) -> Vec<String> {
@@ -81,4 +83,48 @@ fn codex_has_the_tools_by_its_command_in_the_guide() {
         std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&inherited))).unwrap(),
     );
     it_has_the_tools_until_it_exits(&real, &prompt, || Outcome::of(&mut agent));
+}
+
+/// Starts what an entry says is the server, and asks it for its tools.
+#[track_caller]
+fn it_serves(daemon: &TestDaemon, words: &[&str]) {
+    let (program, args) = words.split_first().expect("a command");
+    let mut command = Command::new(bgctl_path().with_file_name(program));
+    command.args(args).env_clear().envs(daemon.environment());
+    let mut mcp = Mcp::spawn(command);
+    mcp.initialize(REVISION, "test", &json!({}));
+    let tools = mcp.result("tools/list", &json!({}));
+    assert!(tools.to_string().contains("\"background_command\""), "{tools}");
+    assert!(mcp.close().success());
+}
+
+#[test]
+fn the_commands_of_the_guide_name_a_server_that_serves() {
+    let daemon = TestDaemon::start();
+    let path = format!("{}:/usr/bin:/bin", daemon.home().display());
+    let commands = &blocks("sh")[0];
+    for (agent, before) in [
+        ("claude", &["mcp", "add", "--scope", "user", "bgd", "--"][..]),
+        ("codex", &["mcp", "add", "bgd", "--"]),
+        ("gemini", &["mcp", "add", "--scope", "user", "bgd"]),
+    ] {
+        // Stand-ins: of these agents only Codex is installed, and another test runs it.
+        executable::write(&daemon.home().join(agent), "#!/bin/sh\nprintf '%s\\n' \"$@\"\n");
+        let line = commands.lines().find(|line| line.starts_with(agent)).expect("it is among them");
+        let mut shell = Command::new("sh");
+        let said = Outcome::of(shell.args(["-euc", line]).env("PATH", &path)).success().stdout_text();
+        let words: Vec<&str> = said.lines().collect();
+        let server = words.strip_prefix(before).unwrap_or_else(|| panic!("{words:?}"));
+        it_serves(&daemon, server);
+    }
+}
+
+#[test]
+fn the_file_of_the_guide_for_most_agents_names_a_server_that_serves() {
+    let daemon = TestDaemon::start();
+    let file: Value = serde_json::from_str(&blocks("json")[1]).unwrap();
+    let entry = &file["mcpServers"]["bgd"];
+    let args = entry["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    let words: Vec<&str> = entry["command"].as_str().into_iter().chain(args).collect();
+    it_serves(&daemon, &words);
 }

@@ -38,12 +38,15 @@ pub fn see_also(name: &str) -> String {
 /// The man page of a guide.
 ///
 /// # Panics
-/// The text has something that the page can't have, or does not begin as it must.
+/// The text has something that the page can't have, such as characters that are not ASCII and have no name in roff,
+/// or does not begin as it must.
 pub fn page(name: &str, text: &str) -> String {
     let mut writer = Writer::default();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
         writer.take(name, event);
     }
+    // A terminal without UTF-8 shows none of them, and man(1) warns.
+    assert!(!writer.page.contains("\\[u"), "{name}: it has characters that not every terminal has");
     writer.page + &see_also(name)
 }
 

@@ -65,3 +65,25 @@ fn r171_the_events_of_the_guide() {
     shows(&mut shell, events, "\"kind\":\"submitted\"", true);
     shows(&mut shell, metrics, "\n# EOF\n", false);
 }
+
+#[test]
+fn r171_the_line_above_the_prompt_of_the_guide() {
+    let daemon = TestDaemon::start();
+    let console = docs::blocks("man/bgd-notifications.md", "console");
+    let [told, submit, _id, typed] = console[0].lines().collect::<Vec<_>>()[..] else {
+        panic!("{console:?}")
+    };
+    let mut shell = Terminal::shell(&daemon);
+    shell.resize((24, 120));
+    assert_eq!(shell.run_line("unset BGD_SESSION"), 0);
+    shell.type_line(submit.strip_prefix("$ ").unwrap());
+    shell.wait("the next prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
+    shell.type_keys(typed.strip_prefix("$ ").unwrap());
+    // Without the id and the time.
+    let (begin, end) = (told.split_once("] ").unwrap().0, ": \"short nap\" (bgctl output ");
+    assert!(told.contains(end), "{told}");
+    shell.wait("the line", |screen| {
+        screen.contents().lines().any(|line| line.starts_with(begin) && line.contains(end))
+    });
+    shell.wait_line(typed);
+}

@@ -232,6 +232,10 @@ fn r170_by_the_units_that_bgctl_writes_the_manager_starts_the_daemon_as_root() {
     let told = alice.run("bgctl daemon install").success().stdout_text();
     let steps: Vec<&str> = told.lines().filter(|line| line.starts_with("  systemctl")).collect();
     assert_eq!(steps.len(), 2, "{told}");
+    let readme = bgd_tests::docs::blocks("README.md", "sh");
+    let lines =
+        readme.iter().find(|lines| lines.starts_with("bgctl daemon install ")).expect("the README has them");
+    assert!(lines.lines().skip(1).eq(steps.iter().map(|step| step.trim_start())), "{lines}");
     assert!(!told.contains("daemon stop"), "no daemon runs yet: {told}");
     alice.run(&steps.join("\n")).success();
     // Nothing runs until somebody connects; `--no-start` shows that it is not bgctl that starts it.

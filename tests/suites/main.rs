@@ -104,6 +104,7 @@ mod slurm;
 mod slurm_cluster;
 mod slurm_far;
 mod slurm_faults;
+mod slurm_ids;
 mod slurm_order;
 mod slurm_readme;
 mod submit;

@@ -51,6 +51,11 @@ pub struct Batch {
     pub tasks: Vec<(TaskId, u32)>,
 }
 
+/// Whether a text looks like the key of a submission.
+pub fn is_key(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// Runs that are to be submitted.
 #[derive(Debug, Default)]
 pub struct Gathering {
@@ -141,6 +146,7 @@ mod tests {
         assert!(gathering.withdraw(TaskId::from_u128(24)) && !gathering.withdraw(TaskId::from_u128(24)));
         let mut sizes = Vec::new();
         while let Some(batch) = gathering.take(Some(15)) {
+            assert!(is_key(&batch.key) && !is_key("(null)") && !is_key(&batch.key[1..]));
             sizes.push((batch.wish.resources.cpus, batch.tasks.len()));
         }
         assert_eq!(sizes, [(Some(2), 5), (Some(1), 15), (Some(1), 4)]);

@@ -84,11 +84,12 @@ fn minutes_and_seconds(ms: u64) -> String {
     format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
-/// Returns the query for the states of all jobs of these names, ended ones included as long as the controller has them.
+/// Returns the query for the states and the keys of all jobs of these names, ended ones included as long as the
+/// controller has them.
 ///
 /// The controller looks through the jobs of one user only, and prints each element of an array by itself.
 pub fn queue(names: &[&str]) -> Words {
-    listing(names, "--format=%i|%T|%r")
+    listing(names, "--format=%i|%T|%k|%r")
 }
 
 /// Returns the query for the keys of all submissions of this name.
@@ -104,12 +105,14 @@ fn listing(names: &[&str], format: &str) -> Words {
 /// How many jobs [`records`] asks for at once at most.
 pub const RECORDS: usize = 1000;
 
-/// Returns the query for what the accounting knows of these jobs, at most [`RECORDS`].
-pub fn records(jobs: &[JobId]) -> Words {
+/// Returns the query for what the accounting knows of these jobs of this name, at most [`RECORDS`]. After a reset of the
+/// controller it may know other jobs by the same ids.
+pub fn records(name: &str, jobs: &[JobId]) -> Words {
     let jobs: Vec<String> = jobs.iter().take(RECORDS).map(ToString::to_string).collect();
     let format = "--format=JobID,State,ExitCode";
     let jobs = format!("--jobs={}", jobs.join(","));
-    words_of(&["sacct", "--noheader", "--parsable2", "--allocations", format, &jobs])
+    let name = format!("--name={name}");
+    words_of(&["sacct", "--noheader", "--parsable2", "--allocations", format, &name, &jobs])
 }
 
 /// Returns the query for the cluster's settings.
@@ -125,6 +128,12 @@ pub fn cancel(jobs: Vec<JobId>) -> Vec<Words> {
 /// Returns the command that cancels all jobs of this name.
 pub fn cancel_all(name: &str) -> Words {
     words_of(&["scancel", &format!("--name={name}")])
+}
+
+/// Returns the commands that end these jobs as far as they have this name. None of them may be an element of an array:
+/// `scancel` of Slurm 22.05 then cancels the whole array.
+pub fn cancel_named(name: &str, jobs: Vec<JobId>) -> Vec<Words> {
+    commands(&["scancel", &format!("--name={name}")], jobs)
 }
 
 /// Returns the commands that send a signal to every process of these jobs.
@@ -220,10 +229,10 @@ mod tests {
     fn r149_one_query_asks_for_everything() {
         assert_eq!(
             line(&queue(&["bgd-a1", "bgd-b2"])),
-            "squeue --me --noheader --array --states=all --name=bgd-a1,bgd-b2 --format=%i|%T|%r"
+            "squeue --me --noheader --array --states=all --name=bgd-a1,bgd-b2 --format=%i|%T|%k|%r"
         );
         let jobs: Vec<_> = (0..5_000).map(|index| JobId { job: 6, index: Some(index) }).collect();
-        assert_eq!(line(&records(&jobs)).matches("6_").count(), RECORDS);
+        assert_eq!(line(&records("bgd-a1", &jobs)).matches("6_").count(), RECORDS);
     }
 
     #[test]
@@ -231,6 +240,7 @@ mod tests {
         let jobs = || ["6_0", "6_1", "9"].map(|id| JobId::parse(id).unwrap()).to_vec();
         let lines = |all: Vec<Words>| all.iter().map(line).collect::<Vec<_>>();
         assert_eq!(lines(cancel(jobs())), ["scancel 6_[0-1] 9"]);
+        assert_eq!(lines(cancel_named("bgd-a1", jobs()[2..].to_vec())), ["scancel --name=bgd-a1 9"]);
         assert_eq!(lines(signal(jobs(), 10)), ["scancel --full --signal=10 6_[0-1] 9"]);
         assert_eq!(lines(hold(jobs(), true)), ["scontrol uhold 6_[0-1] 9"]);
         assert_eq!(lines(hold(jobs(), false)), ["scontrol release 6_[0-1] 9"]);

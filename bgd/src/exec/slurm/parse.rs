@@ -19,6 +19,8 @@ pub struct Listed<'a> {
     pub id: JobId,
     /// Its state.
     pub state: &'a str,
+    /// The key of its submission, unless somebody has changed its comment.
+    pub key: &'a str,
     /// Why it is in that state.
     pub reason: &'a str,
 }
@@ -26,11 +28,11 @@ pub struct Listed<'a> {
 /// Reads the answer to [`super::commands::queue`].
 pub fn queue(output: &str) -> impl Iterator<Item = Listed<'_>> {
     lines(output).filter_map(|line| {
-        let mut fields = line.splitn(3, '|');
+        let mut fields = line.splitn(4, '|');
         let id = JobId::parse(fields.next()?.trim())?;
-        let state = fields.next()?.trim();
+        let (state, key) = (fields.next()?.trim(), fields.next()?.trim());
         let reason = beginning(fields.next()?.trim());
-        (!state.is_empty()).then_some(Listed { id, state, reason })
+        (!state.is_empty()).then_some(Listed { id, state, key, reason })
     })
 }
 
@@ -146,24 +148,27 @@ mod tests {
 
     #[test]
     fn the_queue_is_read_as_slurm_prints_it() {
-        let output = "6_9999|PENDING|JobHeldUser,JobHeldAdmin\n\
-                      24|PENDING|job requeued in held state\n\
-                      25|TIMEOUT|TimeLimit\n\
-                      26|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-4]\n\
-                      27|RUNNING|None\n\
-                      27.batch|RUNNING|None\n\
-                      28+1|RUNNING|None\n\
-                      6_[1-4]|PENDING|Resources\n\
+        let output = "6_9999|PENDING|a-1|JobHeldUser,JobHeldAdmin\n\
+                      24|PENDING|(null)|job requeued in held state\n\
+                      25|TIMEOUT|a-1|TimeLimit\n\
+                      26|PENDING||ReqNodeNotAvail, UnavailableNodes:n[1-4]\n\
+                      27|RUNNING|a-1|None\n\
+                      27.batch|RUNNING|a-1|None\n\
+                      28+1|RUNNING|a-1|None\n\
+                      6_[1-4]|PENDING|a-1|Resources\n\
                       slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n";
-        let jobs: Vec<_> = queue(output).map(|job| (job.id.to_string(), job.state, job.reason)).collect();
+        let jobs: Vec<_> = queue(output).collect();
         let expected = [
-            ("6_9999", "PENDING", "JobHeldUser,JobHeldAdmin"),
-            ("24", "PENDING", "job requeued in held state"),
-            ("25", "TIMEOUT", "TimeLimit"),
-            ("26", "PENDING", "ReqNodeNotAvail, UnavailableNodes:n[1-4]"),
-            ("27", "RUNNING", "None"),
+            ("6_9999", "PENDING", "a-1", "JobHeldUser,JobHeldAdmin"),
+            ("24", "PENDING", "(null)", "job requeued in held state"),
+            ("25", "TIMEOUT", "a-1", "TimeLimit"),
+            ("26", "PENDING", "", "ReqNodeNotAvail, UnavailableNodes:n[1-4]"),
+            ("27", "RUNNING", "a-1", "None"),
         ];
-        assert_eq!(jobs, expected.map(|(id, state, reason)| (id.to_owned(), state, reason)));
+        assert_eq!(
+            jobs,
+            expected.map(|(text, state, key, reason)| Listed { id: id(text), state, key, reason })
+        );
         let keys: Vec<_> = keys("6_1|a-1\n9|(null)\nx\n").collect();
         assert_eq!(keys, [(id("6_1"), "a-1"), (id("9"), "(null)")]);
     }
@@ -214,7 +219,7 @@ mod tests {
     #[test]
     fn long_reasons_are_cut() {
         let nodes = "ü".repeat(1000);
-        let output = format!("1|PENDING|{nodes}\n2|PENDING|{}\n", "x".repeat(5000));
+        let output = format!("1|PENDING|a-1|{nodes}\n2|PENDING|{}\n", "x".repeat(5000));
         let jobs: Vec<_> = queue(&output).collect();
         assert_eq!(jobs.len(), 1);
         assert_eq!(jobs[0].reason.chars().count(), REASON_CHARS);
@@ -233,9 +238,9 @@ mod tests {
         #[test]
         fn what_is_written_is_read(job in 1_u64..u64::MAX, index in any::<Option<u32>>(), reason in "[a-zA-Z, ]{0,50}") {
             let id = JobId { job, index };
-            let output = format!("{id}|RUNNING|{reason}\n");
+            let output = format!("{id}|RUNNING|a-1|{reason}\n");
             let jobs: Vec<_> = queue(&output).collect();
-            prop_assert_eq!(jobs, [Listed { id, state: "RUNNING", reason: reason.trim() }]);
+            prop_assert_eq!(jobs, [Listed { id, state: "RUNNING", key: "a-1", reason: reason.trim() }]);
         }
     }
 }

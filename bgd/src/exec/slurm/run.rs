@@ -10,6 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
+use super::batch;
 use super::job::JobId;
 use super::parse::ScriptExit;
 use super::script::{NoteKind, NotedExit};
@@ -100,6 +101,8 @@ pub struct Run {
     standing: Option<Standing>,
     /// The last answer of the cluster about it.
     answered: Option<Instant>,
+    /// The last answer that listed it, as a job of ours.
+    listed: Option<Instant>,
     reason: Option<Box<str>>,
     missing: u32,
     preempted: u32,
@@ -145,6 +148,7 @@ impl Run {
             ended: None,
             standing: None,
             answered: None,
+            listed: None,
             reason: None,
             missing: 0,
             preempted: 0,
@@ -174,6 +178,21 @@ impl Run {
     /// Whether the cluster says that what it is to follow can never come true.
     pub fn follows_nothing(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| &*ended.reason == states::NEVER)
+    }
+
+    /// When the question was asked to which it was last listed.
+    pub const fn listed_at(&self) -> Option<Instant> {
+        self.listed
+    }
+
+    /// The key of its submission, once it is being submitted.
+    pub fn key(&self) -> Option<&Arc<str>> {
+        self.place.as_ref().map(|(key, _)| key)
+    }
+
+    /// Whether a listed job with this key may be its job: it has the same key, or somebody has changed the job's comment.
+    pub fn may_have_key(&self, key: &str) -> bool {
+        self.key().is_some_and(|own| **own == *key) || !batch::is_key(key)
     }
 
     /// How often it was put back into the queue.
@@ -238,7 +257,7 @@ impl Run {
     pub fn listed(&mut self, now: Instant, asked: Instant, state: &str, reason: &str) -> Vec<Fact> {
         let (standing, mut facts) = (states::standing(state), Vec::new());
         self.missing = 0;
-        self.answered = Some(asked);
+        (self.answered, self.listed) = (Some(asked), Some(asked));
         self.standing = Some(standing.clone());
         match standing {
             Standing::Waiting => {

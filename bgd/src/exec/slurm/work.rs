@@ -228,7 +228,7 @@ pub async fn discard(tools: Tools, key: Arc<str>, index: u32) -> Done {
 /// Carries out orders of one kind.
 pub async fn act(tools: Tools, acts: Vec<Act>) -> Done {
     let mut result = Ok(());
-    for command in acts::commands(&acts) {
+    for command in acts::commands(&tools.origin.job_name, &acts) {
         match tools.programs.run(command).await {
             Ok(_) => {}
             // Some of several may have ended meanwhile.

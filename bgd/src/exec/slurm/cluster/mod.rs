@@ -2,6 +2,7 @@
 //! have noted together. A cluster that can't be asked loses nothing: submissions carry keys, jobs the name of this
 //! daemon's instance, and everything is asked again. It decides nothing about tasks.
 
+mod acts;
 mod after;
 mod far;
 mod news;
@@ -16,13 +17,13 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use crate::core::{Control, Fact, PlaceFact};
-use crate::exec::host::{Host, SIGKILL, SIGTERM};
+use crate::core::{Fact, PlaceFact};
+use crate::exec::host::{Host, SIGKILL};
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
-use crate::exec::slurm::acts::{self, Act, Deed};
+use crate::exec::slurm::acts::Acts;
 use crate::exec::slurm::batch::{Gathering, Unsure};
 use crate::exec::slurm::check;
 use crate::exec::slurm::commands;
@@ -82,7 +83,7 @@ pub struct Cluster {
     /// Runs that wait for the ids of those that they follow.
     parked: BTreeSet<TaskId>,
     unsure: HashMap<Arc<str>, Unsure>,
-    acts: Vec<Act>,
+    acts: Acts,
     works: FuturesUnordered<BoxFuture<'static, Done>>,
     /// How many submissions and how many commands for orders are under way.
     under_way: [usize; 2],
@@ -126,7 +127,7 @@ impl Cluster {
             gathering: Gathering::default(),
             parked: BTreeSet::new(),
             unsure: HashMap::new(),
-            acts: Vec::new(),
+            acts: Acts::default(),
             works: FuturesUnordered::new(),
             under_way: [0; 2],
             searches: 0,
@@ -265,60 +266,6 @@ impl Cluster {
         self.tell_to_end(task);
     }
 
-    /// Tells the cluster to end a run, unless it was told as strongly.
-    fn tell_to_end(&mut self, task: TaskId) {
-        let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
-        let (Some(id), Some(signal)) = (run.id, run.stop) else { return };
-        if run.told == Some(signal) || run.told == Some(SIGKILL) {
-            return;
-        }
-        run.told = Some(signal);
-        let deed = match signal {
-            _ if run.is_waiting() => Deed::Cancel,
-            SIGTERM => Deed::Cancel,
-            SIGKILL => Deed::Kill,
-            other => Deed::End(other),
-        };
-        self.acts.push(Act { deed, task, run: run.number, id, done: None });
-    }
-
-    fn control(&mut self, task: TaskId, control: &Control, done: oneshot::Sender<()>) {
-        let Some(run) = self.runs.get_mut(&task) else { return };
-        let (number, is_waiting) = (run.number, run.is_waiting());
-        let deed = match *control {
-            Control::Signal { signal, tree: _ } => Deed::Signal(signal),
-            Control::Pause => Deed::Signal(SIGSTOP),
-            Control::Continue => Deed::Signal(SIGCONT),
-            Control::Hold { held } if is_waiting => Deed::Hold(held),
-            Control::Priority { priority } if priority <= 0 => Deed::Nice(priority.unsigned_abs()),
-            Control::Priority { .. } => {
-                let why = "a cluster lets its users only lower a priority: use 0 to -100";
-                return self.refused(task, number, why);
-            }
-            // A process asks nothing, and has no terminal here.
-            Control::Hold { .. } | Control::Answer { .. } | Control::Detach { .. } => return,
-        };
-        let Some(id) = run.id else {
-            match deed {
-                Deed::Hold(is_held) => run.hold = Some(is_held),
-                Deed::Nice(_) => {
-                    self.refused(task, number, "it is only being submitted: set its priority later");
-                }
-                Deed::Signal(_) | Deed::Cancel | Deed::Kill | Deed::End(_) => {}
-            }
-            return;
-        };
-        if let Some(why) = self.reach.why() {
-            let why = format!("the cluster can't be asked: {why}");
-            return self.refused(task, number, &why);
-        }
-        self.acts.push(Act { deed, task, run: number, id, done: Some(done) });
-    }
-
-    fn refused(&self, task: TaskId, run: u32, why: &str) {
-        self.send(task, run, Fact::Elsewhere(PlaceFact::Refused { why: why.into() }));
-    }
-
     fn remove(&mut self, task: TaskId) {
         let Some(run) = self.runs.remove(&task) else { return };
         if run.place.is_none() {
@@ -348,7 +295,7 @@ impl Cluster {
         let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
         let query = self.pace.due().filter(|_| !self.is_asking && self.answer.is_none());
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
-        let acts = (!self.acts.is_empty() && self.under_way[1] < AT_ONCE).then(Instant::now);
+        let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
         let asking = [gathered, query, search, acts, self.sweep_at].into_iter().flatten().map(after_pause);
         [give_up, scan, self.tick_at, self.over.idle_at].into_iter().flatten().chain(asking).min()
     }
@@ -424,9 +371,9 @@ impl Cluster {
         if self.sweep_at.take_if(|at| *at <= now).is_some() {
             self.works.push(Box::pin(work::sweep(self.tools.clone())));
         }
-        while self.under_way[1] < AT_ONCE && !self.acts.is_empty() {
+        while self.under_way[1] < AT_ONCE && self.acts.is_due() {
             self.under_way[1] += 1;
-            let together = acts::take(&mut self.acts);
+            let together = self.acts.take();
             self.works.push(Box::pin(work::act(self.tools.clone(), together)));
         }
         while self.gathering.due().is_some_and(|at| at <= now) && self.under_way[0] < AT_ONCE {
@@ -526,6 +473,7 @@ impl Cluster {
             let fact = PlaceFact::Unknown { why: why.as_str().into() };
             self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(fact));
         }
+        self.refuse_acts(&why);
     }
 }
 

@@ -10,14 +10,13 @@ use bgd_shared::ready::Ready;
 use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
 use crate::exec::ready;
-use crate::exec::slurm::acts::{Act, Deed};
+use crate::exec::slurm::acts::Deed;
 use crate::exec::slurm::commands;
 use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::folder::Note;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse;
 use crate::exec::slurm::script::Noted;
-use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::work::{self, Settling};
 
 impl Cluster {
@@ -100,7 +99,9 @@ impl Cluster {
         let mut listed: HashSet<JobId> = HashSet::with_capacity(self.by_id.len());
         for line in parse::queue(text) {
             let Some(task) = self.by_id.get(&line.id).copied() else { continue };
-            let Some(run) = self.runs.get_mut(&task) else { continue };
+            let run = self.runs.get_mut(&task).filter(|run| run.may_have_key(line.key));
+            // After a reset of the controller, an id may be that of another submission.
+            let Some(run) = run else { continue };
             listed.insert(line.id);
             let facts = run.listed(now, asked, line.state, line.reason);
             let is_ending = run.is_ending();
@@ -121,10 +122,12 @@ impl Cluster {
                 self.conclude(now, task);
             }
         }
+        let name = &self.tools.origin.job_name;
         if !missing.is_empty() && self.known.as_ref().is_some_and(|known| known.has_accounting) {
-            self.works.push(Box::pin(work::record(self.tools.clone(), commands::records(&missing))));
+            self.works.push(Box::pin(work::record(self.tools.clone(), commands::records(name, &missing))));
         }
         self.pace.answered(now, has_moved, !self.by_id.is_empty());
+        self.answer_acts(now, asked, text);
     }
 
     /// Ends a run if it is decided how.
@@ -134,13 +137,13 @@ impl Cluster {
         if self.has_nothing_to_follow(task, &conclusion) {
             return self.give_back(task);
         }
+        // If the cluster has it after all, it must not run beside another attempt.
+        if matches!(conclusion.verdict, Verdict::Failed(Cause::Lost, _)) {
+            self.order_act(now, Deed::Cancel, task, None);
+        }
         let Some(run) = self.runs.get_mut(&task) else { return };
         run.is_concluded = true;
         let (number, split, restarts) = (run.number, run.job.spec.split, run.restarts());
-        // If the cluster has it after all, it must not run beside another attempt.
-        if let (Verdict::Failed(Cause::Lost, _), Some(id)) = (&conclusion.verdict, run.id) {
-            self.acts.push(Act { deed: Deed::Cancel, task, run: number, id, done: None });
-        }
         self.readiness.remove(&task);
         if self.is_far() {
             return self.conclude_there(now, task, conclusion);
@@ -148,47 +151,6 @@ impl Cluster {
         let settling =
             Settling { place, restarts, split, is_tracked: self.tracked.contains(&task), conclusion };
         self.works.push(Box::pin(work::settle(self.tools.clone(), task, number, settling)));
-    }
-
-    /// Takes in what came of orders.
-    pub(super) fn acted(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
-        self.under_way[1] -= 1;
-        let why = match result {
-            Ok(()) => None,
-            Err(Trouble::Gone) => Some("it has ended there, or runs already".to_owned()),
-            Err(
-                Trouble::Unreachable(why)
-                | Trouble::NoAccess(why)
-                | Trouble::Unanswered(why)
-                | Trouble::Full(why),
-            ) => Some(format!("the cluster can't be asked: {why}")),
-            Err(Trouble::Refused(why)) => Some(why.clone()),
-        };
-        match result {
-            Err(
-                trouble @ (Trouble::Unreachable(_)
-                | Trouble::NoAccess(_)
-                | Trouble::Unanswered(_)
-                | Trouble::Full(_)),
-            ) => self.failed(now, trouble),
-            Ok(()) | Err(Trouble::Gone | Trouble::Refused(_)) => self.reached(),
-        }
-        let is_passing = self.reach.why().is_some();
-        for Act { deed, task, run: number, id, done } in acts {
-            let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
-            match (&why, run) {
-                // It is carried out as soon as that is possible.
-                (Some(_), Some(_)) if deed.ends() && is_passing => {
-                    self.acts.push(Act { deed, task, run: number, id, done });
-                }
-                (Some(why), Some(_)) if !matches!(result, Err(Trouble::Gone)) || !deed.ends() => {
-                    self.refused(task, number, why);
-                }
-                (_, Some(_) | None) => {}
-            }
-        }
-        // Whether it has worked is known as soon as the cluster says so.
-        self.pace.hurry(now);
     }
 
     /// Tells the dispatcher that the end of a run can't be confirmed. The cluster is still told to end it.

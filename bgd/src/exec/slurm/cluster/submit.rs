@@ -7,7 +7,7 @@ use bgd_shared::id::TaskId;
 
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
-use crate::exec::slurm::acts::{Act, Deed};
+use crate::exec::slurm::acts::Deed;
 use crate::exec::slurm::batch::{Batch, Unsure};
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::Settings;
@@ -126,7 +126,7 @@ impl Cluster {
             }
             self.send(task, number, fact);
             if let Some(held) = held {
-                self.acts.push(Act { deed: Deed::Hold(held), task, run: number, id, done: None });
+                self.order_act(now, Deed::Hold(held), task, None);
             }
             self.tell_to_end(task);
         }

@@ -1,0 +1,164 @@
+//! What is done to the jobs of runs: orders of the dispatcher, and the commands that carry them out on what is known to
+//! be ours.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+use tokio::sync::oneshot;
+
+use super::{Cluster, SIGCONT, SIGSTOP};
+use crate::core::{Control, Fact, PlaceFact};
+use crate::exec::host::{SIGKILL, SIGTERM};
+use crate::exec::slurm::acts::{Act, Deed};
+use crate::exec::slurm::batch;
+use crate::exec::slurm::job::JobId;
+use crate::exec::slurm::parse;
+use crate::exec::slurm::trouble::Trouble;
+
+impl Cluster {
+    /// Tells the cluster to end a run, unless it was told as strongly.
+    pub(super) fn tell_to_end(&mut self, task: TaskId) {
+        let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
+        let (Some(_), Some(signal)) = (run.id, run.stop) else { return };
+        if run.told == Some(signal) || run.told == Some(SIGKILL) {
+            return;
+        }
+        run.told = Some(signal);
+        let deed = match signal {
+            _ if run.is_waiting() => Deed::Cancel,
+            SIGTERM => Deed::Cancel,
+            SIGKILL => Deed::Kill,
+            other => Deed::End(other),
+        };
+        self.order_act(Instant::now(), deed, task, None);
+    }
+
+    /// Orders something to be done to the job of a run, as soon as the cluster says that it is still ours.
+    pub(super) fn order_act(
+        &mut self,
+        now: Instant,
+        deed: Deed,
+        task: TaskId,
+        done: Option<oneshot::Sender<()>>,
+    ) {
+        let Some(run) = self.runs.get(&task) else { return };
+        let (Some(id), Some(key)) = (run.id, run.key().cloned()) else { return };
+        let act = Act { deed, task, run: run.number, id, key, since: now, by_name: false, done };
+        self.acts.add(act, run.listed_at());
+        if self.acts.has_doubts() {
+            self.pace.hurry(now);
+        }
+    }
+
+    pub(super) fn control(&mut self, task: TaskId, control: &Control, done: oneshot::Sender<()>) {
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        let (number, is_waiting) = (run.number, run.is_waiting());
+        let deed = match *control {
+            Control::Signal { signal, tree: _ } => Deed::Signal(signal),
+            Control::Pause => Deed::Signal(SIGSTOP),
+            Control::Continue => Deed::Signal(SIGCONT),
+            Control::Hold { held } if is_waiting => Deed::Hold(held),
+            Control::Priority { priority } if priority <= 0 => Deed::Nice(priority.unsigned_abs()),
+            Control::Priority { .. } => {
+                let why = "a cluster lets its users only lower a priority: use 0 to -100";
+                return self.refused(task, number, why);
+            }
+            // A process asks nothing, and has no terminal here.
+            Control::Hold { .. } | Control::Answer { .. } | Control::Detach { .. } => return,
+        };
+        if run.id.is_none() {
+            match deed {
+                Deed::Hold(is_held) => run.hold = Some(is_held),
+                Deed::Nice(_) => {
+                    self.refused(task, number, "it is only being submitted: set its priority later");
+                }
+                Deed::Signal(_) | Deed::Cancel | Deed::Kill | Deed::End(_) => {}
+            }
+            return;
+        }
+        if let Some(why) = self.reach.why() {
+            let why = format!("the cluster can't be asked: {why}");
+            return self.refused(task, number, &why);
+        }
+        self.order_act(Instant::now(), deed, task, Some(done));
+    }
+
+    pub(super) fn refused(&self, task: TaskId, run: u32, why: &str) {
+        self.send(task, run, Fact::Elsewhere(PlaceFact::Refused { why: why.into() }));
+    }
+
+    /// Takes in an answer to a query that began at `asked`: it says which jobs are ours.
+    pub(super) fn answer_acts(&mut self, now: Instant, asked: Instant, text: &str) {
+        if !self.acts.has_doubts() {
+            return;
+        }
+        let keys: HashMap<JobId, &str> = parse::queue(text).map(|line| (line.id, line.key)).collect();
+        let is_ours =
+            |act: &Act| keys.get(&act.id).is_some_and(|key| **key == *act.key || !batch::is_key(key));
+        let gone = self.acts.answered(asked, is_ours);
+        let is_named = |act: &Act| act.deed.ends() && act.id.index.is_none() && !keys.contains_key(&act.id);
+        let (named, gone): (Vec<Act>, Vec<Act>) = gone.into_iter().partition(is_named);
+        // If the cluster has it after all, it must not go on: Slurm itself looks at the job's name then.
+        for act in named {
+            self.acts.add(Act { by_name: true, ..act }, Some(act.since));
+        }
+        self.settle_acts(now, gone, &Err(Trouble::Gone));
+        if self.acts.has_doubts() {
+            self.pace.hurry(now);
+        }
+    }
+
+    /// Refuses what is not done later, as the cluster can't be asked.
+    pub(super) fn refuse_acts(&mut self, why: &str) {
+        for Act { task, run, .. } in self.acts.doubt() {
+            if self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_concluded) {
+                self.refused(task, run, &format!("the cluster can't be asked: {why}"));
+            }
+        }
+    }
+
+    /// Takes in what came of orders.
+    pub(super) fn acted(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
+        self.under_way[1] -= 1;
+        self.acts.done(&acts);
+        match result {
+            Err(
+                trouble @ (Trouble::Unreachable(_)
+                | Trouble::NoAccess(_)
+                | Trouble::Unanswered(_)
+                | Trouble::Full(_)),
+            ) => self.failed(now, trouble),
+            Ok(()) | Err(Trouble::Gone | Trouble::Refused(_)) => self.reached(),
+        }
+        self.settle_acts(now, acts, result);
+    }
+
+    /// Reports what came of orders, and tries again what ends a run as soon as that is possible.
+    fn settle_acts(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
+        let why = match result {
+            Ok(()) => None,
+            Err(Trouble::Gone) => Some("it has ended there, or runs already".to_owned()),
+            Err(
+                Trouble::Unreachable(why)
+                | Trouble::NoAccess(why)
+                | Trouble::Unanswered(why)
+                | Trouble::Full(why),
+            ) => Some(format!("the cluster can't be asked: {why}")),
+            Err(Trouble::Refused(why)) => Some(why.clone()),
+        };
+        let is_passing = self.reach.why().is_some();
+        for Act { deed, task, run: number, done, .. } in acts {
+            let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
+            match (&why, run) {
+                (Some(_), Some(_)) if deed.ends() && is_passing => self.order_act(now, deed, task, done),
+                (Some(why), Some(_)) if !matches!(result, Err(Trouble::Gone)) || !deed.ends() => {
+                    self.refused(task, number, why);
+                }
+                (_, Some(_) | None) => {}
+            }
+        }
+        // Whether it has worked is known as soon as the cluster says so.
+        self.pace.hurry(now);
+    }
+}

@@ -1,0 +1,110 @@
+//! A controller that was reset gives ids away again. Jobs of somebody else that have them now are never touched.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{ListParams, TaskList};
+use bgd_tests::shared::task::Status;
+use bgd_tests::slurm::Site;
+use bgd_tests::wait;
+
+/// A task with the id 1 there, and two that are elements of the array 2. All of them run.
+fn ours(site: &Site) -> [TaskId; 3] {
+    let single = site.submit(&[], "exec sleep 1000");
+    assert_eq!(site.running(single), "1");
+    let items = site.daemon.home().join("items");
+    fs::write(&items, "1000\n1001\n").unwrap();
+    let each = items.to_str().unwrap();
+    site.run(&["submit", "--on", "hpc", "--each", each, "--", "sleep", "{}"]).success();
+    let listed = site.daemon.client().call::<TaskList>(&ListParams::default()).unwrap();
+    let elements: Vec<TaskId> = listed.tasks.iter().map(|task| task.id).filter(|id| *id != single).collect();
+    let mut ids: Vec<String> = elements.iter().map(|id| site.running(*id)).collect();
+    ids.sort();
+    assert_eq!(ids, ["2_0", "2_1"]);
+    [single, elements[0], elements[1]]
+}
+
+/// Resets the controller, and gives all ids of ours to jobs of somebody else. Returns the file in which these note the
+/// signals that they get.
+fn given_away(site: &Site) -> PathBuf {
+    let signals = site.cluster.work().join("signals");
+    site.cluster.reset_controller();
+    let line = format!(
+        "for name in TERM USR1 CONT; do trap \"echo $name >>{}\" $name; done; while :; do sleep 0.1; done",
+        signals.display()
+    );
+    let wrap = format!("--wrap={line}");
+    let submit = |options: &[&str]| {
+        let words = [&["sbatch", "--parsable", "--output=/dev/null"], options, &[wrap.as_str()]].concat();
+        site.cluster.run(&words).success().stdout_text().trim().to_owned()
+    };
+    assert_eq!([submit(&[]), submit(&["--array=0-1"])], ["1", "2"]);
+    for id in FOREIGN {
+        site.cluster.wait_for_state(id, "RUNNING");
+    }
+    signals
+}
+
+const FOREIGN: [&str; 3] = ["1", "2_0", "2_1"];
+
+/// Nothing was done to the jobs of somebody else.
+#[track_caller]
+fn untouched(site: &Site, signals: &PathBuf) {
+    // What was ordered before has been done when this is.
+    let last = site.submit(&[], "exec sleep 1000");
+    site.running(last);
+    assert_eq!(site.daemon.cancel(&[last])[0].status, Status::Cancelled);
+    for id in FOREIGN {
+        assert_eq!(site.cluster.field(id, "JobState").as_deref(), Some("RUNNING"), "{id}");
+    }
+    assert!(!signals.exists(), "{:?}", fs::read_to_string(signals));
+}
+
+#[test]
+fn r147_what_is_lost_ends_no_job_of_somebody_else_as_root() {
+    let site = Site::start();
+    let ours = ours(&site);
+    let go = site.cluster.path("go");
+    let hang = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
+    site.cluster.programs().before("squeue", &hang);
+    let signals = given_away(&site);
+    fs::write(go, "").unwrap();
+    for id in ours {
+        let task = site.ended(id);
+        assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Lost));
+    }
+    untouched(&site, &signals);
+}
+
+#[test]
+fn r150_no_order_reaches_a_job_of_somebody_else_as_root() {
+    let site = Site::start();
+    let [single, first, second] = ours(&site);
+    let [go, hangs] = ["go", "hangs"].map(|name| site.cluster.path(name));
+    let hang = format!("until [ -e {} ]; do touch {}; sleep 0.1; done", go.display(), hangs.display());
+    site.cluster.programs().before("squeue", &hang);
+    let signals = given_away(&site);
+    let ids = [single, first, second].map(|id| id.to_string());
+    let orders: Vec<Vec<&str>> = vec![
+        vec!["cancel", &ids[0]],
+        vec!["cancel", &ids[1]],
+        vec!["signal", &ids[2], "USR1"],
+        vec!["pause", &ids[2]],
+    ];
+    let mut given: Vec<_> = orders
+        .iter()
+        .map(|words| site.daemon.bgctl(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        .collect();
+    wait::for_file(&hangs);
+    fs::write(go, "").unwrap();
+    for order in &mut given {
+        order.wait().unwrap();
+    }
+    for id in [single, first, second] {
+        site.ended(id);
+    }
+    untouched(&site, &signals);
+}

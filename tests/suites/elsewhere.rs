@@ -157,6 +157,39 @@ fn r145_it_is_held_signalled_paused_and_edited_there() {
 }
 
 #[test]
+fn r150_what_is_ordered_before_a_machine_has_a_task_counts_there() {
+    let mut far = two();
+    far.wrap("echo 'ssh: connect to host far port 22: No route to host' >&2; exit 255");
+    let held = submit(&far, &[], "echo ran");
+    let lowered = submit(&far, &["--priority", "-10"], "sleep 1000");
+    for id in [held, lowered] {
+        until(&mut far, id, "it can't be submitted", |task| {
+            task.elsewhere.as_ref().is_some_and(|there| there.unknown_because.is_some())
+        });
+    }
+    let held_id = held.to_string();
+    far.run_here(&["hold", &held_id]).success();
+    far.run_here(&["edit", &held_id, "--priority", "3"]).success();
+    far.wrap("");
+    until(&mut far, lowered, "it runs", |task| task.status == Status::Running);
+    let of_there = |far: &mut Far, id: TaskId| {
+        let id_there = wait::poll_until("an id there", || far.here().task(id).elsewhere?.id);
+        there(far).into_iter().find(|task| task.id.to_string() == id_there).unwrap()
+    };
+    assert_eq!(of_there(&mut far, lowered).priority, -10);
+    let task = of_there(&mut far, held);
+    assert_eq!(
+        (task.status, task.priority, task.waiting.unwrap().reason),
+        (Status::Pending, 3, WaitingFor::Held)
+    );
+    assert_eq!(far.here().task(held).status, Status::Pending);
+    far.run_here(&["release", &held_id]).success();
+    assert_eq!(ended(&mut far, held).status, Status::Completed);
+    assert_eq!(far.here().output(held), b"ran\n");
+    far.here().cancel(&[lowered]);
+}
+
+#[test]
 fn r145_order_and_attempts_go_across_machines() {
     let mut far = two();
     let server = submit(&far, &["--ready", "line:^up"], "echo up; sleep 1000");

@@ -106,6 +106,7 @@ mod slurm_far;
 mod slurm_faults;
 mod slurm_ids;
 mod slurm_order;
+mod slurm_orders;
 mod slurm_readme;
 mod submit;
 mod systemd;

@@ -12,6 +12,7 @@ use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::caller::ReplyTo;
+use super::control::Control;
 use super::group::GroupState;
 use super::input::Refusal;
 use super::notice::{Item, Notice};
@@ -123,7 +124,8 @@ pub enum Begin {
     HandedOver,
 }
 
-/// What a process is told about its slots, group, attempt and dependencies (R102, R104).
+/// What a process is told about its slots, group, attempt and dependencies (R102, R104), and another place about its
+/// priority.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunPlace {
     /// The numbers of its slots in ascending order; empty if it takes none.
@@ -132,6 +134,8 @@ pub struct RunPlace {
     pub group: Option<Arc<str>>,
     /// The number of this attempt, if there may be several.
     pub attempt: Option<u32>,
+    /// Its priority, -100 to 100, for the queue of another place.
+    pub priority: i32,
     /// The tasks that it was ordered after.
     pub after: Box<[AfterTask]>,
 }
@@ -145,44 +149,6 @@ pub struct AfterTask {
     pub task: Option<Snapshot>,
     /// Whether the place that gets the other one must not start it before this one has succeeded there.
     pub is_awaited: bool,
-}
-
-/// What to do about a run, other than ending it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Control {
-    /// Send a signal to a process.
-    Signal {
-        /// The signal's number.
-        signal: i32,
-        /// Whether every process of the tree gets it, or only the leader.
-        tree: bool,
-    },
-    /// Give an agent the answer that it waits for.
-    Answer {
-        /// The executor's number for the question.
-        key: u64,
-        /// The chosen option; `None` denies.
-        option: Option<Box<str>>,
-    },
-    /// Stop every process of the tree, including those that it starts meanwhile.
-    Pause,
-    /// Continue the tree.
-    Continue,
-    /// Keep the run from starting in the queue that it waits in elsewhere, or no longer.
-    Hold {
-        /// Whether to keep it.
-        held: bool,
-    },
-    /// Change its priority in the queue that it waits in elsewhere.
-    Priority {
-        /// The new one, -100 to 100; higher starts first.
-        priority: i32,
-    },
-    /// The task is no longer a foreground job of this client: stop showing it the task's terminal.
-    Detach {
-        /// The client.
-        client: u64,
-    },
 }
 
 /// The answer to a call.

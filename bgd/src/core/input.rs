@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::CoreLimits;
 use super::agent::Note;
 use super::caller::ReplyTo;
+use super::control::Control;
 use super::elsewhere::Conclusion;
 use super::filter::Filter;
 use super::plan::Rule;
@@ -503,6 +504,8 @@ pub enum PlaceFact {
     Known,
     /// It refused to do something to the run, which goes on as before.
     Refused {
+        /// What was asked for; `None` if that was said with the submission.
+        control: Option<Control>,
         /// What, and why, for people.
         why: Box<str>,
     },

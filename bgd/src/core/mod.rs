@@ -10,6 +10,7 @@
 mod agent;
 mod batch;
 mod caller;
+mod control;
 mod effect;
 mod elsewhere;
 mod ended;
@@ -34,9 +35,9 @@ mod waiters;
 
 pub use agent::{AgentPart, AgentWork, Note, Notes, QUESTIONS, Question};
 pub use caller::ReplyTo;
+pub use control::Control;
 pub use effect::{
-    AfterTask, Begin, Control, CoreError, Effect, OrderError, Reply, RunPlace, Unmovable, Unpausable,
-    Unrepeatable,
+    AfterTask, Begin, CoreError, Effect, OrderError, Reply, RunPlace, Unmovable, Unpausable, Unrepeatable,
 };
 pub use elsewhere::{Cause, Conclusion, Elsewhere, On, Verdict};
 pub use filter::Filter;

@@ -45,7 +45,7 @@ pub fn is_path(name: &str) -> bool {
 
 /// Returns the variables of a process with this place.
 pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
-    let RunPlace { slots, group, attempt, after } = place;
+    let RunPlace { slots, group, attempt, priority: _, after } = place;
     let mut list = vec![
         format!("{GROUP}={}", group.as_deref().unwrap_or(DEFAULT_GROUP)),
         format!("{SLOTS}={}", slots.len()),

@@ -266,8 +266,8 @@ impl World {
             ..30 => PlaceFact::Accepted { id: "7".into() },
             30..55 => PlaceFact::Waiting { reason: ["Priority", "Resources"][usize::from(three & 1)].into() },
             55..75 => PlaceFact::Unknown { why: ["no route", "silent"][usize::from(three & 1)].into() },
-            75..90 => PlaceFact::Known,
-            90..100 => PlaceFact::Refused { why: "not now".into() },
+            75..80 => PlaceFact::Known,
+            80..100 => PlaceFact::Refused { control: refused(three), why: "not now".into() },
             100..150 => return self.start_there(index),
             150..165 => return self.requeue(index),
             165.. => return self.end_there(index, two, three),
@@ -281,8 +281,22 @@ impl World {
             PlaceFact::Known => _ = self.unknown.remove(&run.task),
             _ => {}
         }
+        let control = match &fact {
+            PlaceFact::Refused { control, .. } => control.clone(),
+            _ => None,
+        };
         self.fact(run.task, run.number, Fact::Elsewhere(fact))?;
         let after = self.get(run.task);
+        if let (Some(before), Some(after)) = (&before, &after) {
+            let (held, priority) = (before.plan().held, before.plan().priority);
+            let waits = !run.has_started;
+            let expected = match control {
+                // What was not done is taken back.
+                Some(Control::Hold { held: asked }) if waits && asked == held => !held,
+                _ => held,
+            };
+            prop_assert_eq!((after.plan().held, after.plan().priority), (expected, priority));
+        }
         let shown = |task: Option<Snapshot>| task.map(|task| format!("{:?} {:?}", task.status(), task.state));
         prop_assert_eq!(shown(before), shown(after.clone()), "what a place says decides nothing");
         if let Some(task) = after.filter(|task| task.status().is_active()) {
@@ -482,6 +496,16 @@ impl World {
         }
         prop_assert_eq!(self.core.held_by_tasks(), 0);
         Ok(())
+    }
+}
+
+/// What a place may have been asked for.
+fn refused(roll: u8) -> Option<Control> {
+    match roll % 4 {
+        0 => None,
+        1 => Some(Control::Hold { held: true }),
+        2 => Some(Control::Hold { held: false }),
+        _ => Some(Control::Priority { priority: 5 }),
     }
 }
 

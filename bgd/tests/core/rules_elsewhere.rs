@@ -132,6 +132,17 @@ fn r150_a_waiting_one_is_cancelled_held_and_edited_there() {
     assert_eq!(controls(&edited), [Control::Priority { priority: 5 }]);
     let refused = desk.ask(Request::Edit(Box::new(edit(Some("default")))));
     assert_eq!(refusal(&refused), &CoreError::Order(OrderError::GivenAway(task)));
+    // What the place does not do is taken back.
+    let refused =
+        |held| place(PlaceFact::Refused { control: Some(Control::Hold { held }), why: "late".into() });
+    assert_eq!(
+        events(&desk.fact(task, refused(true))),
+        [(EventKind::Progress, task), (EventKind::Released, task)]
+    );
+    assert!(!desk.task(task).plan().held);
+    assert_eq!(desk.task(task).elsewhere.unwrap().refused.as_deref(), Some("late"));
+    assert!(desk.fact(task, refused(true)).is_empty(), "it is not held any more");
+    desk.ask(Request::Hold { which: ids(&[task]), held: true });
     // Somebody releases it there.
     desk.fact(task, started(None));
     assert!(!desk.task(task).plan().held);

@@ -12,7 +12,8 @@ use super::stop::verdict_of_stop;
 use super::{Core, Phase, orders};
 use crate::core::agent::{AgentPart, Note, Question};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{Begin, Control, CoreError, Reply};
+use crate::core::control::Control;
+use crate::core::effect::{Begin, CoreError, Reply};
 use crate::core::held::{settings_bytes, text_bytes};
 use crate::core::input::Refusal;
 use crate::core::task::{

@@ -7,6 +7,7 @@ use bgd_shared::time::Timestamp;
 
 use super::Core;
 use super::stop::{verdict, verdict_of_stop};
+use crate::core::control::Control;
 use crate::core::elsewhere::{Cause, Conclusion, Elsewhere, Verdict};
 use crate::core::input::PlaceFact;
 use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopReason, Task};
@@ -25,8 +26,11 @@ impl Core {
                 known.unknown = Some((since, why));
             }),
             PlaceFact::Known => self.change_elsewhere(now, ordinal, |known| known.unknown = None),
-            PlaceFact::Refused { why } => {
+            PlaceFact::Refused { control, why } => {
                 self.change_elsewhere(now, ordinal, |known| known.refused = Some(why));
+                if let Some(Control::Hold { held }) = control {
+                    self.not_held(now, ordinal, held);
+                }
             }
             PlaceFact::Started { at } => self.started_elsewhere(now, ordinal, at),
             PlaceFact::Requeued { reason } => self.requeued(now, ordinal, reason),
@@ -51,6 +55,15 @@ impl Core {
         });
         if changed == Some(true) {
             self.event(now, EventKind::Progress, ordinal);
+        }
+    }
+
+    /// Takes back that a waiting task is held or released, as its place has not done it.
+    fn not_held(&mut self, now: Now, ordinal: Ordinal, held: bool) {
+        let is_wrong = |task: &Task| task.waits_elsewhere() && task.plan().held == held;
+        if self.registry.get(ordinal).is_some_and(is_wrong) {
+            self.replan(ordinal, |plan| plan.held = !held);
+            self.event(now, if held { EventKind::Released } else { EventKind::Held }, ordinal);
         }
     }
 

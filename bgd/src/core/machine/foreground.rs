@@ -8,7 +8,8 @@ use bgd_shared::time::Timestamp;
 
 use super::{Core, orders};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{Begin, Control, CoreError, Reply, Unmovable};
+use crate::core::control::Control;
+use crate::core::effect::{Begin, CoreError, Reply, Unmovable};
 use crate::core::input::Command;
 use crate::core::task::{Ordinal, State, StopOrder, StopReason};
 use crate::core::time::Now;

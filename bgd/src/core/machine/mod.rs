@@ -388,7 +388,8 @@ impl Core {
                 let plan = task.plan();
                 let attempt = plan.again.as_ref().map(|again| again.attempt);
                 let slots = self.queue.numbers(ordinal).into();
-                let place = RunPlace { slots, group: plan.group.clone(), attempt, after };
+                let (group, priority) = (plan.group.clone(), plan.priority);
+                let place = RunPlace { slots, group, attempt, priority, after };
                 Begin::Process { env, place: Box::new(place) }
             }
             Some(agent) => {

@@ -9,7 +9,8 @@ use bgd_shared::order::{After, Condition, DEFAULT_GROUP};
 
 use super::{Core, orders};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{Control, CoreError, OrderError, Reply};
+use crate::core::control::Control;
+use crate::core::effect::{CoreError, OrderError, Reply};
 use crate::core::filter::Filter;
 use crate::core::group::GroupState;
 use crate::core::input::{Edit, PlanRequest, Selection, StartTime};

@@ -1,6 +1,7 @@
 //! Constructors of the effects for a task's executor.
 
-use crate::core::effect::{Begin, Control, Effect};
+use crate::core::control::Control;
+use crate::core::effect::{Begin, Effect};
 use crate::core::task::Task;
 
 pub(super) fn start(task: &Task, begin: Begin) -> Effect {

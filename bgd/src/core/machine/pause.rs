@@ -4,7 +4,8 @@ use bgd_shared::event::EventKind;
 
 use super::{Core, orders};
 use crate::core::caller::ReplyTo;
-use crate::core::effect::{Control, CoreError, Reply, Unpausable};
+use crate::core::control::Control;
+use crate::core::effect::{CoreError, Reply, Unpausable};
 use crate::core::input::Selection;
 use crate::core::task::{Ordinal, State, Task};
 use crate::core::time::Now;

@@ -91,14 +91,17 @@ impl Machines {
     }
 
     fn try_start(&mut self, start: &Start) -> Result<(), String> {
-        let (Some(on), Begin::Process { env, .. }) = (&start.spec.on, &start.begin) else {
+        let (Some(on), Begin::Process { env, place }) = (&start.spec.on, &start.begin) else {
             return Err("it has no machine to run on".to_owned());
         };
         let remotes = Arc::clone(&self.remotes);
         let gone = || format!("the executor {} is no longer configured", on.name);
         let (_, ssh) = remotes.get(&on.name).and_then(|remote| ssh_of(remote)).ok_or_else(gone)?;
         let origin = self.origin(&on.name);
-        let params = params(start, on, env, ssh, &origin);
+        let params = SubmitParams {
+            priority: Some(place.priority).filter(|priority| *priority != 0),
+            ..params(start, on, env, ssh, &origin)
+        };
         self.serve_by_name(&on.name).ok_or_else(gone)?;
         self.places.start(&on.name, start.task, Run::new(start.run, Arc::clone(&start.spec), params));
         Ok(())

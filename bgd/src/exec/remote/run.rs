@@ -9,7 +9,7 @@ use bgd_shared::order::{CancelReason, WaitingFor};
 use bgd_shared::request::{Stream, SubmitParams};
 use bgd_shared::task::{Exit, Status, Task};
 
-use crate::core::{Cause, Conclusion, Fact, PlaceFact, SpawnFailure, Spec, Verdict};
+use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, SpawnFailure, Spec, Verdict};
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +73,10 @@ pub struct Run {
     /// Whether the dispatcher believes that the machine can't be asked.
     pub is_unknown: bool,
     submit: Option<Box<SubmitParams>>,
+    /// Whether it is to be held, and its priority, as long as it has no id there.
+    queued: (bool, i32),
+    /// What it was told too late to be submitted with.
+    late: Vec<Control>,
     /// Whether a submit may have arrived there without its answer arriving here.
     was_sent: bool,
     /// Whether what is known is as new as the connection.
@@ -99,7 +103,9 @@ impl Run {
             told: None,
             is_given_up: false,
             is_unknown: false,
+            queued: (false, submit.priority.unwrap_or_default()),
             submit: Some(Box::new(submit)),
+            late: Vec::new(),
             was_sent: false,
             is_current: false,
             stage: Stage::Waiting,
@@ -128,6 +134,41 @@ impl Run {
         self.bytes = 0;
     }
 
+    /// Takes an order for a run that has no id there yet. Returns whether it is carried out with the submission, or once
+    /// that was answered.
+    pub const fn takes(&mut self, control: &Control) -> bool {
+        match control {
+            Control::Hold { held } => self.queued.0 = *held,
+            Control::Priority { priority } => self.queued.1 = *priority,
+            Control::Signal { .. }
+            | Control::Pause
+            | Control::Continue
+            | Control::Answer { .. }
+            | Control::Detach { .. } => return false,
+        }
+        true
+    }
+
+    /// Takes the orders that came too late to be submitted with it.
+    pub fn take_late(&mut self) -> Vec<Control> {
+        std::mem::take(&mut self.late)
+    }
+
+    /// Notes what was ordered after the submission that arrived there was sent.
+    fn compare(&mut self, task: &Task) {
+        let (held, priority) = self.queued;
+        let is_held = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Held);
+        if !task.status.is_active() || self.stop.is_some() {
+            return;
+        }
+        if held && task.status != Status::Pending || task.status == Status::Pending && held != is_held {
+            self.late.push(Control::Hold { held });
+        }
+        if priority != task.priority {
+            self.late.push(Control::Priority { priority });
+        }
+    }
+
     /// Returns what to do next; `None` if there is nothing, or a call is under way.
     pub fn next(&mut self) -> Option<Step> {
         if self.is_busy {
@@ -138,12 +179,13 @@ impl Run {
                 return Some(Step::Withdraw);
             }
             // One that is to end is only found again by its key. If it never arrived, it must not start now.
-            let hold = self.stop.is_some();
+            let (held, priority) = self.queued;
+            let (hold, priority) = (held || self.stop.is_some(), Some(priority).filter(|one| *one != 0));
             self.was_sent = true;
             return self
                 .submit
                 .clone()
-                .map(|params| Step::Submit(Box::new(SubmitParams { hold, ..*params })));
+                .map(|params| Step::Submit(Box::new(SubmitParams { hold, priority, ..*params })));
         };
         if !self.is_current {
             return Some(Step::Look(id));
@@ -165,6 +207,7 @@ impl Run {
         self.is_current = true;
         if self.there.is_none() {
             (self.there, self.submit) = (Some(task.id), None);
+            self.compare(task);
             facts.push(Fact::Elsewhere(PlaceFact::Accepted { id: task.id.to_string().into() }));
         }
         if std::mem::take(&mut self.is_unknown) {

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::commands::{self, Words};
 use super::job::JobId;
 use super::pace::SPACING;
+use crate::core::Control;
 use crate::exec::host::SIGKILL;
 
 /// How old an answer may be that still says whose a job is. No controller is reset and gives the same id away sooner. As
@@ -38,6 +39,16 @@ pub enum Deed {
 }
 
 impl Deed {
+    /// What was asked for, if it was that.
+    pub fn control(self) -> Option<Control> {
+        match self {
+            Self::Cancel | Self::Kill | Self::End(_) => None,
+            Self::Signal(signal) => Some(Control::Signal { signal, tree: true }),
+            Self::Hold(held) => Some(Control::Hold { held }),
+            Self::Nice(nice) => i32::try_from(nice).ok().map(|nice| Control::Priority { priority: -nice }),
+        }
+    }
+
     /// Whether it is to end the job.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Cancel | Self::Kill | Self::End(_))

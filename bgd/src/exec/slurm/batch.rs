@@ -29,6 +29,10 @@ pub struct Wish {
     pub time_limit_ms: Option<u64>,
     /// What it is to follow, as Slurm words it.
     pub dependency: Option<Arc<str>>,
+    /// Whether it must not start until it is released.
+    pub is_held: bool,
+    /// How far its priority is lowered.
+    pub nice: u32,
 }
 
 impl Wish {
@@ -36,7 +40,13 @@ impl Wish {
     pub fn of(run: &Run, defaults: &Resources, dependency: Option<Arc<str>>) -> Self {
         let spec = &run.job.spec;
         let own = spec.on.as_ref().map(|on| on.resources.clone()).unwrap_or_default();
-        Self { resources: own.over(defaults), time_limit_ms: spec.time_limit_ms, dependency }
+        Self {
+            resources: own.over(defaults),
+            time_limit_ms: spec.time_limit_ms,
+            dependency,
+            is_held: run.hold,
+            nice: run.nice(),
+        }
     }
 }
 
@@ -49,11 +59,6 @@ pub struct Batch {
     pub wish: Wish,
     /// The tasks with their runs, in the order of their indexes.
     pub tasks: Vec<(TaskId, u32)>,
-}
-
-/// Whether a text looks like the key of a submission.
-pub fn is_key(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Runs that are to be submitted.
@@ -131,6 +136,7 @@ impl Unsure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::slurm::job;
 
     #[test]
     fn r150_equal_runs_become_arrays_of_bounded_size() {
@@ -139,6 +145,8 @@ mod tests {
             resources: Resources { cpus: Some(cpus), ..Resources::default() },
             time_limit_ms: None,
             dependency: None,
+            is_held: false,
+            nice: 0,
         };
         for number in 0..25 {
             gathering.add(now, wish(1 + u32::from(number % 5 == 0)), TaskId::from_u128(number), 1);
@@ -146,7 +154,7 @@ mod tests {
         assert!(gathering.withdraw(TaskId::from_u128(24)) && !gathering.withdraw(TaskId::from_u128(24)));
         let mut sizes = Vec::new();
         while let Some(batch) = gathering.take(Some(15)) {
-            assert!(is_key(&batch.key) && !is_key("(null)") && !is_key(&batch.key[1..]));
+            assert!(job::is_key(&batch.key) && !job::is_key("(null)") && !job::is_key(&batch.key[1..]));
             sizes.push((batch.wish.resources.cpus, batch.tasks.len()));
         }
         assert_eq!(sizes, [(Some(2), 5), (Some(1), 15), (Some(1), 4)]);

@@ -32,6 +32,11 @@ impl fmt::Display for JobId {
     }
 }
 
+/// Whether a text looks like the key of a submission.
+pub fn is_key(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

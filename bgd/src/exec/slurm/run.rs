@@ -10,8 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::batch;
-use super::job::JobId;
+use super::job::{self, JobId};
 use super::parse::ScriptExit;
 use super::script::{NoteKind, NotedExit};
 use super::states::{self, End, Standing};
@@ -81,8 +80,10 @@ pub struct Run {
     pub stop: Option<i32>,
     /// The signal that the cluster was told.
     pub told: Option<i32>,
-    /// Whether it is to be held, if that could not be told yet.
-    pub hold: Option<bool>,
+    /// Whether it is to be held, as long as it has no id there.
+    pub hold: bool,
+    /// Its priority, -100 to 100, as long as it has no id there.
+    pub priority: i32,
     /// Nobody here waits for its end any more: it is only ended there.
     pub is_given_up: bool,
     /// Whether the dispatcher believes that the cluster can't be asked.
@@ -132,12 +133,13 @@ impl Run {
         Self {
             number,
             awaits,
+            priority: job.place.priority,
             job: Arc::new(job),
             place: None,
             id: None,
             stop: None,
             told: None,
-            hold: None,
+            hold: false,
             is_given_up: false,
             is_unknown: false,
             is_concluded: false,
@@ -153,6 +155,11 @@ impl Run {
             missing: 0,
             preempted: 0,
         }
+    }
+
+    /// How far its priority is lowered. Users of a cluster can't raise one.
+    pub const fn nice(&self) -> u32 {
+        if self.priority < 0 { self.priority.unsigned_abs() } else { 0 }
     }
 
     /// Whether it is not known to run there.
@@ -192,7 +199,7 @@ impl Run {
 
     /// Whether a listed job with this key may be its job: it has the same key, or somebody has changed the job's comment.
     pub fn may_have_key(&self, key: &str) -> bool {
-        self.key().is_some_and(|own| **own == *key) || !batch::is_key(key)
+        self.key().is_some_and(|own| **own == *key) || !job::is_key(key)
     }
 
     /// How often it was put back into the queue.
@@ -380,7 +387,7 @@ mod tests {
 
     fn run() -> (Run, Instant) {
         let env = Arc::new(Vec::new().into_iter().collect());
-        let place = RunPlace { slots: [].into(), group: None, attempt: None, after: [].into() };
+        let place = RunPlace { slots: [].into(), group: None, attempt: None, priority: 0, after: [].into() };
         let job = Job::new(Arc::new(Spec::of_daemon()), env, Box::new(place));
         let (mut run, now) = (Run::new(1, job), Instant::now());
         run.accepted(now, JobId::parse("6_3").unwrap());

@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::core::{Cause, Conclusion, Fact, PlaceFact, Verdict};
+use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, SIGKILL};
 use crate::exec::remote::bridge::{self, Bridge, Trouble};
@@ -237,25 +237,33 @@ impl Machine {
         });
     }
 
-    fn control(&mut self, task: TaskId, control: crate::core::Control, done: oneshot::Sender<()>) {
-        let number = self.runs.get(&task).map(|run| run.number);
-        let (Some(number), Some(there)) = (number, self.id_of(task)) else { return };
+    fn control(&mut self, task: TaskId, control: Control, done: oneshot::Sender<()>) {
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        let number = run.number;
+        let Some(there) = run.there else {
+            if !run.takes(&control) {
+                self.refused(task, number, control, "it is only being submitted there");
+            }
+            return;
+        };
         let Some(bridge) = self.bridge() else {
-            return self.refused(task, number, &self.unreachable());
+            return self.refused(task, number, control, &self.unreachable());
         };
         let (facts, caller) = (self.context.facts.clone(), Arc::clone(&bridge));
         self.spawn(task, number, Some(bridge), async move {
-            if let Err(error) = order::control(&caller, there, control).await {
-                let why = error.to_string().into();
-                facts.send(task, number, Fact::Elsewhere(PlaceFact::Refused { why }));
+            if let Err(error) = order::control(&caller, there, control.clone()).await {
+                let (control, why) = (Some(control), error.to_string().into());
+                facts.send(task, number, Fact::Elsewhere(PlaceFact::Refused { control, why }));
             }
+            // Nobody may wait for it.
             let _ = done.send(());
             Outcome::Done
         });
     }
 
-    fn refused(&self, task: TaskId, run: u32, why: &str) {
-        self.context.facts.send(task, run, Fact::Elsewhere(PlaceFact::Refused { why: why.into() }));
+    fn refused(&self, task: TaskId, run: u32, control: Control, why: &str) {
+        let fact = PlaceFact::Refused { control: Some(control), why: why.into() };
+        self.context.facts.send(task, run, Fact::Elsewhere(fact));
     }
 
     fn check(&self, tell: oneshot::Sender<ExecutorCheck>) {
@@ -421,6 +429,10 @@ impl Machine {
         self.by_id.insert(known.id, task);
         for fact in facts {
             self.context.facts.send(task, number, fact);
+        }
+        let late = self.runs.get_mut(&task).map(Run::take_late).unwrap_or_default();
+        for control in late {
+            self.control(task, control, oneshot::channel().0);
         }
         if self.runs.get(&task).is_some_and(|run| run.stop.is_some()) {
             self.tell_to_end(task);

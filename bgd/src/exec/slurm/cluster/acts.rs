@@ -11,10 +11,13 @@ use super::{Cluster, SIGCONT, SIGSTOP};
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{SIGKILL, SIGTERM};
 use crate::exec::slurm::acts::{Act, Deed};
-use crate::exec::slurm::batch;
-use crate::exec::slurm::job::JobId;
+use crate::exec::slurm::batch::Wish;
+use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
 use crate::exec::slurm::trouble::Trouble;
+
+/// Why a priority above 0 is refused.
+pub(super) const ONLY_LOWER: &str = "a cluster lets its users only lower a priority: use 0 to -100";
 
 impl Cluster {
     /// Tells the cluster to end a run, unless it was told as strongly.
@@ -60,32 +63,42 @@ impl Cluster {
             Control::Continue => Deed::Signal(SIGCONT),
             Control::Hold { held } if is_waiting => Deed::Hold(held),
             Control::Priority { priority } if priority <= 0 => Deed::Nice(priority.unsigned_abs()),
-            Control::Priority { .. } => {
-                let why = "a cluster lets its users only lower a priority: use 0 to -100";
-                return self.refused(task, number, why);
-            }
+            Control::Priority { .. } => return self.refused(task, number, Some(control.clone()), ONLY_LOWER),
             // A process asks nothing, and has no terminal here.
             Control::Hold { .. } | Control::Answer { .. } | Control::Detach { .. } => return,
         };
         if run.id.is_none() {
-            match deed {
-                Deed::Hold(is_held) => run.hold = Some(is_held),
-                Deed::Nice(_) => {
-                    self.refused(task, number, "it is only being submitted: set its priority later");
-                }
-                Deed::Signal(_) | Deed::Cancel | Deed::Kill | Deed::End(_) => {}
+            match *control {
+                Control::Hold { held } => run.hold = held,
+                Control::Priority { priority } => run.priority = priority,
+                _ => return self.refused(task, number, deed.control(), "it is only being submitted there"),
+            }
+            // It asks for something else than those that it was to be submitted with.
+            if self.gathering.withdraw(task) {
+                self.gather(Instant::now(), task);
             }
             return;
         }
         if let Some(why) = self.reach.why() {
             let why = format!("the cluster can't be asked: {why}");
-            return self.refused(task, number, &why);
+            return self.refused(task, number, deed.control(), &why);
         }
         self.order_act(Instant::now(), deed, task, Some(done));
     }
 
-    pub(super) fn refused(&self, task: TaskId, run: u32, why: &str) {
-        self.send(task, run, Fact::Elsewhere(PlaceFact::Refused { why: why.into() }));
+    /// Orders what came too late to be submitted with a run.
+    pub(super) fn order_late(&mut self, now: Instant, task: TaskId, wish: &Wish) {
+        let Some((hold, nice)) = self.runs.get(&task).map(|run| (run.hold, run.nice())) else { return };
+        if hold != wish.is_held {
+            self.order_act(now, Deed::Hold(hold), task, None);
+        }
+        if nice != wish.nice {
+            self.order_act(now, Deed::Nice(nice), task, None);
+        }
+    }
+
+    pub(super) fn refused(&self, task: TaskId, run: u32, control: Option<Control>, why: &str) {
+        self.send(task, run, Fact::Elsewhere(PlaceFact::Refused { control, why: why.into() }));
     }
 
     /// Takes in an answer to a query that began at `asked`: it says which jobs are ours.
@@ -94,8 +107,7 @@ impl Cluster {
             return;
         }
         let keys: HashMap<JobId, &str> = parse::queue(text).map(|line| (line.id, line.key)).collect();
-        let is_ours =
-            |act: &Act| keys.get(&act.id).is_some_and(|key| **key == *act.key || !batch::is_key(key));
+        let is_ours = |act: &Act| keys.get(&act.id).is_some_and(|key| **key == *act.key || !job::is_key(key));
         let gone = self.acts.answered(asked, is_ours);
         let is_named = |act: &Act| act.deed.ends() && act.id.index.is_none() && !keys.contains_key(&act.id);
         let (named, gone): (Vec<Act>, Vec<Act>) = gone.into_iter().partition(is_named);
@@ -111,9 +123,9 @@ impl Cluster {
 
     /// Refuses what is not done later, as the cluster can't be asked.
     pub(super) fn refuse_acts(&mut self, why: &str) {
-        for Act { task, run, .. } in self.acts.doubt() {
+        for Act { deed, task, run, .. } in self.acts.doubt() {
             if self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_concluded) {
-                self.refused(task, run, &format!("the cluster can't be asked: {why}"));
+                self.refused(task, run, deed.control(), &format!("the cluster can't be asked: {why}"));
             }
         }
     }
@@ -153,7 +165,7 @@ impl Cluster {
             match (&why, run) {
                 (Some(_), Some(_)) if deed.ends() && is_passing => self.order_act(now, deed, task, done),
                 (Some(why), Some(_)) if !matches!(result, Err(Trouble::Gone)) || !deed.ends() => {
-                    self.refused(task, number, why);
+                    self.refused(task, number, deed.control(), why);
                 }
                 (_, Some(_) | None) => {}
             }

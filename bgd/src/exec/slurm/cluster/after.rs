@@ -8,6 +8,7 @@ use std::time::Instant;
 use bgd_shared::id::TaskId;
 
 use super::Cluster;
+use super::acts::ONLY_LOWER;
 use crate::core::{Conclusion, Fact, PlaceFact, Verdict};
 use crate::exec::slurm::batch::{Batch, Wish};
 use crate::exec::slurm::work;
@@ -40,6 +41,9 @@ impl Cluster {
             Following::Never => return self.give_back(task),
         };
         let (wish, number) = (Wish::of(run, &self.settings.resources, dependency), run.number);
+        if run.priority > 0 {
+            self.refused(task, number, None, ONLY_LOWER);
+        }
         self.gathering.add(now, wish, task, number);
     }
 

@@ -7,7 +7,6 @@ use bgd_shared::id::TaskId;
 
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
-use crate::exec::slurm::acts::Deed;
 use crate::exec::slurm::batch::{Batch, Unsure};
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::Settings;
@@ -120,14 +119,11 @@ impl Cluster {
             let Some(run) = self.runs.get_mut(&task) else { continue };
             let id = JobId { job, index: is_array.then_some(index) };
             let (number, fact) = (run.number, run.accepted(now, id));
-            let held = run.hold.take();
             if let Some(other) = self.by_id.insert(id, task).filter(|other| *other != task) {
                 self.replaced(now, other);
             }
             self.send(task, number, fact);
-            if let Some(held) = held {
-                self.order_act(now, Deed::Hold(held), task, None);
-            }
+            self.order_late(now, task, &batch.wish);
             self.tell_to_end(task);
         }
         self.pace.moved(now);

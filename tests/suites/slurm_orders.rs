@@ -1,0 +1,94 @@
+//! What users order for a task that a cluster has, or is to get: holds, priorities, pauses.
+
+use std::fs;
+
+use bgd_tests::shared::order::WaitingFor;
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::slurm::{Builder, Site, unknown};
+use bgd_tests::wait;
+
+/// What the cluster last refused.
+fn refused(task: &Task) -> &str {
+    task.elsewhere.as_ref().and_then(|there| there.refused.as_deref()).unwrap_or_default()
+}
+
+#[test]
+fn r150_what_is_ordered_before_the_cluster_has_a_task_counts_there_as_root() {
+    for site in [Site::start(), Site::far(Builder::default())] {
+        site.cluster.stop_controller();
+        let held = site.submit(&[], "echo ran");
+        let lowered = site.submit(&["--priority", "-10"], "sleep 1000");
+        for id in [held, lowered] {
+            site.until(id, "it can't be submitted", |task| unknown(task).is_some());
+        }
+        let id = held.to_string();
+        site.run(&["hold", &id]).success();
+        site.run(&["edit", &id, "--priority", "-5"]).success();
+        site.cluster.start_controller();
+        let running = site.running(lowered);
+        let job = site.job(held);
+        let fields =
+            |job: &str| ["JobState", "Reason", "Nice"].map(|name| site.cluster.field(job, name).unwrap());
+        assert_eq!(fields(&running)[2], "10");
+        assert_eq!(fields(&job), ["PENDING", "JobHeldUser", "5"]);
+        let task = site.daemon.task(held);
+        assert_eq!((task.status, task.priority), (Status::Pending, -5));
+        site.run(&["release", &id]).success();
+        assert_eq!(site.ended(held).status, Status::Completed);
+        site.daemon.cancel(&[lowered]);
+    }
+}
+
+#[test]
+fn r150_what_is_ordered_during_a_submission_follows_it_as_root() {
+    let site = Site::start();
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let [go, hangs] = ["go", "hangs"].map(|name| site.cluster.path(name));
+    let hang = format!("touch {}; until [ -e {} ]; do sleep 0.1; done", hangs.display(), go.display());
+    site.cluster.programs().before("sbatch", &hang);
+    let waits = site.submit(&["--cpus", "16"], "true");
+    wait::for_file(&hangs);
+    let id = waits.to_string();
+    site.run(&["hold", &id]).success();
+    site.run(&["edit", &id, "--priority", "-3"]).success();
+    fs::write(go, "").unwrap();
+    let job = site.job(waits);
+    wait::poll_until("the hold and the priority", || {
+        let field = |name| site.cluster.field(&job, name);
+        (field("Reason")? == "JobHeldUser" && field("Nice")? == "3").then_some(())
+    });
+    site.daemon.cancel(&[all]);
+    site.run(&["release", &id]).success();
+    assert_eq!(site.ended(waits).status, Status::Completed);
+}
+
+#[test]
+fn r150_a_priority_that_only_others_may_give_is_refused_with_the_reason_as_root() {
+    let site = Site::start();
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let raised = site.submit(&["--cpus", "16", "--priority", "7"], "true");
+    site.until(raised, "the refusal", |task| refused(task).contains("only lower"));
+    assert_eq!(site.cluster.field(&site.job(raised), "Nice").as_deref(), Some("0"));
+    site.daemon.cancel(&[all]);
+    assert_eq!(site.ended(raised).status, Status::Completed);
+}
+
+#[test]
+fn r150_a_hold_that_is_not_done_is_taken_back_as_root() {
+    let site = Site::start();
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let waits = site.submit(&["--cpus", "16"], "true");
+    site.job(waits);
+    site.cluster.programs().before("scontrol", "echo 'Access/permission denied' >&2; exit 1");
+    site.run(&["hold", &waits.to_string()]).success();
+    let task = site.until(waits, "the refusal", |task| {
+        refused(task).contains("denied")
+            && task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Elsewhere)
+    });
+    assert_eq!(task.status, Status::Pending, "and it is not held");
+    site.daemon.cancel(&[all]);
+    assert_eq!(site.ended(waits).status, Status::Completed);
+}

@@ -5,7 +5,25 @@ use std::fs;
 use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::slurm::{Builder, Site, unknown};
-use bgd_tests::wait;
+use bgd_tests::{Process, wait};
+
+/// The states of the processes of a task, as the kernel has them.
+fn states(site: &Site) -> Vec<char> {
+    let state = |process: Process| {
+        let stat = fs::read_to_string(process.proc("stat")).ok()?;
+        stat.rsplit(')').next()?.trim().chars().next()
+    };
+    site.daemon.task_processes().into_iter().filter_map(state).collect()
+}
+
+/// Waits until every process of the task is stopped, or none is.
+#[track_caller]
+fn until_stopped(site: &Site, stopped: bool) {
+    wait::poll_until("the state of its processes", || {
+        let states = states(site);
+        (states.len() == 3 && states.iter().all(|state| (*state == 'T') == stopped)).then_some(())
+    });
+}
 
 /// What the cluster last refused.
 fn refused(task: &Task) -> &str {
@@ -90,5 +108,57 @@ fn r150_a_hold_that_is_not_done_is_taken_back_as_root() {
     });
     assert_eq!(task.status, Status::Pending, "and it is not held");
     site.daemon.cancel(&[all]);
+    assert_eq!(site.ended(waits).status, Status::Completed);
+}
+
+#[test]
+fn r150_a_task_is_paused_when_its_processes_are_stopped_as_root() {
+    let site = Site::start();
+    let id = site.submit(&[], "sleep 1000; true");
+    let job = site.running(id);
+    let word = id.to_string();
+    until_stopped(&site, false);
+    site.run(&["pause", &word]).success();
+    assert!(site.daemon.task(id).paused);
+    until_stopped(&site, true);
+    site.run(&["continue", &word]).success();
+    assert!(!site.daemon.task(id).paused);
+    until_stopped(&site, false);
+    // What the cluster does not do is taken back.
+    site.cluster.programs().before("scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1");
+    site.run(&["pause", &word]).success();
+    let task = site.until(id, "the refusal", |task| refused(task).contains("denied"));
+    assert!(!task.paused && states(&site).iter().all(|state| *state != 'T'), "{task:?}");
+    site.cluster.programs().restore("scancel");
+    // It is done, but the answer is lost: the cluster's next one says so.
+    let lost = "SLURM_CONF=$folder/../slurm.conf /usr/bin/scancel \"$@\"; \
+                echo 'scancel: error: Socket timed out on send/recv operation' >&2; exit 1";
+    site.cluster.programs().before("scancel", lost);
+    site.run(&["pause", &word]).success();
+    site.cluster.programs().restore("scancel");
+    until_stopped(&site, true);
+    site.until(id, "it is known to be paused", |task| task.paused);
+    // Somebody else lets it go on.
+    site.cluster.run(&["scancel", "--full", "--signal=CONT", &job]).success();
+    site.until(id, "it goes on", |task| !task.paused);
+    until_stopped(&site, false);
+    site.daemon.cancel(&[id]);
+}
+
+#[test]
+fn r148_somebody_else_holds_and_releases_a_job_as_root() {
+    let site = Site::start();
+    let all = site.submit(&["--cpus", "16"], "sleep 1000");
+    site.running(all);
+    let waits = site.submit(&["--cpus", "16"], "true");
+    let job = site.job(waits);
+    site.cluster.run(&["scontrol", "uhold", &job]).success();
+    site.until(waits, "the reason", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.reason.as_deref() == Some("JobHeldUser"))
+    });
+    site.daemon.cancel(&[all]);
+    site.cluster.idle();
+    assert_eq!(site.daemon.task(waits).status, Status::Pending);
+    site.cluster.run(&["scontrol", "release", &job]).success();
     assert_eq!(site.ended(waits).status, Status::Completed);
 }

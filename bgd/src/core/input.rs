@@ -502,6 +502,11 @@ pub enum PlaceFact {
     },
     /// The place can be asked again.
     Known,
+    /// The processes of the run are stopped there, or go on again, whoever wanted that.
+    Paused {
+        /// Whether they are stopped.
+        paused: bool,
+    },
     /// It refused to do something to the run, which goes on as before.
     Refused {
         /// What was asked for; `None` if that was said with the submission.

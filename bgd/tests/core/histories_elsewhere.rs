@@ -101,7 +101,8 @@ impl World {
             197..207 => self.edit(one, two),
             207..215 => self.clear(one),
             215..225 => self.late(one, two),
-            225..245 => self.advance(u64::from(one) * 40),
+            225..236 => self.advance(u64::from(one) * 40),
+            236..245 => self.pause(one, two & 1 == 0),
             245.. => self.reload(),
         }
     }
@@ -176,6 +177,14 @@ impl World {
         self.request(Request::Hold { which: Selection::Ids(vec![id.into()]), held })?;
         let task = self.get(id).filter(|task| task.status() == Status::Pending);
         prop_assert!(task.is_none_or(|task| task.plan().held == held), "the hold of {} is lost", id);
+        Ok(())
+    }
+
+    fn pause(&mut self, one: u8, paused: bool) -> Checked {
+        let Some(id) = self.pick(one) else { return Ok(()) };
+        self.request(Request::SetPaused { which: Selection::Ids(vec![id.into()]), paused })?;
+        let task = self.get(id).filter(|task| matches!(task.state, State::Running { .. }));
+        prop_assert!(task.is_none_or(|task| task.paused == paused), "the pause of {} is lost", id);
         Ok(())
     }
 
@@ -266,8 +275,9 @@ impl World {
             ..30 => PlaceFact::Accepted { id: "7".into() },
             30..55 => PlaceFact::Waiting { reason: ["Priority", "Resources"][usize::from(three & 1)].into() },
             55..75 => PlaceFact::Unknown { why: ["no route", "silent"][usize::from(three & 1)].into() },
-            75..80 => PlaceFact::Known,
-            80..100 => PlaceFact::Refused { control: refused(three), why: "not now".into() },
+            75..78 => PlaceFact::Known,
+            78..84 => PlaceFact::Paused { paused: three & 1 == 0 },
+            84..100 => PlaceFact::Refused { control: refused(three), why: "not now".into() },
             100..150 => return self.start_there(index),
             150..165 => return self.requeue(index),
             165.. => return self.end_there(index, two, three),
@@ -285,6 +295,13 @@ impl World {
             PlaceFact::Refused { control, .. } => control.clone(),
             _ => None,
         };
+        let stopped = match (&fact, &control) {
+            (PlaceFact::Paused { paused }, _) => Some(*paused),
+            // What was not done is taken back.
+            (_, Some(Control::Pause)) => Some(false),
+            (_, Some(Control::Continue)) => Some(true),
+            _ => None,
+        };
         self.fact(run.task, run.number, Fact::Elsewhere(fact))?;
         let after = self.get(run.task);
         if let (Some(before), Some(after)) = (&before, &after) {
@@ -296,6 +313,9 @@ impl World {
                 _ => held,
             };
             prop_assert_eq!((after.plan().held, after.plan().priority), (expected, priority));
+            let is_running = matches!(before.state, State::Running { .. });
+            let stopped = stopped.filter(|_| is_running).unwrap_or(before.paused);
+            prop_assert_eq!(after.paused, stopped);
         }
         let shown = |task: Option<Snapshot>| task.map(|task| format!("{:?} {:?}", task.status(), task.state));
         prop_assert_eq!(shown(before), shown(after.clone()), "what a place says decides nothing");
@@ -388,7 +408,10 @@ impl World {
                     let run = self.runs.iter().find(|run| run.task == task);
                     let waits = run.is_some_and(|run| run.on.is_some() && !run.has_started);
                     let is_of_queue = matches!(control, Control::Hold { .. } | Control::Priority { .. });
-                    prop_assert!(is_of_queue && waits, "{:?} of {}, which waits nowhere else", control, task);
+                    let is_pause = matches!(control, Control::Pause | Control::Continue);
+                    let runs = run.is_some_and(|run| run.has_started && !run.is_told_to_end);
+                    let fits = is_of_queue && waits || is_pause && runs;
+                    prop_assert!(fits, "{:?} of {}, which waits nowhere else", control, task);
                 }
                 Effect::Event { kind, task, .. } => self.told(kind, &task)?,
                 Effect::Forget { task, .. } => {
@@ -501,10 +524,12 @@ impl World {
 
 /// What a place may have been asked for.
 fn refused(roll: u8) -> Option<Control> {
-    match roll % 4 {
+    match roll % 6 {
         0 => None,
         1 => Some(Control::Hold { held: true }),
         2 => Some(Control::Hold { held: false }),
+        3 => Some(Control::Pause),
+        4 => Some(Control::Continue),
         _ => Some(Control::Priority { priority: 5 }),
     }
 }

@@ -113,6 +113,32 @@ fn r148_ends_are_told_with_their_cause() {
 }
 
 #[test]
+fn r150_it_is_paused_as_its_place_says() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, started(None));
+    let pause = |paused| Request::SetPaused { which: ids(&[task]), paused };
+    let refused = |control| place(PlaceFact::Refused { control: Some(control), why: "late".into() });
+    let told = |paused| place(PlaceFact::Paused { paused });
+    assert_eq!(controls(&desk.ask(pause(true))), [Control::Pause]);
+    assert!(desk.task(task).paused);
+    assert_eq!(
+        events(&desk.fact(task, refused(Control::Pause))),
+        [(EventKind::Progress, task), (EventKind::Continued, task)]
+    );
+    assert!(!desk.task(task).paused, "nothing was stopped");
+    // Somebody stops it there, or it was stopped after all.
+    assert_eq!(events(&desk.fact(task, told(true))), [(EventKind::Paused, task)]);
+    assert!(desk.fact(task, told(true)).is_empty() && desk.task(task).paused);
+    desk.ask(pause(false));
+    desk.fact(task, refused(Control::Continue));
+    assert!(desk.task(task).paused);
+    assert_eq!(events(&desk.fact(task, told(false))), [(EventKind::Continued, task)]);
+    desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
+    assert!(desk.fact(task, told(true)).is_empty(), "it has ended");
+}
+
+#[test]
 fn r150_a_waiting_one_is_cancelled_held_and_edited_there() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});

@@ -28,10 +28,20 @@ impl Core {
             PlaceFact::Known => self.change_elsewhere(now, ordinal, |known| known.unknown = None),
             PlaceFact::Refused { control, why } => {
                 self.change_elsewhere(now, ordinal, |known| known.refused = Some(why));
-                if let Some(Control::Hold { held }) = control {
-                    self.not_held(now, ordinal, held);
+                match control {
+                    Some(Control::Hold { held }) => self.not_held(now, ordinal, held),
+                    Some(Control::Pause) => self.paused_elsewhere(now, ordinal, false),
+                    Some(Control::Continue) => self.paused_elsewhere(now, ordinal, true),
+                    Some(
+                        Control::Signal { .. }
+                        | Control::Answer { .. }
+                        | Control::Priority { .. }
+                        | Control::Detach { .. },
+                    )
+                    | None => {}
                 }
             }
+            PlaceFact::Paused { paused } => self.paused_elsewhere(now, ordinal, paused),
             PlaceFact::Started { at } => self.started_elsewhere(now, ordinal, at),
             PlaceFact::Requeued { reason } => self.requeued(now, ordinal, reason),
             PlaceFact::GivenBack { env } => self.given_back(now, ordinal, env),
@@ -64,6 +74,18 @@ impl Core {
         if self.registry.get(ordinal).is_some_and(is_wrong) {
             self.replan(ordinal, |plan| plan.held = !held);
             self.event(now, if held { EventKind::Released } else { EventKind::Held }, ordinal);
+        }
+    }
+
+    /// Notes whether the processes of a running task are stopped in its place.
+    fn paused_elsewhere(&mut self, now: Now, ordinal: Ordinal, paused: bool) {
+        let is_wrong = |task: &Task| {
+            let is_running = matches!(task.state, State::Running { .. });
+            is_running && task.spec.on.is_some() && task.paused != paused
+        };
+        if self.registry.get(ordinal).is_some_and(is_wrong) {
+            self.registry.change(ordinal, |task| task.paused = paused);
+            self.event(now, if paused { EventKind::Paused } else { EventKind::Continued }, ordinal);
         }
     }
 

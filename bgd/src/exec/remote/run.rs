@@ -83,6 +83,8 @@ pub struct Run {
     is_current: bool,
     stage: Stage,
     is_ready: bool,
+    /// Whether its processes are stopped, as the machine last said.
+    is_paused: bool,
     reason: Option<Box<str>>,
     streams: [Copied; 2],
     /// The most output bytes there that were told, of both streams.
@@ -110,6 +112,7 @@ impl Run {
             is_current: false,
             stage: Stage::Waiting,
             is_ready: false,
+            is_paused: false,
             reason: None,
             streams: [Copied::default(); 2],
             bytes: 0,
@@ -179,8 +182,9 @@ impl Run {
                 return Some(Step::Withdraw);
             }
             // One that is to end is only found again by its key. If it never arrived, it must not start now.
-            let (held, priority) = self.queued;
-            let (hold, priority) = (held || self.stop.is_some(), Some(priority).filter(|one| *one != 0));
+            let (is_wanted, priority) = self.queued;
+            let hold = is_wanted || self.stop.is_some();
+            let priority = Some(priority).filter(|priority| *priority != 0);
             self.was_sent = true;
             return self
                 .submit
@@ -230,6 +234,9 @@ impl Run {
         }
         if task.ready_at.is_some() && !std::mem::replace(&mut self.is_ready, task.ready_at.is_some()) {
             facts.push(Fact::Ready);
+        }
+        if stage == Stage::Running && std::mem::replace(&mut self.is_paused, task.paused) != task.paused {
+            facts.push(Fact::Elsewhere(PlaceFact::Paused { paused: task.paused }));
         }
         self.note_output(task.output.bytes);
         if stage == Stage::Ended && self.stage < Stage::Ended {

@@ -21,6 +21,10 @@ use crate::exec::host::SIGKILL;
 /// queries may be this close to each other, an order never waits only because there was one a moment ago.
 const FRESH: Duration = SPACING;
 
+/// The signals by which processes are paused and continued.
+const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = 18;
+
 /// Something that is done to jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
@@ -32,6 +36,8 @@ pub enum Deed {
     End(i32),
     /// Send it a signal.
     Signal(i32),
+    /// Stop its processes, or let them go on.
+    Pause(bool),
     /// Keep it from starting, or no longer.
     Hold(bool),
     /// Lower its priority.
@@ -44,6 +50,8 @@ impl Deed {
         match self {
             Self::Cancel | Self::Kill | Self::End(_) => None,
             Self::Signal(signal) => Some(Control::Signal { signal, tree: true }),
+            Self::Pause(true) => Some(Control::Pause),
+            Self::Pause(false) => Some(Control::Continue),
             Self::Hold(held) => Some(Control::Hold { held }),
             Self::Nice(nice) => i32::try_from(nice).ok().map(|nice| Control::Priority { priority: -nice }),
         }
@@ -156,6 +164,7 @@ pub fn commands(name: &str, acts: &[Act]) -> Vec<Words> {
         Deed::Cancel => commands::cancel(jobs),
         Deed::Kill => [commands::cancel(jobs.clone()), commands::signal(jobs, SIGKILL)].concat(),
         Deed::End(signal) | Deed::Signal(signal) => commands::signal(jobs, signal),
+        Deed::Pause(is_paused) => commands::signal(jobs, if is_paused { SIGSTOP } else { SIGCONT }),
         Deed::Hold(is_held) => commands::hold(jobs, is_held),
         Deed::Nice(nice) => vec![commands::nice(first.id, nice)],
     }

@@ -97,18 +97,23 @@ pub fn keys(name: &str) -> Words {
     listing(&[name], "--format=%i|%k")
 }
 
+/// Returns the query for how the scripts of all jobs of this name have ended, as far as they have.
+pub fn exits(name: &str) -> Words {
+    listing(&[name], "--Format=JobArrayID:|,exit_code:|")
+}
+
 fn listing(names: &[&str], format: &str) -> Words {
     let names = format!("--name={}", names.join(","));
     words_of(&["squeue", "--me", "--noheader", "--array", "--states=all", &names, format])
 }
 
-/// How many jobs [`records`] asks for at once at most.
+/// How many jobs one query of [`records`] is about at most.
 pub const RECORDS: usize = 1000;
 
-/// Returns the query for what the accounting knows of these jobs of this name, at most [`RECORDS`]. After a reset of the
-/// controller it may know other jobs by the same ids.
+/// Returns the query for what the accounting knows of these jobs of this name, which are at most [`RECORDS`]. After a
+/// reset of the controller it may know other jobs by the same ids.
 pub fn records(name: &str, jobs: &[JobId]) -> Words {
-    let jobs: Vec<String> = jobs.iter().take(RECORDS).map(ToString::to_string).collect();
+    let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
     let format = "--format=JobID,State,ExitCode";
     let jobs = format!("--jobs={}", jobs.join(","));
     let name = format!("--name={name}");
@@ -231,8 +236,14 @@ mod tests {
             line(&queue(&["bgd-a1", "bgd-b2"])),
             "squeue --me --noheader --array --states=all --name=bgd-a1,bgd-b2 --format=%i|%T|%k|%r"
         );
-        let jobs: Vec<_> = (0..5_000).map(|index| JobId { job: 6, index: Some(index) }).collect();
-        assert_eq!(line(&records("bgd-a1", &jobs)).matches("6_").count(), RECORDS);
+        assert_eq!(
+            line(&exits("bgd-a1")),
+            "squeue --me --noheader --array --states=all --name=bgd-a1 --Format=JobArrayID:|,exit_code:|"
+        );
+        assert_eq!(
+            line(&records("bgd-a1", &[JobId { job: 6, index: Some(2) }, JobId { job: 9, index: None }])),
+            "sacct --noheader --parsable2 --allocations --format=JobID,State,ExitCode --name=bgd-a1 --jobs=6_2,9"
+        );
     }
 
     #[test]

@@ -45,6 +45,11 @@ impl Pace {
         self.ask_by(now);
     }
 
+    /// Notes that there is nothing to ask about.
+    pub fn rests(&mut self) {
+        self.due = None;
+    }
+
     /// Notes that a query begins.
     pub fn asks(&mut self, now: Instant) {
         self.asked = Some(now);
@@ -105,6 +110,9 @@ mod tests {
         pace.moved(now);
         pace.asks(now + SOON);
         pace.answered(now + SOON, true, false);
+        assert_eq!(pace.due(), None);
+        pace.hurry(now);
+        pace.rests();
         assert_eq!(pace.due(), None);
     }
 

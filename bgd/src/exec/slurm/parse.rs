@@ -44,6 +44,16 @@ pub fn keys(output: &str) -> impl Iterator<Item = (JobId, &str)> {
     })
 }
 
+/// Reads the answer to [`super::commands::exits`]: the numbers are those of wait(2).
+pub fn exits(output: &str) -> impl Iterator<Item = (JobId, ScriptExit)> {
+    lines(output).filter_map(|line| {
+        let mut fields = line.split('|');
+        let id = JobId::parse(fields.next()?.trim())?;
+        let status: i32 = fields.next()?.trim().parse().ok()?;
+        Some((id, ScriptExit { code: (status >> 8) & 0xff, signal: status & 0x7f }))
+    })
+}
+
 /// The exit code and the signal of a job's script, as the cluster has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptExit {
@@ -176,6 +186,8 @@ mod tests {
     #[test]
     fn records_are_read_as_slurm_prints_them() {
         let exit = |code, signal| ScriptExit { code, signal };
+        let read: Vec<_> = exits("15|9|\n6_1|1024|\nx|1|\n7||\n").collect();
+        assert_eq!(read, [(id("15"), exit(0, 9)), (id("6_1"), exit(4, 0))]);
         let output =
             "1|FAILED|4:0\n6_1|CANCELLED by 0|0:15\n6_[2-9]|PENDING|0:0\n7|RUNNING|\n1.batch|FAILED|4:0\n";
         let records: Vec<_> = records(output).map(|record| (record.id, record.state, record.exit)).collect();
@@ -231,7 +243,7 @@ mod tests {
             for job in queue(&output) {
                 prop_assert!(!job.state.is_empty());
             }
-            let _ = (keys(&output).count(), records(&output).count());
+            let _ = (keys(&output).count(), records(&output).count(), exits(&output).count());
             let _ = (submitted(&output), settings(&output));
         }
 

@@ -65,6 +65,7 @@ impl Job {
 
 /// A run on a cluster.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Run {
     /// Its number.
     pub number: u32,
@@ -106,7 +107,19 @@ pub struct Run {
     listed: Option<Instant>,
     reason: Option<Box<str>>,
     missing: u32,
+    /// Whether the accounting is to say whether it knows a job that the queue no longer lists.
+    awaits_record: bool,
+    /// How often the accounting has not known its end.
+    unfinished: u32,
     preempted: u32,
+    /// Whether its processes were stopped, as the cluster last said.
+    is_stopped: bool,
+    /// When they were last told to stop or to go on.
+    paused_at: Option<Instant>,
+    /// How its script has ended, if the cluster has said that.
+    script: Option<Exit>,
+    /// Whether the cluster was asked how its script has ended.
+    was_asked: bool,
 }
 
 /// What a job has noted at its end.
@@ -153,7 +166,13 @@ impl Run {
             listed: None,
             reason: None,
             missing: 0,
+            awaits_record: false,
+            unfinished: 0,
             preempted: 0,
+            is_stopped: false,
+            paused_at: None,
+            script: None,
+            was_asked: false,
         }
     }
 
@@ -243,6 +262,21 @@ impl Run {
         facts
     }
 
+    /// Takes in that its processes were told to stop or to go on.
+    pub const fn was_paused(&mut self, now: Instant) {
+        self.paused_at = Some(now);
+    }
+
+    /// Takes in whether its processes are stopped, by an answer to a query that began at `asked`.
+    fn stopped(&mut self, asked: Instant, is_stopped: bool) -> Option<Fact> {
+        // An older answer than the order says nothing about what came of it.
+        if self.paused_at.is_some_and(|at| asked <= at) || self.is_stopped == is_stopped {
+            return None;
+        }
+        self.is_stopped = is_stopped;
+        Some(Fact::Elsewhere(PlaceFact::Paused { paused: is_stopped }))
+    }
+
     fn start(&mut self, now: Instant, at: Option<Timestamp>) -> Option<Fact> {
         let was_running = self.running.is_some();
         self.running.get_or_insert(now);
@@ -254,6 +288,7 @@ impl Run {
     fn requeue(&mut self, reason: &str) -> Fact {
         (self.running, self.noted, self.ended) = (None, None, None);
         (self.preempted, self.standing) = (0, None);
+        (self.is_stopped, self.was_asked) = (false, false);
         self.restarts = self.restarts.saturating_add(1);
         self.reason = Some(reason.into());
         Fact::Elsewhere(PlaceFact::Requeued { reason: reason.into() })
@@ -263,7 +298,7 @@ impl Run {
     /// taken in before. Returns the facts that follow.
     pub fn listed(&mut self, now: Instant, asked: Instant, state: &str, reason: &str) -> Vec<Fact> {
         let (standing, mut facts) = (states::standing(state), Vec::new());
-        self.missing = 0;
+        (self.missing, self.awaits_record, self.unfinished) = (0, false, 0);
         (self.answered, self.listed) = (Some(asked), Some(asked));
         self.standing = Some(standing.clone());
         match standing {
@@ -276,7 +311,12 @@ impl Run {
                     facts.push(Fact::Elsewhere(PlaceFact::Waiting { reason: reason.into() }));
                 }
             }
-            Standing::Running | Standing::Stopped | Standing::Unknown => facts.extend(self.start(now, None)),
+            Standing::Running | Standing::Stopped => {
+                let is_stopped = self.standing == Some(Standing::Stopped);
+                facts.extend(self.start(now, None));
+                facts.extend(self.stopped(asked, is_stopped));
+            }
+            Standing::Unknown => facts.extend(self.start(now, None)),
             Standing::Leaving => {
                 let end = states::end_by_reason(reason).filter(|_| self.noted.is_some());
                 if let Some(end) = end {
@@ -289,15 +329,41 @@ impl Run {
         facts
     }
 
-    /// Takes in what the accounting has of it.
-    pub fn recorded(&mut self, now: Instant, state: &str, exit: Option<ScriptExit>) {
+    /// Whether it has failed after its start without a word about how, so that the cluster is to be asked for its exit.
+    pub fn wants_exit(&self, now: Instant) -> bool {
+        let is_open = self.stop.is_none() && self.noted.is_none() && !self.was_asked;
+        is_open
+            && self.running.is_some()
+            && self.ended.as_ref().is_some_and(|ended| {
+                let tells_nothing = ended.end == End::Failed && states::tells_nothing(&ended.reason);
+                tells_nothing && ended.exit.is_none() && now >= ended.seen + NOTE_WITHIN
+            })
+    }
+
+    /// Takes in how its script has ended; `None` if the cluster does not say.
+    pub fn script_ended(&mut self, exit: Option<ScriptExit>) {
+        (self.script, self.was_asked) = (exit.map(exit_of), true);
+    }
+
+    /// Takes in what the accounting has of it: its state and exit, or that it does not know it.
+    pub fn recorded(&mut self, now: Instant, record: Option<(&str, Option<ScriptExit>)>) {
+        let Some((state, exit)) = record else {
+            self.awaits_record = false;
+            return;
+        };
         if let Standing::Ended(end) = states::standing(state) {
-            let exit = exit.map(|exit| match exit.signal {
-                0 => Exit::Code(exit.code),
-                signal => Exit::Signal(signal),
-            });
-            self.end(now, end, "", exit);
+            self.awaits_record = false;
+            self.end(now, end, "", exit.map(exit_of));
+        } else {
+            // It is told of ends with a delay, and of none by a controller that was reset.
+            self.unfinished = self.unfinished.saturating_add(1);
+            self.awaits_record &= self.unfinished < MISSING;
         }
+    }
+
+    /// Whether nothing is decided about it before the accounting has answered.
+    pub const fn awaits_record(&self) -> bool {
+        self.awaits_record && self.missing >= MISSING
     }
 
     fn end(&mut self, now: Instant, end: End, reason: &str, exit: Option<Exit>) {
@@ -305,9 +371,11 @@ impl Run {
     }
 
     /// Takes in that an answer to a query that began at `asked` does not have it. Returns whether that says something.
-    pub fn unlisted(&mut self, asked: Instant) -> bool {
+    /// With accounting, that is asked before the job is taken for lost.
+    pub fn unlisted(&mut self, asked: Instant, has_accounting: bool) -> bool {
         let says_something = self.ended.is_none() && self.accepted.is_some_and(|since| since < asked);
         if says_something {
+            self.awaits_record = has_accounting && (self.missing == 0 || self.awaits_record);
             self.missing = self.missing.saturating_add(1);
             self.answered = Some(asked);
         }
@@ -317,7 +385,8 @@ impl Run {
     /// Takes in that the cluster has forgotten it, and its id is another job's.
     pub fn is_forgotten(&mut self) {
         self.id = None;
-        self.missing = MISSING;
+        // Nobody can be asked for it.
+        (self.missing, self.awaits_record) = (MISSING, false);
     }
 
     /// Returns how it has ended, if that is decided by now.
@@ -331,11 +400,13 @@ impl Run {
                 Ok(exit) => exit,
                 Err(why) => return decided(None, Verdict::Failed(Cause::Other, why.clone())),
             };
-            if self.stop.is_some() || !exit.is_explained_by_cluster() || self.missing > 0 {
+            // The accounting knows the cause of what the queue has forgotten already.
+            let is_forgotten = self.missing > 0 && (!self.awaits_record || now >= noted.seen + CAUSE_WITHIN);
+            if self.stop.is_some() || !exit.is_explained_by_cluster() || is_forgotten {
                 return decided(Some(&exit.exit), Verdict::ByExit);
             }
             if let Some(Ended { end, reason, .. }) = &self.ended {
-                return decided(Some(&exit.exit), states::verdict(*end, reason, Some(&exit.exit)));
+                return decided(Some(&exit.exit), states::verdict(*end, reason, Some(&exit.exit), true));
             }
             if self.preempted >= MISSING {
                 return decided(Some(&exit.exit), Verdict::Failed(Cause::Other, PREEMPTED.into()));
@@ -351,9 +422,11 @@ impl Run {
         }
         if let Some(Ended { end, reason, exit, seen }) = &self.ended {
             let is_clear = self.stop.is_some() || self.running.is_none() && *end == End::Cancelled;
-            if is_clear || now >= *seen + NOTE_WITHIN {
-                let known = exit.as_ref().filter(|exit| **exit != Exit::Code(0));
-                return decided(known, states::verdict(*end, reason, known));
+            if is_clear || now >= *seen + NOTE_WITHIN && !self.wants_exit(now) {
+                let script = self.script.as_ref().filter(|_| self.was_asked);
+                let known = exit.as_ref().or(script).filter(|exit| **exit != Exit::Code(0));
+                let has_started = self.running.is_some();
+                return decided(known, states::verdict(*end, reason, known, has_started));
             }
             return None;
         }
@@ -366,7 +439,7 @@ impl Run {
         if self.stop.is_some() && (self.missing > 0 || self.preempted > 0) {
             return decided(Verdict::Cancelled);
         }
-        if self.missing >= MISSING {
+        if self.missing >= MISSING && !self.awaits_record {
             // A controller keeps nothing of an element that was cancelled before it started.
             if self.is_waiting() && self.id.is_some_and(|id| id.index.is_some()) {
                 return decided(Verdict::Cancelled);
@@ -381,83 +454,12 @@ impl Run {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run() -> (Run, Instant) {
-        let env = Arc::new(Vec::new().into_iter().collect());
-        let place = RunPlace { slots: [].into(), group: None, attempt: None, priority: 0, after: [].into() };
-        let job = Job::new(Arc::new(Spec::of_daemon()), env, Box::new(place));
-        let (mut run, now) = (Run::new(1, job), Instant::now());
-        run.accepted(now, JobId::parse("6_3").unwrap());
-        (run, now + Duration::from_secs(1))
-    }
-
-    const START: (NoteKind, u32) = (NoteKind::Start, 0);
-    const EXIT: (NoteKind, u32) = (NoteKind::Exit, 0);
-
-    fn second(count: u64) -> Duration {
-        Duration::from_secs(count)
-    }
-
-    #[test]
-    fn r147_an_exit_of_0_is_final_and_others_wait_for_the_cause() {
-        let (mut run, now) = run();
-        assert_eq!(run.noted(now, START, b"n1 7\n", None).len(), 1);
-        run.noted(now, EXIT, b"0 0\n", None);
-        assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
-        let (mut run, now) = self::run();
-        run.noted(now, START, b"n1 7\n", None);
-        run.noted(now, EXIT, b"143 15\n", None);
-        assert_eq!(run.conclusion(now + second(99)), None, "the cluster was not asked");
-        run.listed(now, now + second(1), "TIMEOUT", "TimeLimit");
-        let verdict = run.conclusion(now + second(1)).unwrap().verdict;
-        assert!(matches!(verdict, Verdict::Failed(Cause::Timeout, _)), "{verdict:?}");
-    }
-
-    #[test]
-    fn r148_a_requeued_job_waits_again_and_its_old_notes_say_nothing() {
-        let (mut run, now) = run();
-        run.noted(now, START, b"n1 7\n", None);
-        // The answer is older than the start.
-        assert!(run.listed(now, now, "PENDING", "Resources").is_empty());
-        run.noted(now, EXIT, b"143 15\n", None);
-        run.listed(now, now + second(1), "COMPLETING", "None");
-        assert_eq!(run.conclusion(now + second(20)), None);
-        let facts = run.listed(now, now + second(2), "PENDING", "BeginTime");
-        assert!(matches!(&facts[..], [Fact::Elsewhere(PlaceFact::Requeued { .. })]), "{facts:?}");
-        assert!(run.noted(now, EXIT, b"143 15\n", None).is_empty());
-        assert_eq!(run.conclusion(now + second(99)), None);
-        run.noted(now, (NoteKind::Start, 1), b"n1 7\n", None);
-        run.noted(now, (NoteKind::Exit, 1), b"0 0\n", None);
-        assert_eq!(run.conclusion(now).unwrap().exit, Some(Exit::Code(0)));
-    }
-
-    #[test]
-    fn r147_what_was_forgotten_for_another_job_is_lost() {
-        let (mut run, now) = run();
-        run.is_forgotten();
-        let verdict = run.conclusion(now).unwrap().verdict;
-        assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
-        let (mut run, now) = self::run();
-        run.noted(now, EXIT, b"0 0\n", None);
-        run.is_forgotten();
-        assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
-    }
-
-    #[test]
-    fn r147_what_vanishes_was_cancelled_or_is_lost() {
-        let (mut run, now) = run();
-        assert!(!run.unlisted(now.checked_sub(second(2)).unwrap()), "the question was older than the job");
-        assert!(run.unlisted(now) && run.conclusion(now).is_none());
-        run.unlisted(now + second(1));
-        assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::Cancelled);
-        let (mut run, now) = self::run();
-        run.noted(now, START, b"n1 7\n", None);
-        run.unlisted(now);
-        run.unlisted(now + second(1));
-        let verdict = run.conclusion(now).unwrap().verdict;
-        assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
+const fn exit_of(script: ScriptExit) -> Exit {
+    match script.signal {
+        0 => Exit::Code(script.code),
+        signal => Exit::Signal(signal),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,9 +83,16 @@ pub fn end_by_reason(reason: &str) -> Option<End> {
     }
 }
 
-/// Returns what follows from the end of a job for its task. `exit` is how its program has ended, if it has noted that:
-/// a program's own word goes over the cluster's, except where the cluster has ended it.
-pub fn verdict(end: End, reason: &str, exit: Option<&Exit>) -> Verdict {
+/// Whether the reason of a job that has started and failed does not say why. Slurm says that it could not launch a job,
+/// too, if the job's script was killed.
+pub fn tells_nothing(reason: &str) -> bool {
+    matches!(reason, "" | "None" | "NonZeroExitCode" | "JobLaunchFailure" | "RaisedSignal")
+}
+
+/// Returns what follows from the end of a job for its task. `exit` is how its program has ended, if that is known: a
+/// program's own word goes over the cluster's, except where the cluster has ended it. `has_started` tells whether it has
+/// noted its start.
+pub fn verdict(end: End, reason: &str, exit: Option<&Exit>, has_started: bool) -> Verdict {
     let failed = |cause, message: &str| Verdict::Failed(cause, message.into());
     match (end, exit) {
         (_, Some(Exit::Code(0))) | (End::Completed | End::Failed, Some(_)) => Verdict::ByExit,
@@ -103,6 +110,9 @@ pub fn verdict(end: End, reason: &str, exit: Option<&Exit>) -> Verdict {
             Cause::Other,
             "the cluster completed the job, but the job noted no exit: is the work folder shared with its node?",
         ),
+        (End::Failed, None) if has_started && tells_nothing(reason) => {
+            failed(Cause::Other, "all of the job was killed at once, so that it noted no exit")
+        }
         (End::Failed, None) => {
             let message = match reason {
                 "" | "None" | "NonZeroExitCode" => {
@@ -164,17 +174,50 @@ mod tests {
     }
 
     #[test]
+    fn r148_the_man_page_has_every_state() {
+        let page = include_str!("../../../../man/bgd-executors.7");
+        let clusters = page.split(".SH SLURM CLUSTERS").nth(1).unwrap();
+        let table = clusters.split(".SS States").nth(1).unwrap().split(".TE").next().unwrap();
+        let rows: Vec<(&str, &str)> = table.lines().filter_map(|line| line.split_once('\t')).collect();
+        for (state, meaning) in STATES.iter().filter(|(state, _)| !state.contains(' ')) {
+            let of_state = |row: &&(&str, &str)| row.0.split(", ").any(|name| name == *state);
+            let name = if *meaning == Standing::Unknown { "any other" } else { state };
+            let row = rows.iter().find(|row| of_state(row) || row.0 == name);
+            let here = row.unwrap_or_else(|| panic!("{state} is not on the page")).1;
+            let expected = match meaning {
+                Standing::Waiting | Standing::Preempted => "pending",
+                Standing::Running | Standing::Leaving | Standing::Unknown => "running",
+                Standing::Stopped => "running, paused",
+                Standing::Ended(End::Completed) => "completed",
+                Standing::Ended(End::Failed) => {
+                    if *state == "FAILED" {
+                        "completed, or failed"
+                    } else {
+                        "failed"
+                    }
+                }
+                Standing::Ended(End::Cancelled) => "cancelled",
+                Standing::Ended(End::TimeLimit) => "failed (timeout)",
+                Standing::Ended(End::Memory) => "failed (memory)",
+                Standing::Ended(End::Node | End::Boot) => "failed (node)",
+                Standing::Ended(End::Deadline | End::Revoked) => "failed, with that reason",
+            };
+            assert!(here.starts_with(expected), "{state}: {here}");
+        }
+    }
+
+    #[test]
     fn r148_the_cluster_explains_what_it_did_itself() {
         let killed = Exit::Signal(9);
-        let cause = |end, exit| match verdict(end, "None", exit) {
+        let cause = |end, exit| match verdict(end, "None", exit, true) {
             Verdict::Failed(cause, _) => Some(cause),
             Verdict::ByExit | Verdict::Cancelled => None,
         };
         assert_eq!(cause(End::TimeLimit, Some(&Exit::Signal(15))), Some(Cause::Timeout));
         assert_eq!(cause(End::Memory, Some(&killed)), Some(Cause::Memory));
         assert_eq!(cause(End::Node, None), Some(Cause::Node));
-        assert_eq!(verdict(End::Cancelled, "None", Some(&Exit::Signal(15))), Verdict::Cancelled);
-        assert_eq!(verdict(End::Cancelled, "None", None), Verdict::Cancelled);
+        assert_eq!(verdict(End::Cancelled, "None", Some(&Exit::Signal(15)), true), Verdict::Cancelled);
+        assert_eq!(verdict(End::Cancelled, "None", None, true), Verdict::Cancelled);
         assert_eq!(cause(End::Cancelled, None), None);
     }
 
@@ -182,13 +225,15 @@ mod tests {
     fn r147_a_program_that_notes_success_has_succeeded() {
         let all = [End::Completed, End::Failed, End::TimeLimit, End::Memory, End::Cancelled, End::Node];
         for end in all {
-            assert_eq!(verdict(end, "None", Some(&Exit::Code(0))), Verdict::ByExit);
+            assert_eq!(verdict(end, "None", Some(&Exit::Code(0)), true), Verdict::ByExit);
             // Without its word, nothing counts as success.
-            assert_ne!(verdict(end, "None", None), Verdict::ByExit);
+            assert_ne!(verdict(end, "None", None, false), Verdict::ByExit);
         }
-        assert_eq!(verdict(End::Failed, "NonZeroExitCode", Some(&Exit::Code(3))), Verdict::ByExit);
-        let lines = verdict(End::Failed, "JobLaunchFailure", None);
+        assert_eq!(verdict(End::Failed, "NonZeroExitCode", Some(&Exit::Code(3)), true), Verdict::ByExit);
+        let lines = verdict(End::Failed, "JobLaunchFailure", None, false);
         assert!(matches!(lines, Verdict::Failed(Cause::Other, text) if text.contains("JobLaunchFailure")));
+        let lines = verdict(End::Failed, "JobLaunchFailure", None, true);
+        assert!(matches!(lines, Verdict::Failed(Cause::Other, text) if text.contains("killed at once")));
         assert_eq!(end_by_reason("TimeLimit"), Some(End::TimeLimit));
         assert_eq!(end_by_reason("None"), None);
     }

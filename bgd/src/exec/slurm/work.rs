@@ -12,9 +12,10 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::acts::{self, Act};
 use super::batch::Batch;
-use super::commands::{self, Submission, Words};
+use super::commands::{self, RECORDS, Submission};
 use super::far::Looked;
 use super::folder::{Note, WorkFolder};
+use super::job::JobId;
 use super::login::Login;
 use super::parse::{self, Settings};
 use super::program::Programs;
@@ -35,8 +36,10 @@ pub enum Done {
     Found(Arc<str>, Result<Option<u64>, Trouble>),
     /// A query for all jobs, which began then.
     Asked(Instant, Result<String, Trouble>),
-    /// A query for the accounting's records.
-    Recorded(Result<String, Trouble>),
+    /// A query for the accounting's records: what was asked for and answered, and why the rest was not.
+    Recorded(Vec<(Vec<JobId>, String)>, Option<(Vec<JobId>, Trouble)>),
+    /// A query for how the scripts of jobs have ended.
+    Exits(Result<String, Trouble>),
     /// A look at the notes: all names that were seen, and the new notes.
     Scanned(HashSet<String>, Vec<Note>),
     /// A look over a login node, which began then.
@@ -239,9 +242,24 @@ pub async fn act(tools: Tools, acts: Vec<Act>) -> Done {
     Done::Acted(acts, result)
 }
 
-/// Runs a query whose answer is read later.
-pub async fn record(tools: Tools, query: Words) -> Done {
-    Done::Recorded(tools.programs.run(query).await)
+/// Asks how the scripts of all jobs have ended.
+pub async fn exits(tools: Tools) -> Done {
+    Done::Exits(tools.programs.run(commands::exits(&tools.origin.job_name)).await)
+}
+
+/// Asks the accounting for these jobs, some after the others if there are many.
+pub async fn record(tools: Tools, jobs: Vec<JobId>) -> Done {
+    let mut answered = Vec::new();
+    for (index, some) in jobs.chunks(RECORDS).enumerate() {
+        match tools.programs.run(commands::records(&tools.origin.job_name, some)).await {
+            Ok(text) => answered.push((some.to_vec(), text)),
+            Err(trouble) => {
+                let rest = jobs[index * RECORDS..].to_vec();
+                return Done::Recorded(answered, Some((rest, trouble)));
+            }
+        }
+    }
+    Done::Recorded(answered, None)
 }
 
 /// Looks at a run's output for the last time, and removes what only the job has needed.

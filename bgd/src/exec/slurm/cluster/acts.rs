@@ -7,7 +7,7 @@ use std::time::Instant;
 use bgd_shared::id::TaskId;
 use tokio::sync::oneshot;
 
-use super::{Cluster, SIGCONT, SIGSTOP};
+use super::Cluster;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{SIGKILL, SIGTERM};
 use crate::exec::slurm::acts::{Act, Deed};
@@ -59,8 +59,8 @@ impl Cluster {
         let (number, is_waiting) = (run.number, run.is_waiting());
         let deed = match *control {
             Control::Signal { signal, tree: _ } => Deed::Signal(signal),
-            Control::Pause => Deed::Signal(SIGSTOP),
-            Control::Continue => Deed::Signal(SIGCONT),
+            Control::Pause => Deed::Pause(true),
+            Control::Continue => Deed::Pause(false),
             Control::Hold { held } if is_waiting => Deed::Hold(held),
             Control::Priority { priority } if priority <= 0 => Deed::Nice(priority.unsigned_abs()),
             Control::Priority { .. } => return self.refused(task, number, Some(control.clone()), ONLY_LOWER),
@@ -167,7 +167,12 @@ impl Cluster {
                 (Some(why), Some(_)) if !matches!(result, Err(Trouble::Gone)) || !deed.ends() => {
                     self.refused(task, number, deed.control(), why);
                 }
-                (_, Some(_) | None) => {}
+                (_, Some(run)) => {
+                    if matches!(deed, Deed::Pause(_)) {
+                        run.was_paused(now);
+                    }
+                }
+                (_, None) => {}
             }
         }
         // Whether it has worked is known as soon as the cluster says so.

@@ -30,7 +30,7 @@ use crate::exec::slurm::commands;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::over::Over;
 use crate::exec::slurm::pace::Pace;
-use crate::exec::slurm::parse::{self, Settings};
+use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::program::Programs;
 use crate::exec::slurm::reach::Reach;
 use crate::exec::slurm::run::Run;
@@ -59,14 +59,11 @@ const IDLE: Duration = Duration::from_mins(1);
 /// How long the last command at the daemon's end may take.
 const LAST_WITHIN: Duration = Duration::from_secs(5);
 
-/// The signals by which processes are paused and continued.
-const SIGSTOP: i32 = 19;
-const SIGCONT: i32 = 18;
-
 /// An order for a cluster.
 type Order = places::Order<Run, Slurm>;
 
 /// A cluster, and the runs that it has.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Cluster {
     settings: Box<Slurm>,
     host: Host,
@@ -90,6 +87,10 @@ pub struct Cluster {
     /// Submissions that are being looked for.
     searches: usize,
     is_asking: bool,
+    /// Whether the accounting is being asked.
+    is_recording: bool,
+    /// Whether the cluster is being asked how scripts have ended.
+    is_asking_exits: bool,
     /// An answer that waits for a look at the notes.
     answer: Option<(Instant, String)>,
     /// The names of the notes that were seen; `None` during a look.
@@ -132,6 +133,8 @@ impl Cluster {
             under_way: [0; 2],
             searches: 0,
             is_asking: false,
+            is_recording: false,
+            is_asking_exits: false,
             answer: None,
             seen: Some(HashSet::new()),
             scan_is_after_answer: false,
@@ -357,6 +360,7 @@ impl Cluster {
             for task in ending {
                 self.conclude(now, task);
             }
+            self.ask_exits(now);
         }
     }
 
@@ -383,6 +387,9 @@ impl Cluster {
                 self.learn();
                 break;
             }
+        }
+        if self.by_id.is_empty() && !self.acts.has_doubts() {
+            self.pace.rests();
         }
         if self.pace.due().is_some_and(|at| at <= now) && !self.is_asking && self.answer.is_none() {
             self.is_asking = true;
@@ -425,17 +432,11 @@ impl Cluster {
                     }
                 }
             }
-            Done::Recorded(Ok(text)) => {
-                for record in parse::records(&text) {
-                    let run = self.by_id.get(&record.id).and_then(|task| self.runs.get_mut(task));
-                    if let Some(run) = run {
-                        run.recorded(now, record.state, record.exit);
-                    }
-                }
-                self.tick_at = Some(now);
+            Done::Exits(result) => self.exits(now, &result),
+            Done::Recorded(answered, trouble) => {
+                self.is_recording = false;
+                self.recorded(now, &answered, trouble);
             }
-            // The next query asks again.
-            Done::Recorded(Err(trouble)) => tracing::warn!(?trouble, "the accounting does not answer"),
             Done::Scanned(seen, notes) => self.scanned(now, seen, &notes),
             Done::Looked(began, look, result) => self.looked(now, began, look, result),
             Done::Copied(pieces, result) => self.copied(now, pieces, result),
@@ -456,7 +457,7 @@ impl Cluster {
     /// Notes that the cluster has answered.
     fn reached(&mut self) {
         self.reach.answered();
-        for (task, run) in self.runs.iter_mut().filter(|(_, run)| run.is_unknown) {
+        for (task, run) in self.runs.iter_mut().filter(|(_, run)| run.is_unknown && !run.awaits_record()) {
             run.is_unknown = false;
             self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Known));
         }

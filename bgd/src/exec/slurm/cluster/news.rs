@@ -1,6 +1,6 @@
 //! What is learned of runs: from their notes, from the cluster's answers, and from the commands that act on them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
 use crate::exec::ready;
 use crate::exec::slurm::acts::Deed;
-use crate::exec::slurm::commands;
 use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::folder::Note;
 use crate::exec::slurm::job::JobId;
-use crate::exec::slurm::parse;
+use crate::exec::slurm::parse::{self, Record, ScriptExit};
 use crate::exec::slurm::script::Noted;
+use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::work::{self, Settling};
 
 impl Cluster {
@@ -111,23 +111,80 @@ impl Cluster {
                 self.conclude(now, task);
             }
         }
+        let has_accounting = self.known.as_ref().is_some_and(|known| known.has_accounting);
         let mut missing = Vec::new();
         let unlisted: Vec<(JobId, TaskId)> =
             self.by_id.iter().filter(|(id, _)| !listed.contains(id)).map(|(id, task)| (*id, *task)).collect();
         for (id, task) in unlisted {
             let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { continue };
-            has_moved = true;
-            if run.unlisted(asked) {
+            // While the accounting does not answer, nothing moves.
+            has_moved |= !run.awaits_record();
+            if run.unlisted(asked, has_accounting) {
                 missing.push(id);
                 self.conclude(now, task);
             }
         }
-        let name = &self.tools.origin.job_name;
-        if !missing.is_empty() && self.known.as_ref().is_some_and(|known| known.has_accounting) {
-            self.works.push(Box::pin(work::record(self.tools.clone(), commands::records(name, &missing))));
+        if !missing.is_empty() && has_accounting && !std::mem::replace(&mut self.is_recording, true) {
+            self.works.push(Box::pin(work::record(self.tools.clone(), missing)));
         }
         self.pace.answered(now, has_moved, !self.by_id.is_empty());
         self.answer_acts(now, asked, text);
+    }
+
+    /// Takes in what the accounting knows of jobs that the queue no longer lists. What it does not say decides nothing.
+    pub(super) fn recorded(
+        &mut self,
+        now: Instant,
+        answered: &[(Vec<JobId>, String)],
+        trouble: Option<(Vec<JobId>, Trouble)>,
+    ) {
+        for (asked, text) in answered {
+            let known: HashMap<JobId, Record<'_>> =
+                parse::records(text).map(|record| (record.id, record)).collect();
+            for id in asked {
+                let run = self.by_id.get(id).and_then(|task| self.runs.get_mut(task));
+                if let Some(run) = run {
+                    run.recorded(now, known.get(id).map(|record| (record.state, record.exit)));
+                }
+            }
+        }
+        if let Some((asked, trouble)) = trouble {
+            tracing::warn!(?trouble, "the accounting does not answer");
+            let why: Box<str> = format!("the accounting can't be asked: {trouble}").into();
+            for id in asked {
+                let Some(task) = self.by_id.get(&id).copied() else { continue };
+                let run = self.runs.get_mut(&task).filter(|run| run.awaits_record() && !run.is_concluded);
+                let Some(run) = run else { continue };
+                run.is_unknown = true;
+                let number = run.number;
+                self.send(task, number, Fact::Elsewhere(PlaceFact::Unknown { why: why.clone() }));
+            }
+        }
+        self.tick_at = Some(now);
+    }
+
+    /// Asks how jobs have ended that failed without a word: once for all of them.
+    pub(super) fn ask_exits(&mut self, now: Instant) {
+        let wants = self.runs.values().any(|run| !run.is_concluded && run.wants_exit(now));
+        if wants && self.reach.is_open(now) && !std::mem::replace(&mut self.is_asking_exits, true) {
+            self.works.push(Box::pin(work::exits(self.tools.clone())));
+        }
+    }
+
+    pub(super) fn exits(&mut self, now: Instant, result: &Result<String, Trouble>) {
+        self.is_asking_exits = false;
+        let known: HashMap<JobId, ScriptExit> = match result {
+            Ok(text) => parse::exits(text).collect(),
+            Err(trouble @ (Trouble::Unreachable(_) | Trouble::Unanswered(_) | Trouble::NoAccess(_))) => {
+                return self.failed(now, trouble);
+            }
+            // Its version of Slurm does not tell.
+            Err(Trouble::Refused(_) | Trouble::Full(_) | Trouble::Gone) => HashMap::new(),
+        };
+        for run in self.runs.values_mut().filter(|run| run.wants_exit(now)) {
+            run.script_ended(run.id.and_then(|id| known.get(&id).copied()));
+        }
+        self.tick_at = Some(now);
     }
 
     /// Ends a run if it is decided how.

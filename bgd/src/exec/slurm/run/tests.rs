@@ -1,0 +1,157 @@
+//! What notes and answers of the cluster mean for a run.
+
+use super::*;
+
+fn run() -> (Run, Instant) {
+    let env = Arc::new(Vec::new().into_iter().collect());
+    let place = RunPlace { slots: [].into(), group: None, attempt: None, priority: 0, after: [].into() };
+    let job = Job::new(Arc::new(Spec::of_daemon()), env, Box::new(place));
+    let (mut run, now) = (Run::new(1, job), Instant::now());
+    run.accepted(now, JobId::parse("6_3").unwrap());
+    (run, now + Duration::from_secs(1))
+}
+
+const START: (NoteKind, u32) = (NoteKind::Start, 0);
+const EXIT: (NoteKind, u32) = (NoteKind::Exit, 0);
+
+fn second(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+#[test]
+fn r147_an_exit_of_0_is_final_and_others_wait_for_the_cause() {
+    let (mut run, now) = run();
+    assert_eq!(run.noted(now, START, b"n1 7\n", None).len(), 1);
+    run.noted(now, EXIT, b"0 0\n", None);
+    assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
+    let (mut run, now) = self::run();
+    run.noted(now, START, b"n1 7\n", None);
+    run.noted(now, EXIT, b"143 15\n", None);
+    assert_eq!(run.conclusion(now + second(99)), None, "the cluster was not asked");
+    run.listed(now, now + second(1), "TIMEOUT", "TimeLimit");
+    let verdict = run.conclusion(now + second(1)).unwrap().verdict;
+    assert!(matches!(verdict, Verdict::Failed(Cause::Timeout, _)), "{verdict:?}");
+}
+
+#[test]
+fn r148_a_requeued_job_waits_again_and_its_old_notes_say_nothing() {
+    let (mut run, now) = run();
+    run.noted(now, START, b"n1 7\n", None);
+    // The answer is older than the start.
+    assert!(run.listed(now, now, "PENDING", "Resources").is_empty());
+    run.noted(now, EXIT, b"143 15\n", None);
+    run.listed(now, now + second(1), "COMPLETING", "None");
+    assert_eq!(run.conclusion(now + second(20)), None);
+    let facts = run.listed(now, now + second(2), "PENDING", "BeginTime");
+    assert!(matches!(&facts[..], [Fact::Elsewhere(PlaceFact::Requeued { .. })]), "{facts:?}");
+    assert!(run.noted(now, EXIT, b"143 15\n", None).is_empty());
+    assert_eq!(run.conclusion(now + second(99)), None);
+    run.noted(now, (NoteKind::Start, 1), b"n1 7\n", None);
+    run.noted(now, (NoteKind::Exit, 1), b"0 0\n", None);
+    assert_eq!(run.conclusion(now).unwrap().exit, Some(Exit::Code(0)));
+}
+
+#[test]
+fn r150_the_cluster_says_whether_processes_are_stopped() {
+    let (mut run, now) = run();
+    let paused = |run: &mut Run, at, state| {
+        run.listed(now, now + second(at), state, "None").into_iter().find_map(|fact| match fact {
+            Fact::Elsewhere(PlaceFact::Paused { paused }) => Some(paused),
+            _ => None,
+        })
+    };
+    assert_eq!(paused(&mut run, 1, "RUNNING"), None);
+    run.was_paused(now + second(3));
+    assert_eq!(paused(&mut run, 2, "RUNNING"), None, "the question was older");
+    // Somebody there may do the same, or the answer to our own order was lost.
+    assert_eq!(paused(&mut run, 4, "STOPPED"), Some(true));
+    assert_eq!(paused(&mut run, 5, "SUSPENDED"), None);
+    run.was_paused(now + second(7));
+    assert_eq!(paused(&mut run, 6, "RUNNING"), None);
+    assert_eq!(paused(&mut run, 8, "RUNNING"), Some(false));
+    paused(&mut run, 9, "STOPPED");
+    paused(&mut run, 10, "PENDING");
+    assert_eq!(paused(&mut run, 11, "STOPPED"), Some(true), "each start begins anew");
+}
+
+#[test]
+fn r148_the_cluster_is_asked_how_a_killed_job_has_ended() {
+    let killed = || {
+        let (mut run, now) = run();
+        run.noted(now, START, b"n1 7\n", None);
+        run.listed(now, now + second(1), "FAILED", "JobLaunchFailure");
+        assert!(!run.wants_exit(now) && run.wants_exit(now + second(9)));
+        assert_eq!(run.conclusion(now + second(9)), None);
+        (run, now)
+    };
+    let (mut run, now) = killed();
+    run.script_ended(Some(ScriptExit { code: 0, signal: 9 }));
+    let end = run.conclusion(now + second(9)).unwrap();
+    assert_eq!((end.exit, end.verdict), (Some(Exit::Signal(9)), Verdict::ByExit));
+    let (mut run, now) = killed();
+    run.script_ended(None);
+    let verdict = run.conclusion(now + second(9)).unwrap().verdict;
+    assert!(matches!(&verdict, Verdict::Failed(_, why) if why.contains("killed")), "{verdict:?}");
+}
+
+#[test]
+fn r147_what_was_forgotten_for_another_job_is_lost() {
+    let (mut run, now) = run();
+    run.is_forgotten();
+    let verdict = run.conclusion(now).unwrap().verdict;
+    assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
+    let (mut run, now) = self::run();
+    run.noted(now, EXIT, b"0 0\n", None);
+    run.is_forgotten();
+    assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
+}
+
+#[test]
+fn r147_with_accounting_nothing_is_lost_before_it_was_asked() {
+    let gone = |run: &mut Run, now: Instant| {
+        run.noted(now, START, b"n1 7\n", None);
+        for at in 0..5 {
+            assert!(run.unlisted(now + second(at), true) && run.conclusion(now + second(99)).is_none());
+        }
+        assert!(run.awaits_record());
+    };
+    let (mut run, now) = run();
+    gone(&mut run, now);
+    run.recorded(now, None);
+    let verdict = run.conclusion(now).unwrap().verdict;
+    assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
+    let (mut run, now) = self::run();
+    gone(&mut run, now);
+    run.recorded(now, Some(("FAILED", Some(ScriptExit { code: 0, signal: 9 }))));
+    assert_eq!(run.conclusion(now + second(9)).unwrap().exit, Some(Exit::Signal(9)));
+    // After a reset of the controller it says for ever that the job runs.
+    let (mut run, now) = self::run();
+    gone(&mut run, now);
+    run.recorded(now, Some(("RUNNING", None)));
+    assert!(run.unlisted(now + second(6), true) && run.conclusion(now + second(99)).is_none());
+    run.recorded(now, Some(("RUNNING", None)));
+    assert!(run.unlisted(now + second(7), true) && run.conclusion(now).is_some());
+    // It knows the cause, too, if the queue has forgotten the job at once.
+    let (mut run, now) = self::run();
+    run.noted(now, EXIT, b"143 15\n", None);
+    run.unlisted(now, true);
+    assert_eq!(run.conclusion(now), None);
+    run.recorded(now, Some(("TIMEOUT", None)));
+    let verdict = run.conclusion(now).unwrap().verdict;
+    assert!(matches!(verdict, Verdict::Failed(Cause::Timeout, _)), "{verdict:?}");
+}
+
+#[test]
+fn r147_what_vanishes_was_cancelled_or_is_lost() {
+    let (mut run, now) = run();
+    assert!(!run.unlisted(now.checked_sub(second(2)).unwrap(), false), "the question was older than the job");
+    assert!(run.unlisted(now, false) && run.conclusion(now).is_none());
+    run.unlisted(now + second(1), false);
+    assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::Cancelled);
+    let (mut run, now) = self::run();
+    run.noted(now, START, b"n1 7\n", None);
+    run.unlisted(now, false);
+    run.unlisted(now + second(1), false);
+    let verdict = run.conclusion(now).unwrap().verdict;
+    assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
+}

@@ -1,0 +1,79 @@
+//! What others on the machine and on the cluster may see of a job, how often the cluster is asked, and commands that
+//! never answer.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use bgd_tests::Process;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::slurm::Site;
+
+#[test]
+fn r147_nobody_else_reads_what_a_job_gets_as_root() {
+    let site = Site::start();
+    let id = site.submit(&["--env", "TOKEN=s3cr3t-w0rd"], "test -n \"$TOKEN\" && exec sleep 1000");
+    let job = site.running(id);
+    let shown = site.cluster.run(&["scontrol", "show", "job", "--details", &job]).success().stdout_text();
+    assert!(shown.contains("JobName=bgd-") && !shown.contains("s3cr3t-w0rd"), "{shown}");
+    let script = site.cluster.run(&["scontrol", "write", "batch_script", &job, "-"]).success().stdout_text();
+    assert!(script.contains("SLURM_JOB_ID") && !script.contains("s3cr3t-w0rd"), "{script}");
+    for process in site.daemon.processes().iter().chain(&site.daemon.task_processes()) {
+        let line = Process::cmdline(process);
+        assert!(!line.contains("s3cr3t-w0rd"), "{line}");
+    }
+    let folder = site.folders().remove(0);
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    let batch = fs::read_dir(folder.join("jobs")).unwrap().next().unwrap().unwrap().path();
+    let file = fs::read_dir(batch).unwrap().next().unwrap().unwrap().path();
+    assert!(fs::read_to_string(&file).unwrap().contains("s3cr3t-w0rd"));
+    assert_eq!(mode(&file), 0o600);
+    site.daemon.cancel(&[id]);
+}
+
+#[test]
+fn r149_a_quiet_cluster_is_asked_ever_more_rarely_and_an_empty_one_never_as_root() {
+    let site = Site::start();
+    let calls = || ["squeue", "scontrol", "sacct"].map(|name| site.cluster.programs().calls(name).len());
+    let here = |line: &str| -> TaskId { site.run(&["submit", "--shell", line]).word() };
+    let gate = site.daemon.home().join("gate");
+    let id = site.submit(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 3", gate.display()));
+    site.running(id);
+    let [before, ..] = calls();
+    // The waits grow: 2, 3, 4.5, 6.75 s.
+    site.ended(here("sleep 14"));
+    let [after, settings, records] = calls();
+    assert!(after - before <= 5, "{} queries", after - before);
+    // A noted exit is looked at without waiting for the next query; its cause is asked for at once.
+    fs::write(gate, "").unwrap();
+    assert_eq!(site.ended(id).exit, Some(Exit::Code(3)));
+    let ended = calls();
+    assert!(ended[0] > after, "the cluster may know why it failed");
+    site.ended(here("sleep 6"));
+    assert_eq!(calls(), ended, "nobody is asked for nothing");
+    assert_eq!((settings, records), (1, 0));
+    assert_eq!(ended[1..], [1, 0]);
+}
+
+#[test]
+fn r151_commands_that_hang_are_given_up_as_root() {
+    let site = Site::start();
+    let id = site.submit(&[], "sleep 1000");
+    let job = site.running(id);
+    let once = |name: &str| {
+        let file = site.cluster.path(&format!("once-{name}"));
+        let lines = format!("if [ ! -e {0} ]; then touch {0}; exec sleep 1000; fi", file.display());
+        site.cluster.programs().before(name, &lines);
+    };
+    once("squeue");
+    let task = site.until(id, "it is not known", |task| {
+        bgd_tests::slurm::unknown(task).is_some_and(|why| why.contains("squeue did not end within"))
+    });
+    assert_eq!(task.status, Status::Running, "nothing is decided");
+    site.until(id, "it is known again", |task| bgd_tests::slurm::unknown(task).is_none());
+    once("scancel");
+    let task = site.daemon.cancel(&[id]).remove(0);
+    assert_eq!(task.status, Status::Cancelled);
+    site.cluster.wait_for_state(&job, "CANCELLED");
+}

@@ -378,14 +378,12 @@ impl Ui {
         if words.first().is_some_and(|word| word == "bgctl") {
             words.remove(0);
         }
-        let named: Vec<&str> = words.iter().map(String::as_str).take(2).collect();
-        let ends_work = matches!(
-            named[..],
-            ["cancel" | "clear" | "signal", ..] | ["session", "end"] | ["daemon", "stop" | "restart"]
-        );
+        let asks = super::words::ends_work(&words);
         let want = Want::Verb(HostNo::default(), words);
-        if ends_work {
-            self.mode = Mode::Confirm(format!("bgctl {}? y/n", text.trim()), want);
+        if asks {
+            let text = text.trim();
+            let named = text.strip_prefix("bgctl ").unwrap_or(text);
+            self.mode = Mode::Confirm(format!("bgctl {named}? y/n"), want);
             return None;
         }
         Some(want)

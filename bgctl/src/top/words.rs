@@ -1,4 +1,9 @@
-//! Splits a typed line into words as a shell does: by blanks, with quotes and backslashes, without any expansion.
+//! A typed verb: split into words as a shell does, by blanks, with quotes and backslashes, without any expansion; and
+//! whether it ends work, as `bgctl` itself would read it.
+
+use std::ffi::OsString;
+
+use crate::cli::{self, DaemonVerb, SessionVerb, Verb};
 
 /// Returns the words.
 ///
@@ -28,6 +33,19 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
+/// Whether `bgctl` with these words would end or delete something. Words that it does not understand end nothing.
+pub fn ends_work(words: &[String]) -> bool {
+    let line = std::iter::once("bgctl".into()).chain(words.iter().map(OsString::from));
+    // On a terminal, as it will be.
+    let Ok((_, verb)) = cli::parse(line, true) else { return false };
+    match verb {
+        Verb::Cancel(_) | Verb::Clear(_) | Verb::Signal(_) => true,
+        Verb::Session(args) => matches!(args.verb, SessionVerb::End { .. }),
+        Verb::Daemon(args) => matches!(args.verb, DaemonVerb::Stop { .. } | DaemonVerb::Restart { .. }),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,5 +58,28 @@ mod tests {
         );
         assert!(split("submit 'x").unwrap_err().contains("not closed"));
         assert!(split(" \t").unwrap().is_empty());
+    }
+
+    #[test]
+    fn r162_a_verb_that_ends_work_is_known_wherever_its_options_are() {
+        for (line, wanted) in [
+            ("cancel --all", true),
+            ("--json cancel 3f2a", true),
+            ("-H host --connect-timeout 5s daemon stop", true),
+            ("--socket=x daemon --no-start restart", true),
+            ("--color never session end .", true),
+            ("signal 3f2a INT", true),
+            ("clear --all-sessions", true),
+            ("-H cancel list", false),
+            ("submit -- bgctl cancel --all", false),
+            ("--json daemon status", false),
+            ("session key", false),
+            ("cancel", false),
+            ("cancel --help", false),
+            ("nonsense", false),
+            ("", false),
+        ] {
+            assert_eq!(ends_work(&split(line).unwrap()), wanted, "{line}");
+        }
     }
 }

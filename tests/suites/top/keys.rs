@@ -129,8 +129,8 @@ fn r162_every_verb_can_be_typed() {
     top.wait_text("unrecognized subcommand");
     top.type_keys(" ");
     top.wait_text(" typed here\n");
-    top.type_keys(":clear --all-sessions\r");
-    top.wait_text("bgctl clear --all-sessions? y/n");
+    top.type_keys(":--no-start clear --all-sessions\r");
+    top.wait_text("bgctl --no-start clear --all-sessions? y/n");
     top.type_keys("y");
     top.wait_text("[press a key to return to bgctl top]");
     top.type_keys(" ");

@@ -61,8 +61,16 @@ fn confirmed(what: &str) -> Want {
 
 #[test]
 fn r162_verbs_that_end_work_ask_too() {
-    for line in ["cancel --all", "clear", "signal 3f2a INT", "session end .", "daemon stop", "daemon restart"]
-    {
+    for line in [
+        "cancel --all",
+        "clear",
+        "signal 3f2a INT",
+        "session end .",
+        "daemon stop",
+        "daemon restart",
+        "--json cancel 3f2a",
+        "-H host daemon stop",
+    ] {
         let mut ui = ui(&[]);
         assert_eq!(press(&mut ui, &format!(":{line}\r")), None, "{line}");
         assert_eq!(ui.mode_text(), format!("bgctl {line}? y/n"));

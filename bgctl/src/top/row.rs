@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::order::WaitingFor;
+use bgd_shared::order::{DEFAULT_GROUP, WaitingFor};
 use bgd_shared::question::NeedsInput;
 use bgd_shared::show;
 use bgd_shared::task::{Kind, Status, Task};
@@ -124,7 +124,7 @@ impl Row {
             is_agent: task.kind == Kind::Agent,
             has_terminal: task.pty,
             is_held,
-            state: texts.share(&status(task, clock)),
+            state: texts.share(&state(task, clock)),
             description: show::shortened(&clean(&task.description), DESCRIPTION_CHARS).into(),
             created_at: task.created_at,
             active_at: has_run.map(|started| task.progress.updated_at.unwrap_or(started).max(started)),
@@ -160,10 +160,24 @@ impl Row {
     }
 }
 
+/// The status with its details. Unlike in `bgctl list`, a pending task says too that it waits for a slot.
+fn state(task: &Task, clock: &Clock) -> String {
+    let text = status(task, clock);
+    let waits_for_slot = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Slot);
+    if task.status != Status::Pending || !waits_for_slot {
+        return text;
+    }
+    let slots = if task.slots == 1 { "slot".to_owned() } else { format!("{} slots", task.slots) };
+    let group =
+        if task.group == DEFAULT_GROUP { String::new() } else { format!(" of {}", clean(&task.group)) };
+    format!("{text} ({slots}{group})")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::render::samples;
+    use bgd_shared::order::Waiting;
 
     fn row(task: &Task) -> Row {
         Row::of(HostNo::default(), task, &mut Texts::default(), &Clock::of_tests())
@@ -183,6 +197,19 @@ mod tests {
         assert_eq!(section(Status::Resumed, false, false), Section::Running);
         assert_eq!(section(Status::Pending, false, false), Section::Pending);
         assert_eq!(section(Status::Cancelled, false, false), Section::Done);
+    }
+
+    #[test]
+    fn r160_a_pending_task_says_what_it_waits_for() {
+        let state = |reason, group: &str, slots| {
+            let waiting = Waiting { reason, ids: vec![TaskId::from_u128(0x3f2a_9c1e << 96)], until: None };
+            let (waiting, group) = (Some(waiting), group.to_owned());
+            row(&Task { status: Status::Pending, waiting, group, slots, ..samples::task() }).state.to_string()
+        };
+        assert_eq!(state(WaitingFor::Slot, "default", 1), "pending (slot)");
+        assert_eq!(state(WaitingFor::Slot, "gpu", 2), "pending (2 slots of gpu)");
+        assert_eq!(state(WaitingFor::After, "gpu", 1), "pending (after 3f2a9c1e)");
+        assert_eq!(state(WaitingFor::Paused, "gpu", 1), "pending (gpu paused)");
     }
 
     #[test]

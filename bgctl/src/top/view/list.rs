@@ -8,7 +8,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::text::{cut, line, put};
+use super::text::{cut, line, put, width as text_width};
 use super::{Frame, Scene};
 use crate::duration::show_ms;
 use crate::render::bytes;
@@ -19,8 +19,21 @@ use crate::top::row::{Row, Section};
 use crate::top::task_key::TaskKey;
 use crate::top::ui::Ui;
 
+/// What a column has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Id,
+    State,
+    Age,
+    Quiet,
+    Cpu,
+    Memory,
+    Done,
+}
+
 /// A column: its header, its width, the width of the list from which it is there, and its text.
 struct Column {
+    of: Of,
     header: &'static str,
     width: u16,
     from: u16,
@@ -29,17 +42,32 @@ struct Column {
 
 /// The columns before the description. A new one is an entry here.
 const COLUMNS: [Column; 7] = [
-    Column { header: "ID", width: 8, from: 40, text: |row, _, _| row.id.short() },
-    Column { header: "STATE", width: 16, from: 30, text: |row, _, _| row.state.to_string() },
-    Column { header: "AGE", width: 7, from: 48, text: |row, _, now| show_ms(between(row.created_at, now)) },
-    Column { header: "QUIET", width: 7, from: 64, text: |row, _, now| quiet(row, now) },
-    Column { header: "CPU", width: 5, from: USAGE, text: |_, live, _| cpu(live) },
-    Column { header: "MEMORY", width: 9, from: USAGE, text: |_, live, _| memory(live) },
-    Column { header: "DONE", width: 4, from: 56, text: |_, live, _| done(live) },
+    Column { of: Of::Id, header: "ID", width: 8, from: 40, text: |row, _, _| row.id.short() },
+    Column {
+        of: Of::State,
+        header: "STATE",
+        width: 16,
+        from: STATE,
+        text: |row, _, _| row.state.to_string(),
+    },
+    Column { of: Of::Age, header: "AGE", width: 7, from: 48, text: |row, _, now| age(row, now).0 },
+    Column { of: Of::Quiet, header: "QUIET", width: 7, from: 64, text: |row, _, now| quiet(row, now) },
+    Column { of: Of::Cpu, header: "CPU", width: 5, from: 84, text: |_, live, _| cpu(live) },
+    Column { of: Of::Memory, header: "MEMORY", width: 9, from: 84, text: |_, live, _| memory(live) },
+    Column { of: Of::Done, header: "DONE", width: 4, from: 56, text: |_, live, _| done(live) },
 ];
 
-/// The width of the list from which it shows what tasks use.
-const USAGE: u16 = 84;
+/// The columns that give way to a long state, first the one that is missed least.
+const YIELDING: [Of; 5] = [Of::Quiet, Of::Done, Of::Memory, Of::Cpu, Of::Age];
+
+/// The width of the list from which the state has a column.
+const STATE: u16 = 30;
+
+/// The widest column of the state: room for what a pending task waits for, such as the ids of two tasks.
+const STATE_MOST: u16 = 48;
+
+/// The room that a long state leaves for the description.
+const DESCRIPTION: u16 = 12;
 
 /// The width of the list from which the last line of the output is there.
 const LAST_LINE: u16 = 76;
@@ -49,6 +77,64 @@ const NAMED: u16 = 16;
 
 /// The height of the list from which the columns have a header.
 const HEADED: u16 = 6;
+
+/// The columns of a frame.
+struct Layout(Vec<(&'static Column, u16)>);
+
+impl Layout {
+    /// Lays out the columns in a list of this width. The state is as wide as the widest visible one needs.
+    fn of(width: u16, widest_state: usize) -> Self {
+        let mut columns: Vec<(&'static Column, u16)> = COLUMNS
+            .iter()
+            .filter(|column| width >= column.from)
+            .map(|column| (column, column.width))
+            .collect();
+        let taken = |columns: &[(&Column, u16)]| 1 + columns.iter().map(|(_, width)| width + 1).sum::<u16>();
+        let Some(at) = columns.iter().position(|(column, _)| column.of == Of::State) else {
+            return Self(columns);
+        };
+        let usual = columns[at].1;
+        columns[at].1 = u16::try_from(widest_state).unwrap_or(STATE_MOST).clamp(usual, STATE_MOST);
+        for of in YIELDING {
+            if columns[at].1 > usual && taken(&columns) + DESCRIPTION > width {
+                columns.retain(|(column, _)| column.of != of);
+            }
+        }
+        let at = columns.iter().position(|(column, _)| column.of == Of::State).unwrap_or(at);
+        let too_much = (taken(&columns) + DESCRIPTION).saturating_sub(width);
+        columns[at].1 = columns[at].1.saturating_sub(too_much).max(usual);
+        Self(columns)
+    }
+
+    fn has(&self, of: Of) -> bool {
+        self.0.iter().any(|(column, _)| column.of == of)
+    }
+}
+
+/// The age of a task, and in how many milliseconds it changes. Only of a running task seconds are shown: a list in
+/// which nothing runs is drawn again once in a minute at most.
+fn age(row: &Row, now: Timestamp) -> (String, u64) {
+    let ms = between(row.created_at, now);
+    let (text, unit) = match ms {
+        ..=59_999 if !is_running(row) => ("<1m".to_owned(), 60_000),
+        ..=3_599_999 if !is_running(row) => (format!("{}m", ms / 60_000), 60_000),
+        ms => (show_ms(ms), unit(ms)),
+    };
+    (text, unit - ms % unit)
+}
+
+/// In which steps of milliseconds a time changes that is shown to the second, minute or hour.
+const fn unit(ms: u64) -> u64 {
+    match ms {
+        ..=3_599_999 => 1000,
+        3_600_000..=86_399_999 => 60_000,
+        _ => 3_600_000,
+    }
+}
+
+fn is_running(row: &Row) -> bool {
+    matches!(row.status, Status::Running | Status::Resumed)
+}
 
 fn quiet(row: &Row, now: Timestamp) -> String {
     row.active_at.map_or_else(String::new, |at| show_ms(between(at, now)))
@@ -68,12 +154,14 @@ fn done(live: Option<&Live>) -> String {
 
 /// Draws the visible part of the list.
 pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, frame: &mut Frame) {
-    let headed = u16::from(area.height >= HEADED && area.width >= COLUMNS[1].from);
-    if headed > 0 {
-        header(line(area, 0), buffer);
-    }
+    let headed = u16::from(area.height >= HEADED && area.width >= STATE);
     let rows = Rect::new(area.x, area.y + headed, area.width, area.height.saturating_sub(headed));
     let spots = ui.model.window(usize::from(rows.height));
+    let states = spots.iter().filter_map(|spot| ui.model.row(spot.task()?)).map(|row| text_width(&row.state));
+    let layout = Layout::of(area.width, states.max().unwrap_or(0));
+    if headed > 0 {
+        header(&layout, line(area, 0), buffer);
+    }
     if spots.is_empty() && rows.height > 0 {
         let text = if !ui.is_listed {
             "listing the tasks"
@@ -91,9 +179,9 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
             Spot::Head(head) => heading(&ui.model, head, area, buffer),
             Spot::Task(place) => {
                 if let Some(row) = ui.model.row(place.task) {
-                    task(&ui.model, row, place.section, scene, area, buffer);
+                    task(&ui.model, row, place.section, &layout, scene, area, buffer);
                     frame.tasks.push(place.task);
-                    changes(row, area.width, scene.now, frame);
+                    changes(row, &layout, scene.now, frame);
                 }
             }
         }
@@ -104,31 +192,27 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
     ui.drawn = (rows.y, spots);
 }
 
-/// Notes when a visible time changes next.
-fn changes(row: &Row, width: u16, now: Timestamp, frame: &mut Frame) {
-    let shown = |place: usize| width >= COLUMNS[place].from;
-    let times = [Some(row.created_at).filter(|_| shown(2)), row.active_at.filter(|_| shown(3))];
-    for at in times.into_iter().flatten() {
-        let ms = between(at, now);
-        let unit = match ms {
-            ..=3_599_999 => 1000,
-            3_600_000..=86_399_999 => 60_000,
-            _ => 3_600_000,
-        };
-        frame.changes_within(unit - ms % unit);
+/// Notes when something visible of a task changes by itself.
+fn changes(row: &Row, layout: &Layout, now: Timestamp, frame: &mut Frame) {
+    if layout.has(Of::Age) {
+        frame.changes_within(age(row, now).1);
     }
-    if width >= USAGE && matches!(row.status, Status::Running | Status::Resumed) {
+    if let Some(at) = row.active_at.filter(|_| layout.has(Of::Quiet)) {
+        let ms = between(at, now);
+        frame.changes_within(unit(ms) - ms % unit(ms));
+    }
+    if layout.has(Of::Cpu) && is_running(row) {
         frame.shows_usage = true;
         frame.changes_within(INTERVAL_MS);
     }
 }
 
-fn header(area: Rect, buffer: &mut Buffer) {
+fn header(layout: &Layout, area: Rect, buffer: &mut Buffer) {
     let style = Style::new().add_modifier(Modifier::DIM);
     let mut at = 1;
-    for column in COLUMNS.iter().filter(|column| area.width >= column.from) {
+    for (column, width) in &layout.0 {
         put(buffer, area, at, column.header, style);
-        at += column.width + 1;
+        at += width + 1;
     }
     put(buffer, area, at, "DESCRIPTION", style);
 }
@@ -185,21 +269,29 @@ fn mark(model: &Model, key: TaskKey) -> &'static str {
     }
 }
 
-fn task(model: &Model, row: &Row, section: Section, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
+fn task(
+    model: &Model,
+    row: &Row,
+    section: Section,
+    layout: &Layout,
+    scene: &Scene<'_>,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
     let live = model.live(row.key());
     let style = scene.style(colour(row.status, section));
     put(buffer, area, 0, mark(model, row.key()), Style::new().add_modifier(Modifier::BOLD));
     let mut at = 1;
-    for column in COLUMNS.iter().filter(|column| area.width >= column.from) {
-        let text = cut(&(column.text)(row, live, scene.now), usize::from(column.width));
-        let style = if column.header == "STATE" { style } else { Style::new() };
+    for (column, width) in &layout.0 {
+        let text = cut(&(column.text)(row, live, scene.now), usize::from(*width));
+        let style = if column.of == Of::State { style } else { Style::new() };
         put(buffer, area, at, &text, style);
-        at += column.width + 1;
+        at += width + 1;
     }
     let last = live.map(|live| live.line.as_str()).filter(|line| !line.is_empty());
     let Some(last) = last.filter(|_| area.width >= LAST_LINE) else {
         // Where the state has no column, the colour alone would say it.
-        let is_needed = (NAMED..COLUMNS[1].from).contains(&area.width);
+        let is_needed = (NAMED..STATE).contains(&area.width);
         let state = if is_needed { format!("{} ", row.status) } else { String::new() };
         at = put(buffer, area, at, &state, style);
         put(buffer, area, at, &row.description, Style::new());

@@ -92,17 +92,61 @@ fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
             "- asks 1",
             " 00000001 running (asks)   1m 40s  1m 40s       review the code",
             "- failed 1",
-            " 00000002 failed           1m 40s               make test",
+            " 00000002 failed           1m                   make test",
             "- running 1",
             " 00000003 running          1m 40s  1m 40s  42%  漢 字  and e\u{301}\u{fffd}evil Epoch 3/8 [====…",
             "- pending 1",
-            " 00000004 pending          1m 40s               deploy",
+            " 00000004 pending          1m                   deploy",
             "- done 1",
-            " 00000005 completed        1m 40s               build",
+            " 00000005 completed        1m                   build",
             "",
             "F1 help  q quit  Enter attach  o output  / filter  Tab fold  x cancel  y n answ…",
         ]
     );
+}
+
+#[test]
+fn r160_what_a_pending_task_waits_for_is_readable() {
+    let waiting = |reason, ids: &[u128]| bgd_shared::order::Waiting {
+        reason,
+        ids: ids.iter().map(|number| id(*number)).collect(),
+        until: Some(Timestamp::from_unix_ms(1_100_000 + 3_600_000)),
+    };
+    use bgd_shared::order::WaitingFor::{After, Elsewhere, Held, Paused, Retry, Slot, Until};
+    for (reason, ids) in [
+        (After, &[1][..]),
+        (After, &[1, 2, 3]),
+        (Paused, &[]),
+        (Slot, &[]),
+        (Until, &[]),
+        (Retry, &[]),
+        (Held, &[]),
+    ] {
+        let mut pending = task(4, Status::Pending, "deploy");
+        (pending.waiting, pending.group) = (Some(waiting(reason, ids)), "gpu".into());
+        let mut model = Model::new(1, None);
+        model.put(HostNo::default(), &pending, &Clock::of_tests());
+        let state = model.row(key(4)).unwrap().state.to_string();
+        // The list alone, and beside a preview, where of several ids the first one has room.
+        for cols in [80, 100, 120] {
+            let shown =
+                if ids.len() > 1 && cols > 80 { &state[.."pending (after 00000001,".len()] } else { &state };
+            let mut ui = Ui { is_listed: true, ..Ui::new(Model::new(1, None)) };
+            ui.model.put(HostNo::default(), &pending, &Clock::of_tests());
+            let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, cols));
+            let row: String =
+                lines[3].chars().take(if cols > 80 { usize::from(cols) / 2 } else { 80 }).collect();
+            assert!(row.contains(shown) && row.trim_end().ends_with(" deploy"), "{cols}: {row:?}");
+        }
+    }
+    let mut queued = task(4, Status::Pending, "train");
+    (queued.waiting, queued.on) = (Some(waiting(Elsewhere, &[])), Some("cluster".into()));
+    let known = bgd_shared::resources::Elsewhere { reason: Some("Resources".into()), ..Default::default() };
+    queued.elsewhere = Some(known);
+    let mut ui = ui();
+    ui.model.put(HostNo::default(), &queued, &Clock::of_tests());
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, 80));
+    assert!(lines.iter().any(|line| line.contains(" pending (cluster: Resources) ")), "{lines:#?}");
 }
 
 #[test]
@@ -159,9 +203,20 @@ fn r161_several_can_be_pinned() {
 #[test]
 fn r160_visible_ages_say_when_they_change() {
     let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 80));
-    assert_eq!(frame.changes_in, Some(1000));
+    assert_eq!(frame.changes_in, Some(1000), "one is running");
     let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 40));
     assert_eq!(frame.changes_in, None, "no age is visible");
+    let mut quiet = Model::new(1, None);
+    for (number, status) in [(1, Status::Failed), (2, Status::Completed), (3, Status::Pending)] {
+        quiet.put(HostNo::default(), &task(number, status, "quiet"), &Clock::of_tests());
+    }
+    let (lines, frame) = drawn(&mut Ui::new(quiet), &HashMap::new(), (14, 200));
+    assert_eq!(
+        frame.changes_in,
+        Some(20_000),
+        "where nothing runs, minutes are shown: 1m 40s is 1m for 20 s"
+    );
+    assert!(!frame.shows_usage && lines.iter().any(|line| line.contains(" 1m ")), "{lines:#?}");
     let (_, frame) = drawn(&mut Ui::new(Model::new(1, None)), &HashMap::new(), (14, 80));
     assert_eq!(frame.changes_in, None);
     let mut model = Model::new(1, None);

@@ -1,10 +1,35 @@
 //! Where a daemon that bgctl starts keeps its state, and bgctl notes when its user has looked.
 
-use std::fs;
-use std::path::PathBuf;
-use std::time::UNIX_EPOCH;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
+use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
+
+/// The most failures that are noted as not looked at; those that ended first count as looked at.
+const UNSEEN: usize = 1000;
+
+/// The most bytes that are read of the note.
+const NOTE_BYTES: u64 = 64 * 1024;
+
+/// What the user has looked at: all that had ended by a time, except some.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// When the user last looked.
+    pub at: Timestamp,
+    /// What was not shown then.
+    pub unseen: BTreeSet<TaskId>,
+}
+
+impl Looked {
+    /// Whether the user has looked at a task that ended at this time.
+    pub fn has(&self, id: TaskId, ended_at: Timestamp) -> bool {
+        ended_at <= self.at && !self.unseen.contains(&id)
+    }
+}
 
 /// Returns the daemon's folder in `$XDG_STATE_HOME`, as this process resolves it.
 pub fn state_folder() -> PathBuf {
@@ -15,25 +40,98 @@ pub fn state_folder() -> PathBuf {
         .join("bgd")
 }
 
-/// When the user last looked at what has ended, with `bgctl` alone or `bgctl top`. `None`: never, or nobody can tell.
-pub fn last_look() -> Option<Timestamp> {
-    let modified = fs::metadata(look_file()).and_then(|meta| meta.modified()).ok()?;
-    let since = modified.duration_since(UNIX_EPOCH).ok()?;
-    i64::try_from(since.as_millis()).ok().map(Timestamp::from_unix_ms)
+/// What the user has looked at, with `bgctl` alone or `bgctl top`. `None`: nothing yet, or nobody can tell.
+pub fn last_look() -> Option<Looked> {
+    looked(&look_file())
 }
 
-/// Notes that the user has looked now. Without a place for the note, more is shown the next time.
-pub fn note_look() {
-    let file = look_file();
-    let _ = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&file, ""));
+/// Notes that the user has looked at this time at all that had ended, except these failures with the times of their
+/// ends. What was looked at elsewhere meanwhile stays so. Without a place for the note, more is shown the next time.
+pub fn note_look(at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
+    let _ = note(&look_file(), at, unseen);
 }
 
-/// The file whose time is that of the last look.
+/// The file whose time is that of the last look. It has the ids of what was not shown, one a line.
 fn look_file() -> PathBuf {
     state_folder().join("looked")
+}
+
+fn looked(file: &Path) -> Option<Looked> {
+    let file = File::open(file).ok()?;
+    let since = file.metadata().and_then(|meta| meta.modified()).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let at = i64::try_from(since.as_millis()).ok().map(Timestamp::from_unix_ms)?;
+    let mut text = String::new();
+    // What is no list of ids names nothing.
+    let _ = file.take(NOTE_BYTES).read_to_string(&mut text);
+    Some(Looked { at, unseen: text.lines().filter_map(|line| line.parse().ok()).collect() })
+}
+
+fn note(file: &Path, at: Timestamp, mut unseen: Vec<(TaskId, Timestamp)>) -> io::Result<()> {
+    let before = looked(file);
+    unseen.retain(|(id, ended)| before.as_ref().is_none_or(|before| !before.has(*id, *ended)));
+    unseen.sort_by_key(|(id, ended)| (std::cmp::Reverse(*ended), *id));
+    unseen.truncate(UNSEEN);
+    let text = unseen.iter().fold(String::new(), |text, (id, _)| text + &id.to_string() + "\n");
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Replaced as a whole: another bgctl may read it now.
+    let new = file.with_extension(std::process::id().to_string());
+    let written = File::create(&new).and_then(|mut new| {
+        new.write_all(text.as_bytes())?;
+        new.set_modified(UNIX_EPOCH + Duration::from_millis(u64::try_from(at.unix_ms()).unwrap_or(0)))
+    });
+    let noted = written.and_then(|()| fs::rename(&new, file));
+    if noted.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    noted
 }
 
 /// Returns the path of the daemon's log.
 pub fn log_file() -> PathBuf {
     state_folder().join("bgd.log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_unix_ms(second * 1000)
+    }
+
+    fn id(number: u128) -> TaskId {
+        TaskId::from_u128(number)
+    }
+
+    #[test]
+    fn r160_what_was_not_shown_is_not_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new/looked");
+        assert_eq!(looked(&file), None);
+        note(&file, at(10), vec![(id(1), at(5)), (id(2), at(6))]).unwrap();
+        let first = looked(&file).unwrap();
+        assert_eq!(first.at, at(10));
+        assert!(first.has(id(3), at(10)) && !first.has(id(1), at(5)) && !first.has(id(3), at(11)));
+        // Somebody else has looked at 2 meanwhile, and does not know that.
+        note(&file, at(11), vec![(id(1), at(5))]).unwrap();
+        note(&file, at(20), vec![(id(2), at(6)), (id(4), at(15))]).unwrap();
+        let last = looked(&file).unwrap();
+        assert_eq!(last, Looked { at: at(20), unseen: [id(4)].into() });
+        assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn r160_the_note_is_bounded_whatever_is_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("looked");
+        let many = (0..5000u32).map(|number| (id(number.into()), at(number.into()))).collect();
+        note(&file, at(9000), many).unwrap();
+        let known = looked(&file).unwrap();
+        assert_eq!(known.unseen.len(), UNSEEN);
+        assert!(known.unseen.contains(&id(4999)) && !known.unseen.contains(&id(0)));
+        fs::write(&file, b"\xff\0 no id\n").unwrap();
+        assert!(looked(&file).unwrap().unseen.is_empty());
+    }
 }

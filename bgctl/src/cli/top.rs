@@ -20,6 +20,13 @@ Whatever ends work asks first.
 A filter has words of the description, or the beginning of an id, and s:STATUS, tag:TAG,
 g:GROUP, b:BATCH and session:KEY; all of them must match.
 
+? searches in the outputs of all tasks, also of those that a filter hides, up to where each
+output ends at that time; in an output of more than 64 MiB, in its last 64 MiB.
+
+Nothing is asked and nothing is drawn until something happens. Where no visible task is
+running, only ages change, which are shown in minutes then. Visible running tasks are
+measured every 2 seconds, if the list is wide enough for CPU and MEMORY.
+
 When the daemon ends or the connection is lost, the list stays, and top connects again
 as soon as it can. It never starts a daemon for that.
 

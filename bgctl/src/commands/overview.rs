@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE;
-use bgd_shared::request::{ListParams, TaskList};
+use bgd_shared::request::{ListParams, ListResult, TaskList};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
@@ -13,10 +14,21 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::look::Look;
 use crate::render::table::{between, list};
-use crate::state;
+use crate::state::{self, Looked};
 
 /// The most tasks of each kind.
 const SHOWN: usize = 10;
+
+/// The most pages of each kind that are read, so that `bgctl` alone answers soon whatever there is.
+const PAGES: usize = 10;
+
+/// The statuses of what is read, each on its own: a task is found however many others came after it.
+const KINDS: [&[Status]; 4] = [
+    &[Status::Running, Status::Resumed],
+    &[Status::Pending],
+    &[Status::Failed],
+    &[Status::Completed, Status::Cancelled],
+];
 
 /// Prints the overview. Never starts a daemon: without one nothing runs.
 pub fn run(context: &mut Context) -> Result<Code, Failure> {
@@ -25,52 +37,97 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
         context.print(&next(&[], &[]))?;
         return Ok(Code::OK);
     };
-    let params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
-    let tasks = client.call::<TaskList>(&params)?.tasks;
+    let look = Look::of_output(context.colours());
+    let known = Known::read(|params| Ok(client.call::<TaskList>(params)?))?;
     // What was seen there is not known here.
     let is_remote = context.link.is_remote();
-    let looked_at = if is_remote { None } else { state::last_look() };
-    let look = Look::of_output(context.colours());
-    context.print(&text(&tasks, looked_at, &look))?;
+    let looked = if is_remote { None } else { state::last_look() };
+    let (text, unseen) = text(known, looked.as_ref(), &look);
+    context.print(&text)?;
     if !is_remote {
-        state::note_look();
+        state::note_look(look.clock.now, unseen);
     }
     Ok(Code::OK)
 }
 
-fn text(tasks: &[Task], looked_at: Option<Timestamp>, look: &Look) -> String {
-    let now = look.clock.now;
-    let (active, ended): (Vec<Task>, Vec<Task>) =
-        tasks.iter().cloned().partition(|task| task.status.is_active());
-    let (asks, quiet): (Vec<Task>, Vec<Task>) =
-        active.into_iter().partition(|task| task.progress.needs_input.is_some());
-    let is_new = |task: &Task| task.completed_at.is_some_and(|at| looked_at.is_none_or(|looked| at > looked));
-    let news: Vec<Task> = ended.into_iter().filter(is_new).collect();
-    let since = looked_at.map_or_else(
+/// What there is, newest first by kind.
+#[derive(Default)]
+struct Known {
+    tasks: [Vec<Task>; KINDS.len()],
+    /// Whether more were left out.
+    is_cut: bool,
+    /// Number of pending tasks: only the first ones are read.
+    pending: usize,
+}
+
+impl Known {
+    fn read(mut call: impl FnMut(&ListParams) -> Result<ListResult, Failure>) -> Result<Self, Failure> {
+        let mut known = Self::default();
+        for (kind, tasks) in KINDS.iter().zip(&mut known.tasks) {
+            let is_pending = kind.contains(&Status::Pending);
+            let limit = Some(if is_pending { SHOWN } else { LIST_PAGE });
+            let mut params = ListParams { status: kind.to_vec(), limit, ..ListParams::default() };
+            for _ in 0..if is_pending { 1 } else { PAGES } {
+                let page = call(&params)?;
+                tasks.extend(page.tasks);
+                known.pending = usize::try_from(page.summary.pending).unwrap_or(usize::MAX);
+                params.after = page.next;
+                if params.after.is_none() {
+                    break;
+                }
+            }
+            known.is_cut |= params.after.is_some() && !is_pending;
+        }
+        Ok(known)
+    }
+}
+
+/// The overview, and the failures that it has no room for, with the times of their ends.
+fn text(known: Known, looked: Option<&Looked>, look: &Look) -> (String, Vec<(TaskId, Timestamp)>) {
+    let Known { tasks: [running, pending, failed, others], is_cut, pending: all_pending } = known;
+    let (asks, mut quiet): (Vec<Task>, Vec<Task>) =
+        running.into_iter().partition(|task| task.progress.needs_input.is_some());
+    let not_read = all_pending.saturating_sub(pending.len());
+    quiet.extend(pending);
+    let is_new = |task: &Task| {
+        task.completed_at.is_some_and(|at| looked.is_none_or(|looked| !looked.has(task.id, at)))
+    };
+    // Failures first: what has no room is what matters least.
+    let mut news: Vec<Task> = failed.into_iter().filter(is_new).collect();
+    let ended_at = |task: &Task| Some((task.id, task.completed_at?));
+    let unseen = news.iter().skip(SHOWN).filter_map(ended_at).collect();
+    news.extend(others.into_iter().filter(is_new));
+    let since = looked.map_or_else(
         || "ended:".to_owned(),
-        |at| format!("ended since you looked {} ago:", show_ms(between(at, now))),
+        |looked| format!("ended since you looked {} ago:", show_ms(between(looked.at, look.clock.now))),
     );
     let mut text = String::new();
-    for (title, tasks) in
-        [("asks you:", &asks[..]), ("running and pending:", &quiet[..]), (since.as_str(), &news[..])]
-    {
-        part(&mut text, title, tasks, look);
+    for (title, tasks, more) in [
+        ("asks you:", &asks[..], 0),
+        ("running and pending:", &quiet[..], not_read),
+        (since.as_str(), &news[..], 0),
+    ] {
+        part(&mut text, title, tasks, more, look);
+    }
+    if is_cut {
+        text.push_str("There are more tasks than are looked through here; `bgctl list` has them all.\n\n");
     }
     if text.is_empty() {
         text.push_str("nothing is running, and nothing has ended since you looked\n\n");
     }
-    text + &next(&asks, &news)
+    (text + &next(&asks, &news), unseen)
 }
 
-fn part(text: &mut String, title: &str, tasks: &[Task], look: &Look) {
+fn part(text: &mut String, title: &str, tasks: &[Task], more: usize, look: &Look) {
     if tasks.is_empty() {
         return;
     }
     let shown = &tasks[..tasks.len().min(SHOWN)];
     // Writing to a string can't fail.
     let _ = write!(text, "{title}\n{}", list(shown, look));
-    if tasks.len() > SHOWN {
-        let _ = writeln!(text, "and {} more", tasks.len() - SHOWN);
+    let more = more + tasks.len() - shown.len();
+    if more > 0 {
+        let _ = writeln!(text, "and {more} more");
     }
     text.push('\n');
 }
@@ -96,6 +153,8 @@ fn next(asks: &[Task], ended: &[Task]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::task::Summary;
+
     use super::*;
     use crate::render::samples;
 
@@ -105,8 +164,19 @@ mod tests {
         let ended = |status, second| Task { status, completed_at: Some(at(second)), ..samples::task() };
         let mut asks = Task { status: Status::Running, ..samples::task() };
         asks.progress.needs_input = Some(samples::question());
-        let tasks = [asks, samples::task(), ended(Status::Failed, 1_090), ended(Status::Completed, 1_010)];
-        let shown = text(&tasks, Some(at(1_040)), &Look::of_tests());
+        let looked = Looked { at: at(1_040), unseen: std::collections::BTreeSet::new() };
+        let of = |running: Vec<Task>, pending: Vec<Task>, failed: Vec<Task>, others: Vec<Task>| {
+            let known =
+                Known { pending: pending.len(), tasks: [running, pending, failed, others], is_cut: false };
+            text(known, Some(&looked), &Look::of_tests())
+        };
+        let (shown, unseen) = of(
+            vec![asks],
+            vec![samples::task()],
+            vec![ended(Status::Failed, 1_090)],
+            vec![ended(Status::Completed, 1_010)],
+        );
+        assert_eq!(unseen, []);
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(
             (lines[0], lines[3], lines[6]),
@@ -121,14 +191,35 @@ mod tests {
                 "  bgctl output 3f2a9c1e  see why it failed",
             ]
         );
-        let shown = text(&tasks[3..], Some(at(1_040)), &Look::of_tests());
+        let (shown, _) = of(vec![], vec![], vec![], vec![ended(Status::Completed, 1_010)]);
         assert!(
             shown.starts_with(
                 "nothing is running, and nothing has ended since you looked\n\nnext:\n  bgctl top"
             ),
             "{shown}"
         );
-        let many: Vec<Task> = std::iter::repeat_n(samples::task(), 30).collect();
-        assert!(text(&many, None, &Look::of_tests()).contains("and 20 more\n"));
+        let many = |task: Task| std::iter::repeat_n(task, 30).collect::<Vec<Task>>();
+        let (shown, unseen) = of(many(samples::task()), vec![], many(ended(Status::Failed, 1_090)), vec![]);
+        assert_eq!(shown.matches("and 20 more\n").count(), 2, "{shown}");
+        assert_eq!(unseen.len(), 20, "what was not shown was not looked at");
+    }
+
+    #[test]
+    fn r167_each_kind_is_asked_for_to_the_last_page() {
+        let mut asked = Vec::new();
+        let known = Known::read(|params| {
+            asked.push((params.status[0], params.limit, params.after));
+            let next = params.after.map_or(Some(1), |after| (after < 2).then_some(after + 1));
+            let task = Task { status: params.status[0], ..samples::task() };
+            Ok(ListResult { tasks: vec![task], next, summary: Summary { pending: 70, ..Summary::default() } })
+        })
+        .unwrap();
+        assert_eq!(known.tasks.each_ref().map(Vec::len), [3, 1, 3, 3]);
+        assert_eq!((known.pending, known.is_cut), (70, false));
+        assert_eq!(asked[..3].iter().map(|asked| asked.2).collect::<Vec<_>>(), [None, Some(1), Some(2)]);
+        assert!(text(known, None, &Look::of_tests()).0.contains("and 69 more"), "of those not read, too");
+        let endless =
+            |_: &ListParams| Ok(ListResult { tasks: Vec::new(), next: Some(1), summary: Summary::default() });
+        assert!(Known::read(endless).unwrap().is_cut);
     }
 }

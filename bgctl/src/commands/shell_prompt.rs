@@ -7,14 +7,13 @@ use bgd_shared::client::{Client, ClientError};
 use bgd_shared::request::{ListParams, ListResult, TaskList};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Status, Task};
-use bgd_shared::time::Timestamp;
 
 use crate::cli::ShellPromptArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::look;
-use crate::state;
+use crate::state::{self, Looked};
 
 /// The most tasks of a kind that are counted, so that the answer stays short.
 const COUNTED: usize = 99;
@@ -35,7 +34,7 @@ pub fn run(args: &ShellPromptArgs, context: &mut Context) -> Result<Code, Failur
     // A prompt is no place for errors; other verbs tell them.
     if let Ok([running, failed]) = ask(&socket, Duration::from_millis(args.timeout)) {
         let signs = if look::is_utf8() { SYMBOLS } else { ASCII };
-        context.print(&text(&running, &failed, state::last_look(), signs))?;
+        context.print(&text(&running, &failed, state::last_look().as_ref(), signs))?;
     }
     Ok(Code::OK)
 }
@@ -54,11 +53,13 @@ fn ask(socket: &SocketPath, patience: Duration) -> Result<[ListResult; 2], Clien
     Ok([answer(running)?, answer(failed)?])
 }
 
-fn text(running: &ListResult, failed: &ListResult, looked_at: Option<Timestamp>, signs: Signs) -> String {
+fn text(running: &ListResult, failed: &ListResult, looked: Option<&Looked>, signs: Signs) -> String {
     let count =
         |list: &ListResult, fits: &dyn Fn(&Task) -> bool| list.tasks.iter().filter(|task| fits(task)).count();
     let asks = |task: &Task| task.progress.needs_input.is_some();
-    let is_new = |task: &Task| task.completed_at.is_some_and(|at| looked_at.is_none_or(|looked| at > looked));
+    let is_new = |task: &Task| {
+        task.completed_at.is_some_and(|at| looked.is_none_or(|looked| !looked.has(task.id, at)))
+    };
     let parts: Vec<String> = [
         (count(running, &|task| !asks(task)), signs[0], running),
         (count(running, &asks), "?", running),
@@ -79,6 +80,7 @@ fn text(running: &ListResult, failed: &ListResult, looked_at: Option<Timestamp>,
 #[cfg(test)]
 mod tests {
     use bgd_shared::task::Summary;
+    use bgd_shared::time::Timestamp;
 
     use super::*;
     use crate::render::samples;
@@ -97,11 +99,13 @@ mod tests {
         let running = list(vec![samples::task(), asks, samples::task()], None);
         let failures = list(vec![failed(20), failed(10)], Some(1));
         let nothing = list(Vec::new(), None);
-        let shown = |running, failed, looked: Option<i64>| text(running, failed, looked.map(at), SYMBOLS);
+        let seen = |second| Looked { at: at(second), unseen: std::collections::BTreeSet::new() };
+        let shown =
+            |running, failed, looked: Option<i64>| text(running, failed, looked.map(seen).as_ref(), SYMBOLS);
         assert_eq!(shown(&running, &failures, Some(15)), "bgd:2▶ 1? 1✗ ");
         assert_eq!(shown(&nothing, &failures, None), "bgd:2+✗ ");
         assert_eq!(shown(&nothing, &failures, Some(20)), "");
-        assert_eq!(text(&running, &failures, Some(at(15)), ASCII), "bgd:2> 1? 1x ");
+        assert_eq!(text(&running, &failures, Some(&seen(15)), ASCII), "bgd:2> 1? 1x ");
         assert_eq!(shown(&list(vec![samples::task()], Some(1)), &nothing, None), "bgd:1+▶ ");
     }
 }

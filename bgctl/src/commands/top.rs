@@ -3,7 +3,9 @@
 use std::io::{self, IsTerminal as _};
 use std::process::{Command, Stdio};
 
-use bgd_shared::request::TaskList;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{ListParams, TaskList};
+use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 
 use crate::cli::TopArgs;
@@ -30,9 +32,12 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let filter = args.filter.join(" ");
     let look = Look::of_output(context.colours());
+    // What was seen on another machine is not known here.
+    let looked = if context.link.is_remote() { None } else { state::last_look() };
     if args.once {
         let size = size(&look);
-        let frame = once(|params| context.call::<TaskList>(params), &filter, size, look.colour, &look.clock)?;
+        let call = |params: &ListParams| context.call::<TaskList>(params);
+        let frame = once(call, &filter, size, look.colour, looked, &look.clock)?;
         context.print(&frame)?;
         return Ok(Code::OK);
     }
@@ -45,13 +50,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
             .hint("`bgctl top --once` prints one frame; or set TERM, for example to xterm-256color"));
     }
     let client = context.link.polled()?;
-    let is_remote = context.link.is_remote();
-    let looked_at = if is_remote { None } else { state::last_look() };
-    let outcome = show(&Around { context, colour: look.colour }, client, &filter, looked_at);
-    if !is_remote && outcome.is_ok() {
-        state::note_look();
-    }
-    outcome
+    show(&Around { context, colour: look.colour }, client, &filter, looked)
 }
 
 /// The size of the terminal, else `$COLUMNS` and `$LINES`.
@@ -108,5 +107,11 @@ impl Environment for Around<'_> {
 
     fn colour(&self) -> bool {
         self.colour
+    }
+
+    fn left(&self, unseen: Vec<(TaskId, Timestamp)>) {
+        if !self.context.link.is_remote() {
+            state::note_look(Timestamp::now(), unseen);
+        }
     }
 }

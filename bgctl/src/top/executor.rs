@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{ClientError, PolledClient};
+use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 use ratatui::buffer::Buffer;
@@ -53,6 +54,9 @@ pub trait Environment {
 
     /// Whether to use colours.
     fn colour(&self) -> bool;
+
+    /// The user leaves now, and has not seen these failures, with the times of their ends.
+    fn left(&self, unseen: Vec<(TaskId, Timestamp)>);
 }
 
 /// The connection, or the attempt to make one.
@@ -107,6 +111,15 @@ impl<'a> Executor<'a> {
     /// # Errors
     /// The terminal is gone.
     pub fn run(mut self) -> Result<Code, Failure> {
+        let code = self.turns()?;
+        // Of what is not known nobody can tell whether it was seen.
+        if self.ui.is_listed && self.ui.lost.is_none() {
+            self.environment.left(self.ui.model.unseen());
+        }
+        Ok(code)
+    }
+
+    fn turns(&mut self) -> Result<Code, Failure> {
         self.hear()?;
         loop {
             self.draw()?;
@@ -142,6 +155,7 @@ impl<'a> Executor<'a> {
             Scene { panes: Panes(vec![panes]), now: Timestamp::now(), colour: self.environment.colour() };
         let mut buffer = Buffer::empty(self.canvas.area());
         self.frame = draw(&mut self.ui, &scene, &mut buffer);
+        self.ui.model.shown_now(&self.frame.tasks);
         self.canvas.draw(buffer, self.frame.cursor)?;
         (self.is_dirty, self.drawn_at) = (false, Some(Instant::now()));
         Ok(())

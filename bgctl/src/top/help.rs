@@ -9,7 +9,7 @@ pub const KEYS: [(&str, &str); 24] = [
     ("Left Right", "fold or unfold the tasks below a heading"),
     ("Tab", "fold by status, session, group, batch or dependency"),
     ("/", "filter: words of the description, s:failed, tag:x, g:group, b:batch, session:key"),
-    ("?", "search in the outputs of the tasks shown"),
+    ("?", "search in the outputs of all tasks, in each up to its last 64 MiB"),
     ("Enter", "attach to a running task; show the output of another"),
     ("o", "show the output in the pager ($PAGER, else less -R)"),
     ("v", "show or hide the preview"),

@@ -14,6 +14,7 @@ mod model;
 mod once;
 mod pane;
 mod row;
+mod search;
 mod task_key;
 mod ui;
 mod view;
@@ -21,7 +22,6 @@ mod wire;
 mod words;
 
 use bgd_shared::client::PolledClient;
-use bgd_shared::time::Timestamp;
 
 pub use self::executor::Environment;
 use self::executor::Executor;
@@ -31,8 +31,9 @@ pub use self::task_key::{HostNo, TaskKey};
 use self::ui::Ui;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::state::Looked;
 
-/// Shows the tasks until the user leaves, who knows failures from before `looked_at`.
+/// Shows the tasks until the user leaves, who has looked at this before.
 ///
 /// # Errors
 /// There is no terminal, or it is gone.
@@ -40,9 +41,9 @@ pub fn run(
     environment: &dyn Environment,
     client: PolledClient,
     filter: &str,
-    looked_at: Option<Timestamp>,
+    looked: Option<Looked>,
 ) -> Result<Code, Failure> {
-    let mut model = Model::new(1, looked_at);
+    let mut model = Model::new(1, looked);
     model.set_filter(filter);
     Executor::begin(environment, client, Ui::new(model))?.run()
 }

@@ -14,6 +14,7 @@ use super::ui::{Preview, Ui};
 use super::view::{Panes, Scene, draw, width as width_of};
 use crate::failure::Failure;
 use crate::render::wall::Clock;
+use crate::state::Looked;
 
 /// The size of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,8 @@ pub struct Size {
     pub cols: u16,
 }
 
-/// Lists all tasks by as many calls as that takes, and returns the first frame.
+/// Lists all tasks by as many calls as that takes, and returns the first frame for a user who has looked at this
+/// before.
 ///
 /// # Errors
 /// A call fails.
@@ -33,9 +35,10 @@ pub fn once(
     filter: &str,
     size: Size,
     colour: bool,
+    looked: Option<Looked>,
     clock: &Clock,
 ) -> Result<String, Failure> {
-    let mut ui = Ui::new(Model::new(1, None));
+    let mut ui = Ui::new(Model::new(1, looked));
     ui.preview = Preview::Off;
     let mut params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
     loop {
@@ -126,7 +129,7 @@ mod tests {
         let tasks = vec![Task { status: Status::Running, ..samples::task() }];
         let page = ListResult { tasks, next: None, summary: Summary { running: 1, ..Summary::default() } };
         let size = Size { rows: 24, cols: 60 };
-        once(|_| Ok(page.clone()), "", size, colour, &Clock::of_tests()).unwrap()
+        once(|_| Ok(page.clone()), "", size, colour, None, &Clock::of_tests()).unwrap()
     }
 
     #[test]
@@ -135,6 +138,20 @@ mod tests {
             ["nothing waits for you  1 running", " ID       STATE            AGE     DONE DESCRIPTION"];
         let rows = ["- running 1", " 3f2a9c1e running          1m 40s       make -j8"];
         assert_eq!(frame(false), format!("{}\n", [lines, rows].concat().join("\n")));
+    }
+
+    #[test]
+    fn r163_a_failure_that_was_looked_at_waits_for_nobody() {
+        let ended = Clock::of_tests().now;
+        let task = Task { status: Status::Failed, completed_at: Some(ended), ..samples::task() };
+        let page = ListResult { tasks: vec![task], next: None, summary: Summary::default() };
+        let frame = |looked| {
+            let size = Size { rows: 24, cols: 60 };
+            once(|_| Ok(page.clone()), "", size, false, looked, &Clock::of_tests()).unwrap()
+        };
+        assert!(frame(None).starts_with("1 waits for you  1 failed\n"));
+        let looked = Looked { at: ended, unseen: std::collections::BTreeSet::new() };
+        assert!(frame(Some(looked)).starts_with("nothing waits for you  1 done\n"));
     }
 
     #[test]

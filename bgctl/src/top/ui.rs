@@ -20,7 +20,7 @@ pub enum Want {
     Verb(HostNo, Vec<String>),
     /// The output of a task in the pager.
     Page(TaskKey),
-    /// A search in the outputs of the tasks that are shown; an empty one ends it.
+    /// A search in the outputs of all tasks; an empty one ends it.
     Search(String),
     /// The process is to stop, as by Ctrl-Z.
     Stop,
@@ -82,8 +82,8 @@ pub struct Ui {
     pub preview: Preview,
     /// Something to tell the user until the next key.
     pub note: Option<String>,
-    /// The search in progress, or done: its text, and whether it continues.
-    pub search: Option<(String, bool)>,
+    /// The search in progress, or done.
+    pub search: Option<super::search::State>,
     /// Why there is no connection.
     pub lost: Option<String>,
     /// Whether all tasks are known: until then an empty list says nothing.

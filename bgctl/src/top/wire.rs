@@ -1,7 +1,7 @@
 //! The side of a host's daemon of the live view: what it is asked, and what becomes of its answers and events. It only
 //! speaks of what is looked at: the list by events, and the outputs of visible tasks.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use bgd_shared::agent::{AnswerParams, ResumeParams};
@@ -12,18 +12,18 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::request::{
     AgentAnswer, AttachParams, CancelParams, DetachParams, EventsSubscribe, ListParams, Method, OutputNews,
-    OutputParams, RerunParams, SelectParams, SubscribeParams, TaskAttach, TaskCancel, TaskDetach, TaskHold,
-    TaskList, TaskOutput, TaskRelease, TaskRerun, TaskResume, TaskUsage, UsageParams,
+    OutputParams, RerunParams, SelectParams, Stream, SubscribeParams, TaskAttach, TaskCancel, TaskDetach,
+    TaskHold, TaskList, TaskOutput, TaskRelease, TaskRerun, TaskResume, TaskUsage, UsageParams,
 };
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
-use regex::bytes::{Regex, RegexBuilder};
 use serde_json::value::RawValue;
 
 use super::act::Act;
 use super::meter::Meter;
 use super::model::Live;
 use super::pane::{Pane, TAIL};
+use super::search::{PAGE, Page, Place, Search};
 use super::task_key::{HostNo, TaskKey};
 use super::ui::Ui;
 use super::view::Frame;
@@ -34,9 +34,6 @@ use crate::render::wall::Clock;
 
 /// The most calls for the last lines of visible tasks at a time.
 const LINES: usize = 8;
-
-/// The most calls of a search at a time.
-const SEARCHES: usize = 4;
 
 /// The unparsed result of a call, or the daemon's refusal.
 type Outcome = Result<Box<RawValue>, RpcError>;
@@ -55,20 +52,12 @@ enum Asked {
     Screen(TaskId),
     /// What visible tasks use.
     Usage,
-    /// The end of an output, for a search of this number.
-    Search(TaskId, u64),
+    /// A part of an output, for a search of this number.
+    Search(TaskId, Stream, u64),
     /// What a key does, in words for when it is done.
     Act(String),
     /// Nothing that matters.
     Nothing,
-}
-
-/// A search in outputs.
-struct Search {
-    number: u64,
-    pattern: Regex,
-    next: VecDeque<TaskId>,
-    under_way: usize,
 }
 
 /// A connection with what is known from it.
@@ -198,7 +187,7 @@ impl Wire {
                 }
             }
             Asked::Usage => self.measured(outcome, ui)?,
-            Asked::Search(id, number) => self.searched(id, number, outcome, ui)?,
+            Asked::Search(id, stream, number) => self.searched(id, stream, number, outcome, ui)?,
             Asked::Act(words) => {
                 ui.note = Some(match outcome {
                     Ok(_) => words,
@@ -273,7 +262,7 @@ impl Wire {
         if frame.shows_usage {
             self.tend_usage(ui, frame)?;
         }
-        self.tend_search(ui)
+        self.tend_search()
     }
 
     /// Has the visible tasks that are running measured, every other second: no event tells what they use.
@@ -353,44 +342,43 @@ impl Wire {
         self.call::<TaskDetach>(&DetachParams { id: id.into(), background: false }, Asked::Nothing)
     }
 
-    /// Begins a search in the outputs of the tasks that are shown, instead of the one before; an empty text shows
-    /// them all again.
+    /// Begins a search in the outputs of all tasks, instead of the one before; an empty text ends it.
     pub fn search(&mut self, text: &str, ui: &mut Ui) {
         ui.model.set_found(None);
         (self.search, ui.search) = (None, None);
-        let pattern = RegexBuilder::new(&regex::escape(text)).case_insensitive(true).build();
-        let (false, Ok(pattern)) = (text.is_empty(), pattern) else { return };
+        if text.is_empty() {
+            return;
+        }
         self.searches += 1;
-        let own = ui.model.tasks().filter(|key| key.host == self.host);
-        let next = own.map(|key| key.id).collect();
-        self.search = Some(Search { number: self.searches, pattern, next, under_way: 0 });
-        ui.search = Some((text.to_owned(), true));
+        let own = ui.model.all().into_iter().filter(|key| key.host == self.host).map(|key| key.id);
+        let Some(search) = Search::begin(self.searches, text, own.collect()) else {
+            ui.note = Some("this text is too long to search for".to_owned());
+            return;
+        };
+        ui.search = Some(search.state.clone());
         ui.model.set_found(Some(std::collections::BTreeSet::new()));
+        self.search = Some(search);
     }
 
-    fn tend_search(&mut self, ui: &mut Ui) -> Result<(), ClientError> {
-        loop {
-            let Some(search) = &mut self.search else { return Ok(()) };
-            if search.under_way >= SEARCHES {
-                return Ok(());
-            }
-            let Some(id) = search.next.pop_front() else {
-                if let Some((_, continues)) = &mut ui.search {
-                    *continues = search.under_way > 0;
-                }
-                return Ok(());
-            };
-            search.under_way += 1;
+    fn tend_search(&mut self) -> Result<(), ClientError> {
+        while let Some(search) = &mut self.search {
+            let Some(place) = search.next() else { break };
             let number = search.number;
-            let most = i64::try_from(OUTPUT_CHUNK_BYTES).unwrap_or(i64::MAX);
-            let params = OutputParams { limit: Some(OUTPUT_CHUNK_BYTES), ..output(id, -most) };
-            self.call::<TaskOutput>(&params, Asked::Search(id, number))?;
+            self.search_at(place, number)?;
         }
+        Ok(())
+    }
+
+    fn search_at(&mut self, place: Place, number: u64) -> Result<(), ClientError> {
+        let Place { id, stream, offset } = place;
+        let params = OutputParams { limit: Some(PAGE), stream: Some(stream), ..output(id, offset) };
+        self.call::<TaskOutput>(&params, Asked::Search(id, stream, number))
     }
 
     fn searched(
         &mut self,
         id: TaskId,
+        stream: Stream,
         number: u64,
         outcome: Outcome,
         ui: &mut Ui,
@@ -398,14 +386,25 @@ impl Wire {
         let Some(search) = self.search.as_mut().filter(|search| search.number == number) else {
             return Ok(());
         };
-        search.under_way -= 1;
-        // A task that is gone is not found.
-        let Ok(raw) = outcome else { return Ok(()) };
-        let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
-        if answer.encoding.decode(answer.data).is_ok_and(|bytes| search.pattern.is_match(&bytes)) {
-            ui.model.find(self.host.task(id));
+        let mut more = None;
+        if let Ok(raw) = outcome {
+            let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
+            let (offset, next) = (answer.offset, answer.next);
+            let known = &answer.task.output;
+            let (size, is_split) = (known.bytes, known.stderr_path.is_some());
+            let bytes = answer.encoding.decode(answer.data).unwrap_or_default();
+            let (is_found, then) =
+                search.take(id, stream, Page { offset, next, size, is_split, bytes: &bytes });
+            if is_found {
+                ui.model.find(self.host.task(id));
+            }
+            more = then;
+        } else {
+            // A task that is gone is not found.
+            search.skip(id);
         }
-        Ok(())
+        ui.search = Some(search.state.clone());
+        more.map_or(Ok(()), |place| self.search_at(place, number))
     }
 
     /// Does what a key wants.

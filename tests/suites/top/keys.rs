@@ -93,6 +93,34 @@ fn r162_a_filter_and_a_search_show_less() {
 }
 
 #[test]
+fn r162_a_search_reads_whole_outputs_of_all_tasks() {
+    let daemon = TestDaemon::start();
+    // The needle is far from the end, and across two pages.
+    let long = "head -c 262140 /dev/zero | tr '\\0' x; echo the needle; head -c 3M /dev/zero | tr '\\0' y";
+    let mut ids = Vec::new();
+    for (description, line) in [("long", long), ("other", "echo nothing")] {
+        let id = daemon.run(&["submit", "-d", description, "--shell", line]).success().word::<TaskId>();
+        ids.push(id);
+    }
+    let split = ["submit", "-d", "split", "--split", "--shell", "echo out; echo a needle >&2"];
+    ids.push(daemon.run(&split).success().word());
+    daemon.block(&ids);
+    let mut top = sized(&daemon, &["other"], (20, 90));
+    top.wait_text("/other (1)");
+    top.type_keys("?A NEEDLE\r");
+    top.wait_text("?A NEEDLE (found 1, 1 hidden by the filter)");
+    top.type_keys("?needle\r");
+    top.wait_text("?needle (found 2, 2 hidden by the filter)");
+    top.wait_text("no task matches");
+    top.type_keys("/\x15\r");
+    top.wait_text(" long\n");
+    top.wait_text(" split\n");
+    top.wait_text("?needle (found 2)");
+    top.type_keys("\x1b");
+    top.wait_text(" other\n");
+}
+
+#[test]
 fn r162_enter_and_o_open_the_output() {
     let daemon = TestDaemon::start();
     let id = daemon.run(&["submit", "-d", "fails", "--shell", "echo its output; exit 1"]).success().word();

@@ -4,6 +4,7 @@ mod ends;
 mod keys;
 mod odd;
 mod places;
+mod seen;
 
 use std::process::Command;
 

@@ -5,9 +5,10 @@
 mod filter;
 mod order;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use bgd_shared::task::Task;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
 use self::filter::Filter;
@@ -16,6 +17,7 @@ use self::order::{Order, Place};
 use super::row::{Row, Section, Texts};
 use super::task_key::{HostNo, TaskKey};
 use crate::render::wall::Clock;
+use crate::state::Looked;
 
 /// The most pinned tasks.
 pub const PINS: usize = 4;
@@ -44,6 +46,8 @@ struct Known {
     row: Row,
     /// Whether the user has looked at it since it failed.
     is_seen: bool,
+    /// Whether it was on the screen since it failed.
+    was_shown: bool,
     /// How many tasks start after it.
     dependents: u32,
     /// The listing of its host that it was last in.
@@ -77,13 +81,13 @@ pub struct Model {
     pins: Vec<TaskKey>,
     live: HashMap<TaskKey, Live>,
     hosts: Vec<Host>,
-    /// Tasks that failed before are known to the user.
-    looked_at: Option<Timestamp>,
+    /// What the user has looked at before.
+    looked: Option<Looked>,
 }
 
 impl Model {
-    /// Creates an empty list of so many hosts' tasks. Failures before `looked_at` are known to the user.
-    pub fn new(hosts: usize, looked_at: Option<Timestamp>) -> Self {
+    /// Creates an empty list of so many hosts' tasks, for a user who has looked at this before.
+    pub fn new(hosts: usize, looked: Option<Looked>) -> Self {
         Self {
             known: HashMap::new(),
             texts: Texts::default(),
@@ -99,7 +103,7 @@ impl Model {
             pins: Vec::new(),
             live: HashMap::new(),
             hosts: vec![Host::default(); hosts],
-            looked_at,
+            looked,
         }
     }
 
@@ -138,13 +142,15 @@ impl Model {
             return;
         }
         let has_ended_again = before.is_some_and(|known| known.row.ended_at != row.ended_at);
-        let was_known = self.looked_at.zip(row.ended_at).is_some_and(|(looked, ended)| ended <= looked);
+        let was_known =
+            self.looked.as_ref().zip(row.ended_at).is_some_and(|(looked, ended)| looked.has(key.id, ended));
         let is_seen = was_known || before.is_some_and(|known| known.is_seen && !has_ended_again);
+        let was_shown = before.is_some_and(|known| known.was_shown && !has_ended_again);
         let dependents = before.map_or(0, |known| known.dependents);
         let (is_new, after) = (before.is_none(), row.starts_after());
         let old_after = before.and_then(|known| known.row.starts_after());
         let was_at = self.leave(key);
-        self.known.insert(key, Known { row, is_seen, dependents, round });
+        self.known.insert(key, Known { row, is_seen, was_shown, dependents, round });
         self.enter(key, was_at);
         if is_new || old_after != after {
             self.count_dependents(old_after, after);
@@ -162,6 +168,9 @@ impl Model {
         self.marks.remove(&key);
         self.pins.retain(|pinned| *pinned != key);
         self.live.remove(&key);
+        if let Some(found) = &mut self.found {
+            found.remove(&key);
+        }
         self.settle();
     }
 
@@ -311,9 +320,21 @@ impl Model {
         }
     }
 
+    /// Number of tasks that a search has found.
+    pub fn found(&self) -> usize {
+        self.found.as_ref().map_or(0, BTreeSet::len)
+    }
+
     /// All tasks that are shown or folded, in order.
     pub fn tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         self.order.tasks()
+    }
+
+    /// All tasks: in order those that are shown or folded, then those that a filter hides.
+    pub fn all(&self) -> Vec<TaskKey> {
+        let shown: HashSet<TaskKey> = self.tasks().collect();
+        let hidden = self.known.keys().filter(|key| !shown.contains(key));
+        self.tasks().chain(hidden.copied()).collect()
     }
 
     /// A task.
@@ -417,6 +438,23 @@ impl Model {
             known.is_seen = true;
         }
         self.enter(key, was_at);
+    }
+
+    /// These tasks are on the screen.
+    pub fn shown_now(&mut self, tasks: &[TaskKey]) {
+        for key in tasks {
+            if let Some(known) = self.known.get_mut(key) {
+                known.was_shown |= known.row.status == Status::Failed;
+            }
+        }
+    }
+
+    /// The failures that the user has not looked at and that were not on the screen either, with the times of their
+    /// ends.
+    pub fn unseen(&self) -> Vec<(TaskId, Timestamp)> {
+        let failed = self.known.values().filter(|known| known.row.status == Status::Failed);
+        let unseen = failed.filter(|known| !known.is_seen && !known.was_shown);
+        unseen.filter_map(|known| Some((known.row.id, known.row.ended_at?))).collect()
     }
 
     /// Marks the selected task, or removes its mark, and goes to the next line.

@@ -74,10 +74,26 @@ fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
 
 #[test]
 fn r160_failures_from_before_the_last_look_are_known() {
-    let mut model = Model::new(1, Some(Timestamp::from_unix_ms(2_000)));
-    put(&mut model, &task(2, Status::Failed));
-    put(&mut model, &task(3, Status::Failed));
-    assert_eq!(lines(&mut model, 9), ["failed", "3", "done", "2"]);
+    let looked = Looked { at: Timestamp::from_unix_ms(2_000), unseen: [id(1)].into() };
+    let mut model = Model::new(1, Some(looked));
+    for number in 1..=3 {
+        put(&mut model, &task(number, Status::Failed));
+    }
+    assert_eq!(lines(&mut model, 9), ["failed", "3", "1", "done", "2"]);
+}
+
+#[test]
+fn r160_only_what_was_shown_is_looked_at() {
+    let mut model = model(&[task(1, Status::Failed), task(2, Status::Failed), task(3, Status::Failed)]);
+    put(&mut model, &task(4, Status::Running));
+    model.shown_now(&[key(1), key(4)]);
+    model.see(key(2));
+    assert_eq!(model.unseen(), [(id(3), Timestamp::from_unix_ms(3_000))]);
+    put(&mut model, &task(4, Status::Failed));
+    put(&mut model, &Task { completed_at: Some(Timestamp::from_unix_ms(9_000)), ..task(1, Status::Failed) });
+    let mut unseen: Vec<TaskId> = model.unseen().into_iter().map(|(id, _)| id).collect();
+    unseen.sort_unstable();
+    assert_eq!(unseen, [id(1), id(3), id(4)], "they have failed since they were shown");
 }
 
 #[test]

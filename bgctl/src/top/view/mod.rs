@@ -15,9 +15,10 @@ use ratatui::style::{Color, Modifier, Style};
 
 pub use self::text::width;
 use self::text::{line, put};
-use super::model::By;
+use super::model::{By, Model};
 use super::pane::Pane;
 use super::row::Section;
+use super::search::{MOST_MIB, State};
 use super::task_key::TaskKey;
 use super::ui::{Line, Mode, Preview, Ui};
 
@@ -153,11 +154,29 @@ fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
         // Writing to a string can't fail.
         let _ = write!(rest, "  /{} ({})", ui.model.filter(), ui.model.shown());
     }
-    if let Some((text, continues)) = &ui.search {
-        let how = if *continues { "searching" } else { "found" };
-        let _ = write!(rest, "  ?{text} ({how} {})", ui.model.shown());
+    if let Some(search) = &ui.search {
+        rest.push_str(&searched(search, &ui.model));
     }
     put(buffer, area, at, &rest, Style::new().add_modifier(Modifier::DIM));
+}
+
+/// How far a search is, and what it has found: of what the filter hides, the number.
+fn searched(search: &State, model: &Model) -> String {
+    let State { text, done, all, cut } = search;
+    let mut words = format!("  ?{text} (");
+    // Writing to a string can't fail.
+    if search.continues() {
+        let _ = write!(words, "searching {done}/{all}, ");
+    }
+    let (found, shown) = (model.found(), model.shown());
+    let _ = write!(words, "found {found}");
+    if shown < found {
+        let _ = write!(words, ", {} hidden by the filter", found - shown);
+    }
+    if *cut > 0 {
+        let _ = write!(words, "; of {cut} long outputs the last {MOST_MIB} MiB");
+    }
+    words + ")"
 }
 
 /// The last line: what is typed, asked or told, else the keys.

@@ -107,12 +107,12 @@ fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
 
 #[test]
 fn r160_what_a_pending_task_waits_for_is_readable() {
+    use bgd_shared::order::WaitingFor::{After, Elsewhere, Held, Paused, Retry, Slot, Until};
     let waiting = |reason, ids: &[u128]| bgd_shared::order::Waiting {
         reason,
         ids: ids.iter().map(|number| id(*number)).collect(),
         until: Some(Timestamp::from_unix_ms(1_100_000 + 3_600_000)),
     };
-    use bgd_shared::order::WaitingFor::{After, Elsewhere, Held, Paused, Retry, Slot, Until};
     for (reason, ids) in [
         (After, &[1][..]),
         (After, &[1, 2, 3]),

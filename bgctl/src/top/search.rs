@@ -1,0 +1,232 @@
+//! A search in the outputs of all tasks: what is to be read next, and what was found. Every output is read from its
+//! beginning to where it ends at that time, in pages; of one longer than [`MOST`] only the end. No I/O.
+
+use std::collections::{HashMap, VecDeque};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
+use bgd_shared::request::Stream;
+use regex::bytes::{Regex, RegexBuilder};
+
+/// The most bytes of an output that are searched: its end.
+pub const MOST: u64 = MOST_MIB * 1024 * 1024;
+
+/// The same in MiB.
+pub const MOST_MIB: u64 = 64;
+
+/// The most outputs that are read at a time.
+const READ_AT_ONCE: usize = 4;
+
+/// What a search is like at the moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The text.
+    pub text: String,
+    /// Number of tasks that were searched.
+    pub done: usize,
+    /// Number of tasks to search.
+    pub all: usize,
+    /// Number of outputs of which only the end was searched.
+    pub cut: usize,
+}
+
+impl State {
+    /// Whether it continues.
+    pub const fn continues(&self) -> bool {
+        self.done < self.all
+    }
+}
+
+/// Where to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The task.
+    pub id: TaskId,
+    /// Which of its outputs.
+    pub stream: Stream,
+    /// Offset in bytes; negative: from the end.
+    pub offset: i64,
+}
+
+/// A part of an output, as read.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// Offset in bytes: the requested one, or the end of a part that was dropped.
+    pub offset: u64,
+    /// Where to read on.
+    pub next: u64,
+    /// Number of bytes of the output, as far as it is known.
+    pub size: u64,
+    /// Whether there is a second output.
+    pub is_split: bool,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+/// An output that is being read.
+#[derive(Debug, Default)]
+struct Reading {
+    /// Where it ended when the search came to it.
+    end: Option<u64>,
+    /// The last bytes of the page before: what is looked for may begin there.
+    carry: Vec<u8>,
+    next: u64,
+}
+
+/// A search.
+#[derive(Debug)]
+pub struct Search {
+    /// Its number: answers to another one mean nothing to it.
+    pub number: u64,
+    pattern: Regex,
+    carry: usize,
+    waiting: VecDeque<TaskId>,
+    reading: HashMap<TaskId, Reading>,
+    /// What it is like.
+    pub state: State,
+}
+
+impl Search {
+    /// Begins to search these tasks in this order. Case is ignored. `None`: the text is too long.
+    pub fn begin(number: u64, text: &str, tasks: VecDeque<TaskId>) -> Option<Self> {
+        let pattern = RegexBuilder::new(&regex::escape(text)).case_insensitive(true).build().ok()?;
+        let state = State { text: text.to_owned(), all: tasks.len(), ..State::default() };
+        // A character in the other case takes four bytes at most.
+        let carry = text.chars().count() * 4;
+        Some(Self { number, pattern, carry, waiting: tasks, reading: HashMap::new(), state })
+    }
+
+    /// The next output to read, from its beginning on. `None`: enough are being read, or there are no more.
+    pub fn next(&mut self) -> Option<Place> {
+        if self.reading.len() >= READ_AT_ONCE {
+            return None;
+        }
+        let id = self.waiting.pop_front()?;
+        self.reading.insert(id, Reading::default());
+        Some(Place { id, stream: Stream::Stdout, offset: 0 })
+    }
+
+    /// A task is gone, or can't be read: nothing is found there.
+    pub fn skip(&mut self, id: TaskId) {
+        if self.reading.remove(&id).is_some() {
+            self.state.done += 1;
+        }
+    }
+
+    /// Takes what was read. Returns whether the text is there, and where to read on.
+    pub fn take(&mut self, id: TaskId, stream: Stream, page: Page<'_>) -> (bool, Option<Place>) {
+        let Some(reading) = self.reading.get_mut(&id) else { return (false, None) };
+        if page.offset != reading.next {
+            reading.carry.clear();
+        }
+        reading.carry.extend_from_slice(page.bytes);
+        if self.pattern.is_match(&reading.carry) {
+            self.skip(id);
+            return (true, None);
+        }
+        let too_many = reading.carry.len().saturating_sub(self.carry);
+        reading.carry.drain(..too_many);
+        reading.next = page.next;
+        let is_first = reading.end.is_none();
+        let end = *reading.end.get_or_insert(page.size);
+        let is_over = page.next >= end || page.bytes.is_empty();
+        if !is_over {
+            let mut offset = i64::try_from(page.next).unwrap_or(i64::MAX);
+            if is_first && end > MOST {
+                self.state.cut += 1;
+                reading.carry.clear();
+                // From the end: with two outputs the size is that of both.
+                offset = -i64::try_from(MOST).unwrap_or(i64::MAX);
+            }
+            return (false, Some(Place { id, stream, offset }));
+        }
+        if page.is_split && stream == Stream::Stdout {
+            *reading = Reading::default();
+            return (false, Some(Place { id, stream: Stream::Stderr, offset: 0 }));
+        }
+        self.skip(id);
+        (false, None)
+    }
+}
+
+/// The bytes to read at once.
+pub const PAGE: u64 = OUTPUT_CHUNK_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ID: TaskId = TaskId::from_u128(1);
+
+    fn begin(text: &str, tasks: usize) -> Search {
+        let ids = (1..=tasks).map(|number| TaskId::from_u128(number as u128)).collect();
+        Search::begin(1, text, ids).unwrap()
+    }
+
+    /// Searches this output in pages of this size. Returns whether the text was found.
+    fn finds(text: &str, output: &[u8], page: usize) -> bool {
+        let mut search = begin(text, 1);
+        let mut next = search.next();
+        while let Some(Place { id, stream, offset }) = next {
+            let from = usize::try_from(offset).unwrap();
+            let bytes = &output[from..output.len().min(from + page)];
+            let (offset, size) = (from as u64, output.len() as u64);
+            let page = Page { offset, next: offset + bytes.len() as u64, size, is_split: false, bytes };
+            let (is_found, more) = search.take(id, stream, page);
+            if is_found {
+                return true;
+            }
+            next = more;
+        }
+        assert!(!search.state.continues());
+        false
+    }
+
+    #[test]
+    fn r162_both_outputs_are_searched_and_progress_is_known() {
+        let mut search = begin("x", 6);
+        let places: Vec<Place> = std::iter::from_fn(|| search.next()).collect();
+        assert_eq!(places.len(), READ_AT_ONCE);
+        let page = |bytes: &'static [u8], is_split| Page {
+            offset: 0,
+            next: bytes.len() as u64,
+            size: bytes.len() as u64,
+            is_split,
+            bytes,
+        };
+        let other = Place { id: ID, stream: Stream::Stderr, offset: 0 };
+        assert_eq!(search.take(ID, Stream::Stdout, page(b"abc", true)), (false, Some(other)));
+        assert_eq!(search.take(ID, Stream::Stderr, page(b"aXc", true)), (true, None));
+        assert_eq!(search.take(TaskId::from_u128(2), Stream::Stdout, page(b"", false)), (false, None));
+        search.skip(TaskId::from_u128(3));
+        search.skip(TaskId::from_u128(3));
+        assert_eq!((search.state.done, search.state.all, search.state.continues()), (3, 6, true));
+        assert_eq!(std::iter::from_fn(|| search.next()).count(), 2);
+        assert_eq!(search.take(ID, Stream::Stdout, page(b"x", false)), (false, None), "it was found before");
+    }
+
+    #[test]
+    fn r162_of_a_huge_output_the_end_is_searched() {
+        let mut search = begin("x", 1);
+        search.next();
+        let size = 10 * MOST;
+        let page = Page { offset: 0, next: PAGE, size, is_split: false, bytes: b"beginning" };
+        let end = Place { id: ID, stream: Stream::Stdout, offset: -i64::try_from(MOST).unwrap() };
+        assert_eq!(search.take(ID, Stream::Stdout, page), (false, Some(end)));
+        assert_eq!(search.state.cut, 1);
+        let page = Page { offset: size - MOST, next: size, size: 2 * size, is_split: false, bytes: b"end" };
+        assert_eq!(search.take(ID, Stream::Stdout, page), (false, None), "what came since is not waited for");
+        assert_eq!((search.state.done, search.state.continues()), (1, false));
+    }
+
+    proptest! {
+        #[test]
+        fn r162_pages_make_no_difference(before in "[a-cä]{0,40}", text in "[abä]{1,6}", page in 1usize..9) {
+            let output = before.as_bytes();
+            let wanted = before.to_lowercase().contains(&text);
+            prop_assert_eq!(finds(&text, output, page), wanted);
+            prop_assert_eq!(finds(&text.to_uppercase(), output, page), wanted);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What counts as looked at (R160, R163, R167), and whether all that waits for the user is told.
+
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::LIST_PAGE;
+use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
+use bgd_tests::{Terminal, TestDaemon};
+
+use super::{open_gate, sized, top, waits_at};
+
+/// A task that has failed.
+fn failed(daemon: &TestDaemon, description: &str) -> TaskId {
+    let id = daemon.run(&["submit", "-d", description, "--", "false"]).success().word();
+    daemon.block(&[id]);
+    id
+}
+
+/// The beginning of the title of a frame.
+fn title(daemon: &TestDaemon) -> String {
+    let frame = daemon.run(&["top", "--once"]).success().stdout_text();
+    frame.lines().next().unwrap_or_default().split("  ").next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn r160_only_failures_that_were_on_the_screen_are_looked_at() {
+    let daemon = TestDaemon::start();
+    failed(&daemon, "hidden by the filter");
+    failed(&daemon, "shown");
+    assert_eq!(title(&daemon), "2 wait for you");
+    assert_eq!(title(&daemon), "2 wait for you", "a frame that is printed is no look");
+    let mut first = sized(&daemon, &["shown"], (20, 90));
+    first.wait_text(" shown\n");
+    first.wait_text("/shown (1)");
+    first.type_keys("q");
+    assert!(first.ended().success());
+    assert_eq!(title(&daemon), "1 waits for you");
+    let mut last = top(&daemon);
+    last.wait_text("1 waits for you  1 failed  1 done");
+    last.wait_text(" hidden by the filter\n");
+    last.type_keys("q");
+    assert!(last.ended().success());
+    assert_eq!(title(&daemon), "nothing waits for you");
+}
+
+#[test]
+fn r160_the_title_counts_what_waits_for_the_user() {
+    let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
+    waits_at(&daemon, "gate", "exit 3");
+    let mut top = sized(&daemon, &[], (20, 90));
+    top.wait_text("nothing waits for you  1 running");
+    let asks = daemon.prompt("ask May I?");
+    top.wait_text("1 waits for you  1 asks  1 running");
+    open_gate(&daemon, "gate");
+    top.wait_text("2 wait for you  1 asks  1 failed\n");
+    failed(&daemon, "fails too");
+    top.wait_text("3 wait for you  1 asks  2 failed\n");
+    // What is filtered out waits, too.
+    top.type_keys("/nothing like this\r");
+    top.wait_text("3 wait for you  1 asks  2 failed  /nothing like this (0)\n");
+    daemon.run(&["answer", &asks.to_string(), "allow"]).success();
+    top.wait_text("2 wait for you  2 failed  1 done");
+    daemon.run(&["clear", "--all-sessions"]).success();
+    top.wait_text("nothing waits for you  /nothing like this (0)\n");
+}
+
+#[test]
+fn r160_what_pending_tasks_wait_for_is_in_the_list() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let gate = waits_at(&daemon, "gate", "exit 0");
+    daemon.run(&["group", "set", "gpu", "--slots", "1"]).success();
+    daemon.run(&["group", "pause", "gpu"]).success();
+    let (gate, after) = (gate.to_string(), format!("pending (after {})", gate.short()));
+    let pending = [
+        (&["--after", &gate][..], after.as_str()),
+        (&["--group", "gpu"], "pending (gpu paused)"),
+        (&["--in", "90m"], "pending (until "),
+        (&["--hold"], "pending (held)"),
+        (&[], "pending (slot)"),
+    ];
+    for (number, (args, _)) in pending.iter().enumerate() {
+        daemon
+            .run(&[&["submit", "-d", &format!("task {number}")], *args, &["--", "true"]].concat())
+            .success();
+    }
+    for size in [(20, 80), (20, 100)] {
+        let mut top = sized(&daemon, &["s:pending"], size);
+        for (number, (_, state)) in pending.iter().enumerate() {
+            top.wait("the reason", |screen| {
+                let list = screen.rows(0, if size.1 == 80 { 80 } else { 50 });
+                list.into_iter().any(|line| line.contains(state) && line.contains(&format!(" task {number}")))
+            });
+        }
+    }
+}
+
+#[test]
+fn r167_what_asks_and_runs_is_told_however_old_it_is() {
+    let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
+    let asks = daemon.prompt("ask May I?");
+    let gate = waits_at(&daemon, "gate", "exit 0");
+    // More than a page of the list came after them.
+    let task = SubmitParams { hold: true, ..daemon.params() };
+    let argvs = vec![vec!["true".into()]; LIST_PAGE + 100];
+    let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };
+    daemon.client().call::<TaskSubmitMany>(&params).unwrap();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl");
+    shell.wait_text("asks you:\n");
+    shell.wait_text(&asks.short());
+    shell.wait_text(&gate.short());
+    shell.wait_text(&format!("and {} more\n", LIST_PAGE + 100 + 1 - 10));
+    shell.wait_text(&format!("\n  bgctl answer {}  see the question", asks.short()));
+    shell.wait_prompt();
+}

@@ -248,12 +248,9 @@ impl Model {
 
     fn reorder(&mut self) {
         let selected = self.selected_task();
-        self.order.clear();
-        for known in self.known.values() {
-            if self.is_shown(known) {
-                self.order.insert(self.place(known));
-            }
-        }
+        let shown = self.known.values().filter(|known| self.is_shown(known));
+        let places = shown.map(|known| self.place(known)).collect();
+        self.order.fill(places);
         let kept = selected.and_then(|key| self.known.get(&key)).map(|known| Spot::Task(self.place(known)));
         self.selected = kept.and_then(|spot| self.order.nearest(&spot)).or_else(|| self.first_task());
         self.top = None;

@@ -15,7 +15,7 @@ pub fn in_output(answer: OutputResult) -> Option<u8> {
 /// its last line.
 pub fn percent(bytes: &[u8], last_line: Option<&str>) -> Option<u8> {
     match told(bytes) {
-        Told::Nothing => last_line.and_then(in_line),
+        Told::Nothing => last_line.and_then(of_line),
         Told::Progress(percent) => percent,
     }
 }
@@ -52,7 +52,7 @@ fn state(parameters: &[u8]) -> Option<u8> {
 }
 
 /// The last `n%` of a line, else the last `a/b` of it. Neither is part of a longer word.
-fn in_line(line: &str) -> Option<u8> {
+pub fn of_line(line: &str) -> Option<u8> {
     let words = || {
         let is_around =
             |c: char| c.is_whitespace() || matches!(c, '(' | ')' | '[' | ']' | '|' | ',' | ':' | '=');

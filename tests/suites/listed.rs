@@ -133,7 +133,72 @@ fn r165_run_passes_on_what_its_job_tells_the_terminal() {
     let daemon = TestDaemon::start();
     let mut run = Terminal::bgctl(&daemon, &["run", "--", "printf", r"\033]9;4;1;42\007"]);
     assert!(run.ended().success());
-    assert!(String::from_utf8_lossy(&run.shown()).contains("\x1b]9;4;1;42\x07"), "{run:?}");
+    let shown = String::from_utf8_lossy(&run.shown()).into_owned();
+    assert!(shown.contains("\x1b]9;4;1;42\x07"), "{run:?}");
+    assert!(shown.contains("\x1b]9;4;0;0\x1b\\"), "and takes it back, as the job does not: {run:?}");
+}
+
+/// Whether the terminal was told this, from that byte on. Returns where it was.
+fn told(terminal: &Terminal, from: usize, what: &str) -> Option<usize> {
+    let shown = terminal.shown();
+    let what = format!("\x1b]9;4;{what}\x1b\\");
+    let at = shown[from..].windows(what.len()).position(|part| part == what.as_bytes())?;
+    Some(from + at)
+}
+
+#[test]
+fn r165_run_and_attach_tell_the_terminal_how_far_a_job_is_until_they_leave_it() {
+    let daemon = TestDaemon::start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    let mut shell = Terminal::shell(&daemon);
+    for (writes, says) in
+        [("step 3/8\\n", Some("1;37")), ("\\r10%%\\r42%%", Some("1;42")), ("\\033]9;4;1;9\\007up", None)]
+    {
+        let from = shell.shown().len();
+        shell.type_line(&format!("bgctl run --shell \"printf '{writes}'; read x < gate\""));
+        shell.wait("the job's output", |screen| {
+            let shown = screen.contents();
+            shown.contains("\nstep 3/8") || shown.contains("\n42%") || shown.contains("\nup")
+        });
+        shell.type_keys("\x02");
+        shell.wait_prompt();
+        let at = says.map_or(Some(from), |says| told(&shell, from, says)).expect("it is told");
+        let over = told(&shell, at, "0;0").expect("and that it is over: the job is in the background");
+        if says.is_none() {
+            assert_eq!(told(&shell, from, "1;9"), None, "the job's own words are enough");
+        }
+        let from = over + 1;
+        let id: TaskId =
+            daemon.run(&["list", "-q"]).success().stdout_text().lines().next().unwrap().parse().unwrap();
+        shell.clear();
+        shell.type_line(&format!("bgctl attach {}", id.short()));
+        shell.wait_text("Detach");
+        shell.wait("the job's output", |screen| {
+            let shown = screen.contents();
+            shown.contains("step 3/8") || shown.contains("42%") || shown.contains("up")
+        });
+        shell.type_keys("\x02");
+        shell.wait_prompt();
+        assert!(told(&shell, from, "0;0").is_some() || says.is_none(), "{shell:?}");
+        daemon.cancel(&[id]);
+        shell.clear();
+    }
+}
+
+#[test]
+fn r166_a_watched_table_follows_a_resize_and_ends_with_its_daemon() {
+    let mut daemon = TestDaemon::start();
+    waits_at(&daemon, "gate", "");
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl list --watch --columns status,description");
+    shell.wait_text("\nSTATUS   DESCRIPTION\nrunning  gate\n");
+    shell.resize((10, 30));
+    let id: TaskId = daemon.run(&["submit", "-d", "after the resize", "--", "true"]).success().word();
+    daemon.block(&[id]);
+    shell.wait_text("completed  after the resize\n");
+    daemon.stop();
+    shell.wait_prompt();
+    assert!(shell.is_sane() && shell.screen().contains("bgctl: "), "it says why: {shell:?}");
 }
 
 #[test]

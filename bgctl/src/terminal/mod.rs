@@ -6,6 +6,7 @@
 
 mod answers;
 mod attachment;
+mod gauge;
 mod host;
 mod input;
 mod keyboard;

@@ -11,6 +11,7 @@ use rustix::termios::tcgetwinsize;
 
 use super::attachment::Output;
 use crate::failure::Failure;
+use crate::percent::telling;
 
 /// How much output to queue for the terminal before no more is accepted from the daemon, which then makes the job
 /// wait. Writing the queue is the slowest part of leaving with Ctrl-B, so it is small.
@@ -33,6 +34,8 @@ pub struct Screen {
     is_left: bool,
     /// Whether the cursor is at the start of a line; in the alternate screen, whether it will be after leaving it.
     at_line_start: bool,
+    /// Whether the terminal was told how far the job is, and what.
+    told: Option<Option<u8>>,
 }
 
 impl Screen {
@@ -59,7 +62,14 @@ impl Screen {
             .custom_flags(flags)
             .open(path)
             .or_else(|_| io::Result::Ok(terminal.into()))?;
-        Ok(Self { terminal, pending: Vec::new(), restore: String::new(), is_left: true, at_line_start: true })
+        Ok(Self {
+            terminal,
+            pending: Vec::new(),
+            restore: String::new(),
+            is_left: true,
+            at_line_start: true,
+            told: None,
+        })
     }
 
     /// Returns the current size.
@@ -95,6 +105,29 @@ impl Screen {
         }
         self.is_left = false;
         self.queue(bytes)
+    }
+
+    /// Tells the terminal how far the job is (OSC 9;4), unless it knows. It forgets that when the job is left.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn tell(&mut self, percent: Option<u8>) -> io::Result<()> {
+        if self.told.flatten() == percent {
+            return Ok(());
+        }
+        self.told = Some(percent);
+        self.is_left = false;
+        self.queue(telling(percent).as_bytes())
+    }
+
+    /// The job has told the terminal itself.
+    pub fn is_told(&mut self) {
+        self.told.get_or_insert(None);
+    }
+
+    /// Whether the job is in the alternate screen.
+    pub fn is_alternate(&self) -> bool {
+        is_alternate(&self.restore)
     }
 
     fn queue(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -152,7 +185,8 @@ impl Output for Screen {
         self.is_left = true;
         let line = if self.at_line_start { "" } else { "\r\n" };
         self.at_line_start = true;
-        self.queue(&[self.restore.as_bytes(), line.as_bytes()].concat())
+        let told = self.told.take().map(|_| telling(None)).unwrap_or_default();
+        self.queue(&[self.restore.as_bytes(), told.as_bytes(), line.as_bytes()].concat())
     }
 
     fn forget(&mut self) {
@@ -263,6 +297,22 @@ mod tests {
         screen.show(b"\x1b[?25l", Some("\x1b[?25h".into())).unwrap();
         drop(screen);
         sees(&mut user, "\x1b[?25l\x1b[?25h\r\n");
+    }
+
+    #[test]
+    fn r165_what_the_terminal_was_told_is_taken_back() {
+        let (mut user, mut screen, _other) = terminal();
+        screen.show(b"a\r\n", None).unwrap();
+        for percent in [None, Some(7), Some(7)] {
+            screen.tell(percent).unwrap();
+        }
+        screen.leave().unwrap();
+        screen.leave().unwrap();
+        screen.show(b"b\r\n", None).unwrap();
+        screen.is_told();
+        screen.leave().unwrap();
+        let (told, over) = (telling(Some(7)), telling(None));
+        sees(&mut user, &format!("a\r\n{told}{over}b\r\n{over}"));
     }
 
     #[test]

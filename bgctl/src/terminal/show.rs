@@ -15,6 +15,7 @@ use bgd_shared::request::{
 use nix::sys::signal::Signal;
 
 use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
+use super::gauge::Gauge;
 use super::input::{Does, Input};
 use super::keyboard::{Keyboard, Mode};
 use super::screen::Screen;
@@ -52,6 +53,7 @@ pub struct ScreenView<'a> {
     size: TerminalSize,
     /// When to redraw the job because a note covers it.
     noted_until: Option<Instant>,
+    gauge: Gauge,
 }
 
 /// The numbers of the calls in flight.
@@ -97,7 +99,8 @@ impl<'a> ScreenView<'a> {
             keyboard.take();
         }
         let input = Input::new(job.key);
-        let mut show = Self { job, input, calls: Calls::default(), size, noted_until: None };
+        let mut show =
+            Self { job, input, calls: Calls::default(), size, noted_until: None, gauge: Gauge::default() };
         show.hint();
         show.tell_size()?;
         if show.job.role == Role::Attached {

@@ -1,5 +1,7 @@
 //! Handles the daemon's messages about a job whose terminal is shown.
 
+use std::io;
+
 use bgd_shared::client::{Protocol, Received};
 use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskWrite};
 
@@ -48,8 +50,23 @@ impl ScreenView<'_> {
             self.come_back()?;
         }
         let bytes = news.encoding.decode(news.data).map_err(Failure::unreadable_output)?;
-        if let Err(error) = self.job.out.show(&bytes, news.restore) {
+        let shown = self.job.out.show(&bytes, news.restore).and_then(|()| self.tell_progress(&bytes));
+        if let Err(error) = shown {
             self.job.lose_output(error);
+        }
+        Ok(())
+    }
+
+    /// Passes on how far the job is to the terminal (R165). A program with the whole screen has no last line.
+    fn tell_progress(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.gauge.push(bytes);
+        let screen = &mut self.job.out;
+        if self.gauge.tells() {
+            screen.is_told();
+        } else if !screen.is_alternate()
+            && let Some(percent) = self.gauge.percent()
+        {
+            screen.tell(percent)?;
         }
         Ok(())
     }

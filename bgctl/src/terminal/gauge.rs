@@ -1,0 +1,193 @@
+//! Reads in what a shown job writes how far it is (R165), so that the user's terminal can be told (OSC 9;4): the job's own
+//! words to the terminal come first, else its last line says it. Says nothing in the middle of one of the job's sequences
+//! or characters. No I/O.
+
+use crate::percent;
+
+/// The most bytes of a line in which progress is looked for: its end.
+const LINE: usize = 4096;
+
+/// The most bytes of a string sequence that are kept: what is longer tells no progress.
+const WORDS: usize = 64;
+
+/// Where in the job's output the last byte was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Part {
+    /// Between sequences.
+    #[default]
+    Text,
+    /// In a character that takes this many more bytes.
+    Character(u8),
+    /// After ESC, and what comes between that and the last byte.
+    Escape,
+    /// In ESC `[`.
+    Control,
+    /// In a string, such as ESC `]`.
+    Words,
+    /// The same after an ESC, which may end it.
+    WordsEscape,
+}
+
+/// What a job says of its progress.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    part: Part,
+    /// The line that is being written, and the last one that was.
+    lines: [Vec<u8>; 2],
+    /// Whether the next byte begins a line.
+    is_new_line: bool,
+    words: Vec<u8>,
+    /// Whether the job tells the terminal itself.
+    tells: bool,
+}
+
+impl Gauge {
+    /// Takes bytes that are shown.
+    pub fn push(&mut self, bytes: &[u8]) {
+        // Of plain text only the end matters.
+        let is_plain = self.part == Part::Text && memchr::memchr(0x1b, bytes).is_none();
+        let skipped = if is_plain { bytes.len().saturating_sub(2 * LINE) } else { 0 };
+        if skipped > 0 {
+            self.is_new_line = true;
+        }
+        for byte in &bytes[skipped..] {
+            self.part = self.next(*byte);
+        }
+    }
+
+    fn next(&mut self, byte: u8) -> Part {
+        match (self.part, byte) {
+            (Part::Words, 0x1b) => Part::WordsEscape,
+            (Part::Words | Part::WordsEscape, 0x07) => self.said(),
+            (Part::WordsEscape, b'\\') => self.said(),
+            (Part::Words, byte) => {
+                if self.words.len() <= WORDS {
+                    self.words.push(byte);
+                }
+                Part::Words
+            }
+            (_, 0x1b) => Part::Escape,
+            (Part::Escape | Part::WordsEscape, b'[') => Part::Control,
+            (Part::Escape | Part::WordsEscape, b']' | b'P' | b'X' | b'^' | b'_') => {
+                self.words.clear();
+                self.words.push(byte);
+                Part::Words
+            }
+            (Part::Escape, 0x20..=0x2f) => Part::Escape,
+            (Part::Escape | Part::WordsEscape, _) => Part::Text,
+            (Part::Control, 0x40..=0x7e) => {
+                // The cursor goes elsewhere: what is written then is another line.
+                self.is_new_line |= matches!(byte, b'A' | b'B' | b'E' | b'F' | b'G' | b'H' | b'J' | b'f');
+                Part::Text
+            }
+            (Part::Control, _) => Part::Control,
+            (Part::Text | Part::Character(_), byte) => self.text(byte),
+        }
+    }
+
+    fn text(&mut self, byte: u8) -> Part {
+        if matches!(byte, b'\r' | b'\n') {
+            self.is_new_line = true;
+            return Part::Text;
+        }
+        if byte < 0x20 {
+            return Part::Text;
+        }
+        if std::mem::take(&mut self.is_new_line) && !self.lines[0].is_empty() {
+            self.lines.swap(0, 1);
+            self.lines[0].clear();
+        }
+        let line = &mut self.lines[0];
+        if line.len() >= 2 * LINE {
+            line.drain(..LINE);
+        }
+        line.push(byte);
+        match (self.part, byte) {
+            (Part::Character(more @ 2..), 0x80..=0xbf) => Part::Character(more - 1),
+            (_, 0xc2..=0xdf) => Part::Character(1),
+            (_, 0xe0..=0xef) => Part::Character(2),
+            (_, 0xf0..=0xf4) => Part::Character(3),
+            _ => Part::Text,
+        }
+    }
+
+    /// A string has ended.
+    fn said(&mut self) -> Part {
+        self.tells |= self.words.starts_with(b"]9;4;");
+        Part::Text
+    }
+
+    /// Whether the job tells the terminal itself how far it is.
+    pub fn tells(&self) -> bool {
+        self.tells
+    }
+
+    /// How far the job is, in percent, by its last line. `None`: nothing can be said now.
+    pub fn percent(&self) -> Option<Option<u8>> {
+        if self.tells || self.part != Part::Text {
+            return None;
+        }
+        let of = |line: &[u8]| percent::of_line(&String::from_utf8_lossy(line));
+        // A line that is being written says it already, or is not complete.
+        let current = of(&self.lines[0]);
+        Some(if self.is_new_line { current } else { current.or_else(|| of(&self.lines[1])) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn gauge(bytes: &[u8]) -> Gauge {
+        let mut gauge = Gauge::default();
+        gauge.push(bytes);
+        gauge
+    }
+
+    fn percent(bytes: &[u8]) -> Option<Option<u8>> {
+        gauge(bytes).percent()
+    }
+
+    #[test]
+    fn r165_the_last_line_says_how_far_a_job_is() {
+        assert_eq!(percent(b"\r 7%\r 42%"), Some(Some(42)));
+        assert_eq!(percent(b"3/8 a\n"), Some(Some(37)));
+        assert_eq!(percent(b"3/8 a\n4"), Some(Some(37)), "the next line is not complete");
+        assert_eq!(percent(b"3/8 a\nwarning: x\n"), Some(None));
+        assert_eq!(percent("[====> ] 50% \u{2588}".as_bytes()), Some(Some(50)));
+        assert_eq!(percent(b"\x1b[32m50%\x1b[m"), Some(Some(50)), "colours are no text");
+        assert_eq!(percent(b"10%\x1b[2K\x1b[1G20%"), Some(Some(20)));
+        assert_eq!(percent(&[vec![b'x'; 100_000], b"\n9%\n".to_vec()].concat()), Some(Some(9)));
+    }
+
+    #[test]
+    fn r165_what_the_job_tells_itself_comes_first() {
+        for told in ["\x1b]9;4;1;42\x07", "\x1b]9;4;1;42\x1b\\", "\x1b]9;4;3\x07 7%"] {
+            assert!(gauge(told.as_bytes()).tells(), "{told:?}");
+            assert_eq!(percent(told.as_bytes()), None);
+        }
+        assert!(!gauge(b"\x1b]0;9;4;1;42\x07").tells());
+        assert_eq!(percent(b"\x1b]0;a title\x07 7%"), Some(Some(7)));
+    }
+
+    #[test]
+    fn r165_nothing_is_said_within_a_sequence() {
+        for part in ["7%\n\x1b", "7%\n\x1b[3", "7%\n\x1b]0;x", "7%\n\x1b]0;x\x1b", "7%\n\x1b("] {
+            assert_eq!(percent(part.as_bytes()), None, "{part:?}");
+        }
+        assert_eq!(percent(b"7%\n\xe6\xbc"), None, "nor within a character");
+        assert_eq!(percent(b"7%\n\xe6\xbc\xa2"), Some(Some(7)));
+    }
+
+    proptest! {
+        #[test]
+        fn r165_pieces_of_any_output_make_no_difference(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
+            let (one, two) = bytes.split_at(cut.min(bytes.len()));
+            let mut pieces = gauge(one);
+            pieces.push(two);
+            let whole = gauge(&bytes);
+            prop_assert_eq!((pieces.percent(), pieces.tells()), (whole.percent(), whole.tells()));
+        }
+    }
+}

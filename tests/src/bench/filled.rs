@@ -106,10 +106,10 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     few.add(100)?;
     many.add(tenth)?;
     let some = many.memory()?;
-    let frame = live::frame(&many.daemon, tenth, bench)?;
+    let first = [live::frame(&many.daemon, tenth, bench)?, live::start(&many.daemon, tenth, bench)?];
     many.add(most - tenth)?;
     let full = many.memory()?;
-    let live = live::memory(&many.daemon, most)?;
+    let live = live::many(&many.daemon, most, bench)?;
 
     let (mut list_empty, mut list_many) = (Vec::new(), Vec::new());
     let (mut call_empty, mut call_many) = (Vec::new(), Vec::new());
@@ -145,6 +145,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
             .note("to know: 100 tasks against an empty page"),
     ];
     rows.extend(memory::rows(idle, (tenth, some), (most, full)));
-    rows.extend([frame, live]);
+    rows.extend(first);
+    rows.extend(live);
+    rows.push(live::burst(bench)?);
     Ok(rows)
 }

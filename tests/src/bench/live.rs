@@ -1,5 +1,11 @@
-//! What `bgctl top` costs: its first frame, and its memory with many tasks (R163).
+//! What `bgctl top` costs: its first frame, frames and memory with many tasks, and how it follows a burst (R163).
 
+use std::time::Instant;
+
+use bgd_shared::id::TaskRef;
+use bgd_shared::request::{CancelParams, SubmitManyParams, TaskCancel, TaskSubmitMany};
+
+use super::pipeline::trivial;
 use super::report::{Figure, Row, Target, Unit};
 use super::stats::{float, micros};
 use super::timing::timed;
@@ -20,13 +26,84 @@ pub fn frame(daemon: &TestDaemon, tasks: usize, bench: &Bench) -> Result<Row> {
         .target(Target::RatioAtMost(2.0)))
 }
 
-/// Measures the memory of a live view that has listed all tasks.
-pub fn memory(daemon: &TestDaemon, tasks: usize) -> Result<Row> {
+/// Times the live view in a terminal, from its start until it has listed all tasks, against a list of the same tasks.
+pub fn start(daemon: &TestDaemon, tasks: usize, bench: &Bench) -> Result<Row> {
+    let output = daemon.home().join("printed");
+    let (mut list, mut top) = (Vec::new(), Vec::new());
+    for _ in 0..bench.of(5, 20) {
+        list.push(micros(timed(&mut daemon.bgctl(&["list", "--all"]), &output)?.0));
+        let begin = Instant::now();
+        let mut live = Terminal::bgctl(daemon, &["top"]);
+        live.wait_text(&format!("{tasks} done"));
+        top.push(micros(begin.elapsed()));
+    }
+    Ok(Row::new(format!("bgctl top with {tasks} tasks, start to all of them in a terminal"))
+        .peer_samples("bgctl list --all", &list, Unit::Micros)
+        .bgd_samples(&top, Unit::Micros)
+        .target(Target::RatioAtMost(2.0)))
+}
+
+/// Measures a live view that has listed all tasks: its memory, and the time from a key to its frame in the terminal.
+pub fn many(daemon: &TestDaemon, tasks: usize, bench: &Bench) -> Result<Vec<Row>> {
     let mut top = Terminal::bgctl(daemon, &["top"]);
     let title = format!("{tasks} done");
     top.wait_text(&title);
+    let (mut moves, mut orders, mut filters) = (Vec::new(), Vec::new(), Vec::new());
+    let mut press = |keys: &str, shown: &str| {
+        let begin = Instant::now();
+        top.type_keys(keys);
+        top.wait_text(shown);
+        micros(begin.elapsed())
+    };
+    for _ in 0..bench.of(3, 20) {
+        moves.push(press("\x1bOP", "Keys\n"));
+        press("q", "F1 help");
+        for name in ["session", "group", "batch", "dependency", "status"] {
+            orders.push(press("\t", &format!("folded by {name}\n")));
+        }
+        press("/", "\n/\n");
+        for part in ["t", "tr", "tru", "true"] {
+            filters.push(press(&part[part.len() - 1..], &format!("/{part} (")));
+        }
+        press("\x15\r", "F1 help");
+    }
     let most = top.process().status_value("VmHWM").ok_or("the view has ended")?;
-    Ok(Row::new(format!("memory of bgctl top with {tasks} tasks, at most"))
-        .bgd(Figure::new(float(most * 1024), Unit::Bytes))
-        .target(Target::AtMost(60e6, Unit::Bytes)))
+    let row = |what: &str, times: &[f64]| {
+        Row::new(format!("bgctl top with {tasks} tasks, {what}, key to frame"))
+            .bgd_samples(times, Unit::Micros)
+            .target(Target::AtMost(16_000.0, Unit::Micros))
+    };
+    Ok(vec![
+        row("a frame", &moves),
+        row("Tab", &orders),
+        row("a letter of a filter", &filters),
+        Row::new(format!("memory of bgctl top with {tasks} tasks, at most"))
+            .bgd(Figure::new(float(most * 1024), Unit::Bytes))
+            .target(Target::AtMost(60e6, Unit::Bytes)),
+    ])
+}
+
+/// Measures how many events a second a live view takes in: of a batch that is held, and cancelled at once.
+pub fn burst(bench: &Bench) -> Result<Row> {
+    let count = bench.of(2_000, 10_000);
+    let daemon = TestDaemon::start();
+    let mut top = Terminal::bgctl(&daemon, &["top"]);
+    top.wait_text("no tasks");
+    let begin = Instant::now();
+    let task = bgd_shared::request::SubmitParams { hold: true, ..trivial(&daemon) };
+    let argvs = vec![vec!["true".into()]; count];
+    let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };
+    let ids: Vec<TaskRef> =
+        daemon.client().call::<TaskSubmitMany>(&params)?.ids.into_iter().map(TaskRef::from).collect();
+    for part in ids.chunks(1000) {
+        daemon
+            .client()
+            .call::<TaskCancel>(&CancelParams { ids: part.to_vec(), ..CancelParams::default() })?;
+    }
+    top.wait_text(&format!("nothing waits for you  {count} done\n"));
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(Row::new(format!("{} events in a burst, until bgctl top shows the end", 2 * count))
+        .bgd(Figure::new(seconds, Unit::Seconds))
+        .target(Target::AtMost(float(2 * count as u64) / 10_000.0, Unit::Seconds))
+        .note("10,000 events a second; held tasks that are submitted and cancelled at once"))
 }

@@ -1,9 +1,11 @@
 //! `bgctl top` in a real terminal (R160 to R163): what its user sees, what the keys do, how it ends, and what is odd.
 
+mod burst;
 mod ends;
 mod keys;
 mod odd;
 mod places;
+mod screen;
 mod seen;
 
 use std::process::Command;

@@ -1,0 +1,71 @@
+//! Much at once: bursts of events, lost events, sizes that change while output comes (R163).
+
+use bgd_shared::request::{CancelParams, SubmitManyParams, SubmitParams, TaskCancel, TaskSubmitMany};
+use bgd_tests::TestDaemon;
+use rustix::process::Signal;
+
+use super::{sized, top};
+
+/// So many tasks that are held, and cancelled at once: two events each, as fast as there can be events.
+fn burst(daemon: &TestDaemon, count: usize) {
+    let task = SubmitParams { hold: true, ..daemon.params() };
+    let argvs = vec![vec!["true".into()]; count];
+    let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };
+    let mut client = daemon.client();
+    let ids = client.call::<TaskSubmitMany>(&params).unwrap().ids;
+    for part in ids.chunks(1000) {
+        let ids = part.iter().map(|id| (*id).into()).collect();
+        client.call::<TaskCancel>(&CancelParams { ids, ..CancelParams::default() }).unwrap();
+    }
+}
+
+#[test]
+fn r163_a_burst_drops_frames_never_events() {
+    let daemon = TestDaemon::start();
+    let mut top = top(&daemon);
+    top.wait_text("no tasks");
+    burst(&daemon, 10_000);
+    top.wait_text("nothing waits for you  10000 done\n");
+    assert_eq!(daemon.status().summary.cancelled, 10_000);
+    daemon.run(&["clear", "--all-sessions"]).success();
+    top.wait_text("no tasks");
+    top.type_keys("q");
+    assert!(top.ended().success());
+}
+
+#[test]
+fn r163_lost_events_lead_to_a_new_list() {
+    let daemon = TestDaemon::start();
+    let mut top = top(&daemon);
+    top.wait_text("no tasks");
+    let process = top.process();
+    process.signal(Signal::STOP).unwrap();
+    // More than the daemon keeps for a client that does not read.
+    burst(&daemon, 10_000);
+    burst(&daemon, 10_000);
+    process.signal(Signal::CONT).unwrap();
+    top.wait_text("nothing waits for you  20000 done\n");
+    assert_eq!(daemon.status().summary.cancelled, 20_000);
+}
+
+#[test]
+fn r163_it_is_resized_while_much_output_comes() {
+    let daemon = TestDaemon::start();
+    let line = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo \"line $i of many, which are all long enough to be cut\"; done; echo the very end";
+    let id = daemon.run(&["submit", "-d", "flood", "--shell", line]).success().word();
+    let mut top = sized(&daemon, &[], (20, 120));
+    top.wait_text("flood");
+    top.type_keys("f");
+    top.wait_text("(follows)");
+    for size in [(5, 20), (40, 200), (2, 9), (30, 120), (20, 300), (20, 120)] {
+        top.resize(size);
+        if size.1 >= 120 {
+            top.wait_text("(follows)");
+        }
+    }
+    daemon.block(&[id]);
+    top.wait_text("the very end\n");
+    top.wait_text("1 done");
+    top.type_keys("q");
+    assert!(top.ended().success());
+}

@@ -48,6 +48,8 @@ pub struct Agent {
     pub session: Option<String>,
     /// For `template`: JSON pointer to the answer in the program's output. `None`: the whole output is the answer.
     pub result: Option<String>,
+    /// For `template`: JSON pointers to numbers in the program's output.
+    pub counts: Counts,
     /// For `opencode`: the URL of a server that is already running.
     pub url: Option<String>,
     /// The other machine that its program runs on; `None`: this one.
@@ -72,6 +74,19 @@ pub struct Agent {
     pub configured: bool,
     /// The command that installs it.
     pub install: Option<&'static str>,
+}
+
+/// JSON pointers to what a program says that it has consumed in a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// To the tokens that the model has read.
+    pub input: Option<String>,
+    /// To the tokens that it has written.
+    pub output: Option<String>,
+    /// To the cost.
+    pub cost: Option<String>,
+    /// The unit of the cost.
+    pub currency: String,
 }
 
 /// The settings of one agent session.
@@ -100,6 +115,7 @@ impl Agent {
             resume: Vec::new(),
             session: None,
             result: None,
+            counts: Counts::default(),
             url: None,
             on: None,
             env: BTreeMap::new(),

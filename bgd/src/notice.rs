@@ -158,6 +158,7 @@ fn facts(notice: &Wire) -> String {
     }
     if notice.duration_ms.is_some_and(|ms| ms >= LONG_MS) {
         facts.extend(notice.task.usage.as_ref().map(show::usage));
+        facts.extend(notice.task.agent_usage.as_ref().and_then(show::agent_usage));
     }
     match notice.active {
         None => {}

@@ -17,6 +17,7 @@
 
 pub mod agent;
 pub mod client;
+pub mod consumption;
 pub mod encoding;
 pub mod error;
 pub mod event;

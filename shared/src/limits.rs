@@ -60,6 +60,15 @@ pub const OUTPUT_HEAD_BYTES: u64 = 64 * 1024;
 /// Maximum number of descriptors that travel with one line.
 pub const FDS_PER_FRAME: usize = 8;
 
+/// Maximum number of steps of an agent's plan that are kept. Further ones are left out.
+pub const PLAN_STEPS: usize = 32;
+
+/// Maximum length of a step of an agent's plan, in characters. The rest is cut off.
+pub const PLAN_STEP_CHARS: usize = 200;
+
+/// Maximum length of the currency of an agent's cost, in bytes. A longer one is cut off.
+pub const CURRENCY_BYTES: usize = 16;
+
 /// Maximum number of tasks that one call of `task.usage` measures.
 pub const USAGES: usize = 256;
 

@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 
+use crate::consumption::{AgentUsage, Cost, PlanStep, StepStatus};
 use crate::usage::Usage;
 
 /// Replaces characters that are not shown.
@@ -133,6 +134,63 @@ pub fn usage(usage: &Usage) -> String {
     words.join(", ")
 }
 
+/// Formats a number of tokens for people: `999`, `12.3k`, `1.2M`.
+pub fn tokens(count: u64) -> String {
+    match count {
+        ..1_000 => count.to_string(),
+        1_000..1_000_000 => format!("{}.{}k", count / 1_000, count % 1_000 / 100),
+        _ => format!("{}.{}M", count / 1_000_000, count % 1_000_000 / 100_000),
+    }
+}
+
+/// Formats the tokens that an agent has consumed: `12.3k tokens in, 800 out, 1.2M cached`. `None` if it does not say.
+pub fn agent_tokens(usage: &AgentUsage) -> Option<String> {
+    let mut words = Vec::new();
+    words.extend(usage.input_tokens.map(|count| format!("{} tokens in", tokens(count))));
+    words.extend(usage.output_tokens.map(|count| format!("{} out", tokens(count))));
+    words.extend(usage.cached_tokens.map(|count| format!("{} cached", tokens(count))));
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// Formats how full the context of an agent is: `45.0k of 200.0k tokens (22%)`. `None` if it does not say.
+pub fn agent_context(usage: &AgentUsage) -> Option<String> {
+    let used = tokens(usage.context_tokens?);
+    Some(match (usage.context_size, usage.context_percent()) {
+        (Some(size), Some(percent)) => format!("{used} of {} tokens ({percent}%)", tokens(size)),
+        _ => format!("{used} tokens"),
+    })
+}
+
+/// Formats a cost: `1.20 USD`, `0.0042 USD`.
+pub fn cost(cost: &Cost) -> String {
+    let units = cost.amount.units();
+    // Two digits that matter, and cents at least.
+    let digits = match units {
+        0.0 => 2,
+        ..0.000_1 => 6,
+        ..0.01 => 4,
+        _ => 2,
+    };
+    format!("{units:.digits$} {}", line(&cost.currency))
+}
+
+/// Formats what an agent has consumed, on one line. `None` if it does not say.
+pub fn agent_usage(usage: &AgentUsage) -> Option<String> {
+    let words: Vec<String> = agent_tokens(usage).into_iter().chain(usage.cost.as_ref().map(cost)).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// Formats a step of an agent's plan, with a mark of how far it is: `[x] read the code`.
+pub fn step(step: &PlanStep) -> String {
+    let mark = match step.status {
+        StepStatus::Pending => "[ ]",
+        StepStatus::InProgress => "[>]",
+        StepStatus::Completed => "[x]",
+        StepStatus::Cancelled => "[-]",
+    };
+    format!("{mark} {}", line(&step.text))
+}
+
 /// Returns a signal's name, such as `SIGTERM`. `None` for signals without one, such as real-time signals.
 pub fn signal_name(number: i32) -> Option<&'static str> {
     Signal::try_from(number).ok().map(Signal::as_str)
@@ -230,6 +288,7 @@ impl Formatter for Escaping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::consumption::Amount;
     use proptest::prelude::*;
 
     /// Deceptive characters.
@@ -244,6 +303,34 @@ mod tests {
         assert_eq!(usage(&used), "2m 05s of CPU");
         let all = Usage { peak_memory_bytes: Some(3 << 29), written_bytes: 1000, ..used };
         assert_eq!(usage(&all), "2m 05s of CPU, at most 1.5 GiB of memory, 1000 B written");
+    }
+
+    #[test]
+    fn what_an_agent_consumed_is_said_in_few_words() {
+        assert_eq!([999, 1_000, 12_345, 1_250_000].map(tokens), ["999", "1.0k", "12.3k", "1.2M"]);
+        let cost = |units| Cost { amount: Amount::of(units).unwrap(), currency: "USD".into() };
+        assert_eq!(
+            [0.0, 0.00014, 0.25, 12.5].map(|units| super::cost(&cost(units))),
+            ["0.00 USD", "0.0001 USD", "0.25 USD", "12.50 USD"]
+        );
+        assert_eq!(super::cost(&cost(0.000_014)), "0.000014 USD");
+        let none = AgentUsage::default();
+        assert_eq!((agent_usage(&none), agent_tokens(&none), agent_context(&none)), (None, None, None));
+        let all = AgentUsage {
+            input_tokens: Some(12_345),
+            output_tokens: Some(800),
+            cached_tokens: Some(1_250_000),
+            context_tokens: Some(45_000),
+            context_size: Some(200_000),
+            cost: Some(cost(1.2)),
+        };
+        let words = "12.3k tokens in, 800 out, 1.2M cached, 1.20 USD";
+        assert_eq!(agent_usage(&all).as_deref(), Some(words));
+        assert_eq!(agent_context(&all).as_deref(), Some("45.0k of 200.0k tokens (22%)"));
+        let unsized_one = AgentUsage { context_size: None, ..all };
+        assert_eq!(agent_context(&unsized_one).as_deref(), Some("45.0k tokens"));
+        let step = |status| super::step(&PlanStep { text: "read\n".into(), status });
+        assert_eq!([step(StepStatus::Completed), step(StepStatus::InProgress)], ["[x] read ", "[>] read "]);
     }
 
     #[test]

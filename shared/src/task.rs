@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::consumption::{AgentUsage, PlanStep};
 use crate::failure::Failure;
 use crate::id::TaskId;
 use crate::order::{CancelReason, DEFAULT_GROUP, Dependency, Waiting};
@@ -178,6 +179,9 @@ pub struct Progress {
     /// The agent's last three tool calls, latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_tools: Vec<String>,
+    /// The agent's plan for this run, as it last told it: at most 32 steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plan: Vec<PlanStep>,
     /// Number of requests of the agent that were denied by the configuration or for lack of an answer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denied: u64,
@@ -393,6 +397,9 @@ pub struct Task {
     /// for agents, for processes that were handed over, and for tasks elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// What its agent has consumed of its model, in all runs. Missing if the agent does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_usage: Option<AgentUsage>,
     /// Progress of its work.
     pub progress: Progress,
     /// Where its output is.

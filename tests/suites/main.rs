@@ -18,6 +18,7 @@ mod agents_settings;
 mod agents_shared;
 mod agents_template;
 mod agents_template_ends;
+mod agents_usage;
 mod batch;
 mod block;
 mod bounded;

@@ -44,7 +44,8 @@ time of its next attempt. After `running`, `(paused)` marks a task stopped by `b
 --tree shows a task below the one it depends on. --sort sorts the tasks that are
 shown (see --limit). `progress` is what a running task says itself: `42%` or `3/8` in its
 last line. `cpu` is CPU time; `memory` is the current size of a running task and the peak of
-one that has ended; `written`, the bytes written to disks, is known at the end.
+one that has ended; `written`, the bytes written to disks, is known at the end. `tokens`,
+`context` and `cost` are of agents that say so, over all runs of the task.
 `(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent
 has been silent for a long time; its last output follows. `(suspect)`: the agent's
 answer looks like an error; `bgctl status` shows why.")]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bgd_shared::notice::InboxItem;
+use bgd_shared::show;
 use bgd_shared::task::{Exit, Kind, Status, Summary, Task};
 use bgd_shared::time::Timestamp;
 use rmcp::model::JsonObject;
@@ -93,6 +94,15 @@ pub struct TaskFacts {
     /// How many tools an agent has called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
+    /// What the latest run of a command took of the machine, once it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<String>,
+    /// What an agent has consumed in all runs: tokens, and what they cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumed: Option<String>,
+    /// An agent's plan: `[x]` is done, `[>]` is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Vec<String>>,
     /// What an agent asks, and waits for: only the user may answer, by `bgctl answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asks: Option<String>,
@@ -301,6 +311,10 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         last_line: task.progress.last_line.as_deref().filter(|_| is_active).map(line),
         lingering: Some(true).filter(|_| task.lingering && !is_active),
         tool_calls: (task.kind == Kind::Agent).then_some(task.progress.tool_calls),
+        used: task.usage.as_ref().map(show::usage),
+        consumed: task.agent_usage.as_ref().and_then(show::agent_usage).map(|words| line(&words)),
+        plan: Some(task.progress.plan.iter().map(show::step).collect())
+            .filter(|plan: &Vec<_>| !plan.is_empty()),
         asks: task
             .progress
             .needs_input

@@ -145,6 +145,9 @@ pub fn details(facts: &TaskFacts) -> Vec<String> {
     lines.extend(
         facts.tool_calls.filter(|count| *count > 0).map(|count| format!("tools called so far: {count}")),
     );
+    lines.extend(facts.plan.as_ref().map(|plan| format!("its plan: {}", plan.join("; "))));
+    lines.extend(facts.used.as_deref().map(|what| format!("used: {what}")));
+    lines.extend(facts.consumed.as_deref().map(|what| format!("consumed so far: {what}")));
     lines.extend(facts.last_line.as_deref().map(|line| format!("last line: {line}")));
     lines
 }

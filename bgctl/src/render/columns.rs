@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::str::FromStr;
 
+use bgd_shared::consumption::Cost;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
@@ -31,6 +32,12 @@ pub enum Field {
     Memory,
     /// Bytes written to disks by an ended task.
     Written,
+    /// Tokens that the agent has consumed, in all runs.
+    Tokens,
+    /// How full the agent's context is.
+    Context,
+    /// What the agent's work costs.
+    Cost,
     /// Parent session.
     Session,
     /// Group.
@@ -73,6 +80,21 @@ pub fn memory_bytes(task: &Task, measured: &Measured) -> Option<u64> {
 /// Returns the bytes that the latest run has written.
 pub fn written_bytes(task: &Task) -> Option<u64> {
     Some(task.usage.as_ref()?.written_bytes)
+}
+
+/// Returns the tokens that an agent has consumed.
+pub fn tokens(task: &Task) -> Option<u64> {
+    task.agent_usage.as_ref()?.tokens()
+}
+
+/// Returns how full an agent's context is, in percent.
+pub fn context_percent(task: &Task) -> Option<u64> {
+    task.agent_usage.as_ref()?.context_percent()
+}
+
+/// Returns what an agent's work costs.
+pub fn cost(task: &Task) -> Option<&Cost> {
+    task.agent_usage.as_ref()?.cost.as_ref()
 }
 
 /// By what a list is sorted.
@@ -132,6 +154,10 @@ fn compare(field: Field, one: &Task, other: &Task, measured: &Measured, now: Tim
         Field::Cpu => cpu_ms(one, measured).cmp(&cpu_ms(other, measured)),
         Field::Memory => memory_bytes(one, measured).cmp(&memory_bytes(other, measured)),
         Field::Written => written_bytes(one).cmp(&written_bytes(other)),
+        Field::Tokens => tokens(one).cmp(&tokens(other)),
+        Field::Context => context_percent(one).cmp(&context_percent(other)),
+        // By amount: no list knows how many credits make a dollar.
+        Field::Cost => cost(one).map(|cost| cost.amount).cmp(&cost(other).map(|cost| cost.amount)),
         Field::Session => one.session.cmp(&other.session),
         Field::Group => one.group.cmp(&other.group),
         Field::Batch => one.batch.map(TaskId::as_u128).cmp(&other.batch.map(TaskId::as_u128)),
@@ -144,6 +170,7 @@ fn compare(field: Field, one: &Task, other: &Task, measured: &Measured, now: Tim
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::consumption::{AgentUsage, Amount};
     use bgd_shared::usage::Usage;
 
     use super::*;
@@ -169,10 +196,35 @@ mod tests {
         for wrong in ["host", "progress", "cpus", "", "--age"] {
             let error = wrong.parse::<Sort>().unwrap_err();
             assert!(
-                error.starts_with("one of id, status, age, time, cpu, memory, written, session"),
+                error
+                    .starts_with("one of id, status, age, time, cpu, memory, written, tokens, context, cost"),
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn r160_tasks_are_sorted_by_what_their_agents_consume() {
+        let consumed = |number: u128, tokens, units| Task {
+            id: TaskId::from_u128(number),
+            agent_usage: Some(AgentUsage {
+                input_tokens: tokens,
+                context_tokens: tokens,
+                context_size: Some(100),
+                cost: Amount::of(units).map(|amount| Cost { amount, currency: "USD".into() }),
+                ..AgentUsage::default()
+            }),
+            ..task()
+        };
+        let mut tasks = [consumed(1, Some(20), 0.5), consumed(2, None, 2.0), consumed(3, Some(10), -1.0)];
+        let mut sorted = |by: &str| {
+            by.parse::<Sort>().unwrap().apply(&mut tasks, &Measured::new(), Timestamp::from_unix_ms(0));
+            tasks.iter().map(|task| task.id.as_u128().to_string()).collect::<String>()
+        };
+        assert_eq!(
+            (sorted("tokens"), sorted("-context"), sorted("-cost")),
+            ("231".into(), "132".into(), "213".into())
+        );
     }
 
     #[test]

@@ -97,6 +97,7 @@ pub mod samples {
             attempts: Vec::new(),
             cancel_reason: None,
             usage: None,
+            agent_usage: None,
             progress: Progress::default(),
             output: Output::default(),
         }

@@ -87,6 +87,7 @@ pub fn task(task: &Task, clock: &Clock) -> String {
         page.line("run time", &run_time(task, clock.now));
     }
     page.maybe("used", task.usage.as_ref().map(show::usage).as_deref());
+    consumed(&mut page, task);
     page.maybe("cancelled", task.cancel_reason.and_then(cancel_reason));
     page.maybe("exit", task.exit.as_ref().map(exit).as_deref());
     page.maybe("error", task.error.as_deref());
@@ -100,6 +101,14 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     }
     output(&mut page, task, clock);
     page.0
+}
+
+/// Adds what its agent has consumed.
+fn consumed(page: &mut Page, task: &Task) {
+    let Some(usage) = &task.agent_usage else { return };
+    page.maybe("consumed", show::agent_tokens(usage).as_deref());
+    page.maybe("context", show::agent_context(usage).as_deref());
+    page.maybe("cost", usage.cost.as_ref().map(show::cost).as_deref());
 }
 
 /// Adds what the task waits for, its place in the queue, and its earlier attempts.
@@ -214,6 +223,10 @@ fn output(page: &mut Page, task: &Task, clock: &Clock) {
     page.maybe("stderr file", task.output.stderr_path.as_deref());
     page.maybe("last line", task.progress.last_line.as_deref());
     if task.kind == Kind::Agent {
+        let steps: Vec<String> = task.progress.plan.iter().map(show::step).collect();
+        if !steps.is_empty() {
+            page.lines("plan", &steps.join("\n"));
+        }
         page.line("tools", &tools(&task.progress));
         page.maybe("denied", denied(&task.progress).as_deref());
     }
@@ -260,6 +273,7 @@ mod tests {
     use crate::render::samples;
     use crate::render::wall::Zone;
     use bgd_shared::agent::{AgentSettings, NeedsInput, Setting};
+    use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep, StepStatus};
     use bgd_shared::id::TaskId;
     use bgd_shared::order::{CancelReason, Condition, Dependency, Waiting, WaitingFor};
     use bgd_shared::task::Attempt;
@@ -420,5 +434,35 @@ mod tests {
         assert!(task(&asking, &clock(1_000_000)).contains("stalled:     its agent has been silent"));
         asking.status = Status::Failed;
         assert!(!task(&asking, &clock(1_000_000)).contains("stalled"));
+    }
+
+    #[test]
+    fn r161_the_page_has_an_agents_plan_and_what_it_has_consumed() {
+        let mut asking = Task { kind: Kind::Agent, agent: Some("codex".into()), ..samples::task() };
+        let step = |text: &str, status| PlanStep { text: text.into(), status };
+        asking.progress.plan = vec![
+            step("read the code", StepStatus::Completed),
+            step("mend \x1b[2Jit", StepStatus::InProgress),
+            step("test it", StepStatus::Pending),
+        ];
+        asking.agent_usage = Some(AgentUsage {
+            input_tokens: Some(12_345),
+            output_tokens: Some(800),
+            cached_tokens: None,
+            context_tokens: Some(45_000),
+            context_size: Some(200_000),
+            cost: Amount::of(1.2).map(|amount| Cost { amount, currency: "USD".into() }),
+        });
+        let page = task(&asking, &clock(1_000_000));
+        for line in [
+            "plan:        [x] read the code",
+            "             [>] mend \u{fffd}[2Jit",
+            "             [ ] test it",
+            "consumed:    12.3k tokens in, 800 out",
+            "context:     45.0k of 200.0k tokens (22%)",
+            "cost:        1.20 USD",
+        ] {
+            assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
+        }
     }
 }

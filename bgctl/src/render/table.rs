@@ -8,7 +8,7 @@ use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 
-use super::columns::{Field, cpu_ms, memory_bytes, written_bytes};
+use super::columns::{Field, context_percent, cost, cpu_ms, memory_bytes, tokens, written_bytes};
 use super::look::Look;
 use super::order::waits_for;
 use super::tree::{Lines, Node, nodes};
@@ -54,7 +54,7 @@ struct Column {
 }
 
 /// The columns of a list. A new one is an entry here.
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 18] = [
     Column {
         field: Field::Host,
         header: "HOST",
@@ -137,6 +137,35 @@ const COLUMNS: [Column; 15] = [
         tells_hosts: false,
         shrinks: false,
         dropped: Some(11),
+    },
+    Column {
+        field: Field::Tokens,
+        header: "TOKENS",
+        text: |entry, _| entry.of_task(|task| known(tokens(task), show::tokens)),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(12),
+    },
+    Column {
+        field: Field::Context,
+        header: "CONTEXT",
+        text: |entry, _| entry.of_task(|task| known(context_percent(task), |percent| format!("{percent}%"))),
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(13),
+    },
+    Column {
+        field: Field::Cost,
+        header: "COST",
+        text: |entry, _| {
+            entry.of_task(|task| cost(task).map_or_else(|| "-".to_owned(), |cost| clean(&show::cost(cost))))
+        },
+        colour: |_| None,
+        tells_hosts: false,
+        shrinks: false,
+        dropped: Some(14),
     },
     Column {
         field: Field::Session,
@@ -282,7 +311,7 @@ fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &Look) -> String {
         let cells = rows.iter().map(|(_, cells)| cells[place].chars().count());
         places.contains(&place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
     });
-    let widths = widths(widest, look.width);
+    let widths = widths(&widest, look.width);
     let row = |(entry, cells): Cells<'_>| {
         let shown = places.iter().filter_map(|place| {
             let cell = Cell::new(cut(cells[*place].clone(), widths[*place]?));
@@ -300,8 +329,8 @@ fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &Look) -> String {
 
 /// The maximum width of each column in a table of this width, given the widest cells; `None` for a column that is not
 /// shown, or dropped.
-fn widths(widest: OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Option<usize>> {
-    let mut widths = widest;
+fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Option<usize>> {
+    let mut widths = *widest;
     let Some(width) = width.map(usize::from) else { return widths };
     let needed = |widths: &OfColumns<Option<usize>>| {
         let least = |(column, width): (&Column, &Option<usize>)| {

@@ -4,6 +4,7 @@
 use std::num::NonZero;
 
 use bgd_shared::question::NeedsInput;
+use bgd_shared::show;
 use bgd_shared::task::Task;
 
 use crate::render::clean;
@@ -31,6 +32,10 @@ pub struct Pane {
     tools: Vec<String>,
     /// Number of its agent's tool calls.
     tool_calls: u64,
+    /// Its agent's plan, a line for each step.
+    plan: Vec<String>,
+    /// What it has used of the machine, and what its agent has consumed.
+    used: Vec<String>,
     /// Its agent's last output besides the answer.
     words: Option<String>,
     question: Option<NeedsInput>,
@@ -57,6 +62,8 @@ impl Default for Pane {
             is_asked: false,
             tools: Vec::new(),
             tool_calls: 0,
+            plan: Vec::new(),
+            used: Vec::new(),
             words: None,
             question: None,
             error: None,
@@ -73,6 +80,14 @@ impl Pane {
     pub fn set_task(&mut self, task: &Task) {
         self.tools = task.progress.last_tools.iter().map(|tool| clean(tool)).collect();
         self.tool_calls = task.progress.tool_calls;
+        self.plan = task.progress.plan.iter().map(show::step).collect();
+        let is_over = !task.status.is_active();
+        let used =
+            task.usage.as_ref().filter(|_| is_over).map(|usage| format!("used {}", show::usage(usage)));
+        let consumed = task.agent_usage.as_ref();
+        let words = consumed.and_then(show::agent_usage);
+        let context = consumed.and_then(show::agent_context).map(|context| format!("context: {context}"));
+        self.used = used.into_iter().chain(words).chain(context).map(|words| clean(&words)).collect();
         self.words = task.progress.last_words.as_deref().map(clean);
         self.question = task.progress.needs_input.clone().filter(|_| task.status.is_active());
         self.error = task.error.as_deref().map(clean);
@@ -119,16 +134,18 @@ impl Pane {
         !matches!(self.source, Source::Nothing)
     }
 
-    /// Lines above the output: an agent's question and tools, and why a task failed.
+    /// Lines above the output: an agent's question, plan and tools, what was used, and why a task failed.
     pub fn about(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(asked) = &self.question {
             lines.push(format!("asks: {}", clean(&asked.question)));
             lines.extend(asked.options.iter().map(|option| format!("  {}", clean(&option.name))));
         }
+        lines.extend(self.plan.iter().cloned());
         if self.tool_calls > 0 {
             lines.push(format!("{} tool calls: {}", self.tool_calls, self.tools.join(", ")));
         }
+        lines.extend(self.used.iter().cloned());
         lines.extend(self.words.clone());
         lines.extend(self.error.clone());
         lines

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use bgd_shared::consumption::AgentUsage;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{DEFAULT_GROUP, WaitingFor};
 use bgd_shared::question::NeedsInput;
@@ -109,6 +110,19 @@ pub struct Row {
     pub tags: Box<[Rc<str>]>,
     /// Its agent's open question.
     pub question: Option<Box<NeedsInput>>,
+    /// What its latest run has used, once it has ended.
+    pub used: Option<Used>,
+    /// What its agent has consumed.
+    pub consumed: Option<Box<AgentUsage>>,
+}
+
+/// What a run has used of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// CPU time, in milliseconds.
+    pub cpu_ms: u64,
+    /// The most memory, in bytes.
+    pub peak_memory_bytes: Option<u64>,
 }
 
 impl Row {
@@ -135,6 +149,12 @@ impl Row {
             after: task.after.iter().map(|after| after.id).collect(),
             tags: task.tags.iter().map(|tag| texts.share(&clean(tag))).collect(),
             question: task.progress.needs_input.clone().filter(|_| is_active).map(Box::new),
+            used: task
+                .usage
+                .as_ref()
+                .filter(|_| !is_active)
+                .map(|usage| Used { cpu_ms: usage.cpu_ms(), peak_memory_bytes: usage.peak_memory_bytes }),
+            consumed: task.agent_usage.clone().map(Box::new),
         }
     }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bgd_shared::agent::{AgentProtocol, AgentSettings, Permissions, Setting};
+use bgd_shared::limits::CURRENCY_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
-use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
+use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
 
 /// One `[agents.NAME]` table. Omitted keys have the defaults of [`Agent::new`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,12 @@ pub struct AgentConfig {
     session: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<TokensConfig>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    currency: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,13 +56,29 @@ pub struct AgentConfig {
     ask_timeout: Option<Span>,
 }
 
+/// Where the numbers of tokens are in the output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TokensConfig {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+}
+
+/// The unit of an agent's cost unless the configuration says otherwise.
+const CURRENCY: &str = "USD";
+
 /// The keys of an agent, for suggestions on mistyped keys and for the documentation.
-pub const KEYS: [&str; 17] = [
+pub const KEYS: [&str; 20] = [
     "protocol",
     "command",
     "resume",
     "session",
     "result",
+    "tokens",
+    "cost",
+    "currency",
     "url",
     "on",
     "env",
@@ -94,6 +117,7 @@ impl AgentConfig {
             resume: self.resume.clone().unwrap_or_default(),
             session: self.session.clone(),
             result: self.result.clone(),
+            counts: self.counts(),
             url: self.url.clone(),
             on: None,
             env: self.env.clone().unwrap_or_default(),
@@ -117,12 +141,51 @@ impl AgentConfig {
         self.on.as_deref()
     }
 
+    fn counts(&self) -> Counts {
+        let tokens = self.tokens.clone().unwrap_or_default();
+        let currency = self.currency.as_deref().unwrap_or(CURRENCY).to_owned();
+        Counts { input: tokens.input, output: tokens.output, cost: self.cost.clone(), currency }
+    }
+
     fn settings(&self) -> AgentSettings {
         AgentSettings {
             mode: self.mode.clone(),
             model: self.model.clone(),
             config: self.config.clone().unwrap_or_default(),
         }
+    }
+
+    /// Checks the keys that only template agents have.
+    fn check_pointers(&self, agent: &Agent) -> Result<(), Fault> {
+        let fault = |key: &str, what: &str| Err((key.to_owned(), what.to_owned()));
+        let template = agent.protocol == AgentProtocol::Template;
+        for (key, given) in [
+            (".resume", self.resume.is_some()),
+            (".session", agent.session.is_some()),
+            (".result", agent.result.is_some()),
+            (".tokens", self.tokens.is_some()),
+            (".cost", self.cost.is_some()),
+            (".currency", self.currency.is_some()),
+        ] {
+            if given && !template {
+                return fault(key, "requires protocol = \"template\"");
+            }
+        }
+        if agent.counts.currency.is_empty() || agent.counts.currency.len() > CURRENCY_BYTES {
+            return fault(".currency", "must be 1 to 16 bytes, as in \"USD\"");
+        }
+        for (key, pointer) in [
+            (".session", &agent.session),
+            (".result", &agent.result),
+            (".tokens.input", &agent.counts.input),
+            (".tokens.output", &agent.counts.output),
+            (".cost", &agent.counts.cost),
+        ] {
+            if pointer.as_ref().is_some_and(|pointer| !pointer.starts_with('/')) {
+                return fault(key, "is not a JSON pointer: it must begin with /, as in \"/session_id\"");
+            }
+        }
+        Ok(())
     }
 
     fn check(&self, agent: &Agent) -> Result<(), Fault> {
@@ -167,21 +230,7 @@ impl AgentConfig {
                 return fault(key, "is 0; it must be longer");
             }
         }
-        let template = agent.protocol == AgentProtocol::Template;
-        for (key, given) in [
-            (".resume", self.resume.is_some()),
-            (".session", agent.session.is_some()),
-            (".result", agent.result.is_some()),
-        ] {
-            if given && !template {
-                return fault(key, "requires protocol = \"template\"");
-            }
-        }
-        for (key, pointer) in [(".session", &agent.session), (".result", &agent.result)] {
-            if pointer.as_ref().is_some_and(|pointer| !pointer.starts_with('/')) {
-                return fault(key, "is not a JSON pointer: it must begin with /, as in \"/session_id\"");
-            }
-        }
+        self.check_pointers(agent)?;
         if has(&agent.command, SESSION) {
             return fault(".command", "uses {session}, which a new conversation does not have; see `resume`");
         }

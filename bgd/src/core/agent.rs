@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bgd_shared::agent::{AgentSettings, InputOption};
+use bgd_shared::consumption::PlanStep;
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::consumed::{Consumed, Report};
 use super::time::{Mono, Now};
 
 /// How many of the agent's latest tools are kept.
@@ -95,6 +97,10 @@ pub struct AgentPart {
     pub tool_calls: u64,
     /// The names of the latest ones, latest last.
     pub last_tools: Vec<Box<str>>,
+    /// Its plan for the current run.
+    pub steps: Arc<[PlanStep]>,
+    /// What it has consumed, if it says so.
+    pub consumed: Option<Box<Consumed>>,
     /// How many requests were denied because of the configuration or because nobody answered.
     pub denied: u64,
     /// The request that was denied last.
@@ -127,6 +133,8 @@ impl AgentPart {
             session: None,
             tool_calls: 0,
             last_tools: Vec::new(),
+            steps: Arc::default(),
+            consumed: None,
             denied: 0,
             last_denied: None,
             stalled: false,
@@ -146,17 +154,28 @@ impl AgentPart {
         let of_question =
             |question: &Question| question.text.len() + question.options.iter().map(of_option).sum::<usize>();
         let tools: usize = self.last_tools.iter().map(|name| name.len()).sum();
+        let steps: usize = self.steps.iter().map(|step| step.text.len()).sum();
+        let consumed = self.consumed.as_deref().map_or(0, Consumed::text_bytes);
         let session = self.session.as_deref().map_or(0, str::len);
         let denied = self.last_denied.as_deref().map_or(0, str::len);
         let asked = self.questions.front().map_or(0, of_question);
         let notes: usize = self.notes.texts().map(str::len).sum();
         let settings: usize = self.settings.texts().map(str::len).sum();
-        self.prompt.len().min(PROMPT_BYTES) + session + tools + denied + asked + notes + settings
+        self.prompt.len().min(PROMPT_BYTES)
+            + session
+            + tools
+            + steps
+            + consumed
+            + denied
+            + asked
+            + notes
+            + settings
     }
 
     /// Starts the first run. Keeps the warning known before it.
     pub fn begin_run(&mut self, now: Now) {
         self.notes = Notes { warning: self.notes.warning.take(), ..Notes::default() };
+        self.begin_count(true);
         self.begin(now);
     }
 
@@ -164,7 +183,21 @@ impl AgentPart {
     pub fn begin_again(&mut self, now: Now, prompt: Arc<str>, settings: Arc<AgentSettings>) {
         (self.prompt, self.settings) = (prompt, settings);
         self.notes = Notes::default();
+        self.begin_count(false);
         self.begin(now);
+    }
+
+    /// Begins to count what another run consumes, without a plan.
+    fn begin_count(&mut self, is_new_session: bool) {
+        self.steps = Arc::default();
+        if let Some(consumed) = &mut self.consumed {
+            consumed.begin_run(is_new_session);
+        }
+    }
+
+    /// Records what it has consumed.
+    pub fn consume(&mut self, report: &Report) {
+        self.consumed.get_or_insert_default().take(report);
     }
 
     /// Stores a note in place of an earlier one of the same kind.

@@ -9,12 +9,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentSettings;
+use bgd_shared::consumption::PlanStep;
 use bgd_shared::ready::Ready;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::text::{Env, OsText};
 use serde::Serialize;
 
 use super::agent::AgentPart;
+use super::consumed::Consumed;
 use super::elsewhere::{Elsewhere, On};
 use super::plan::{Again, Attempt, AttemptError, Dependency, Plan, Rule};
 use super::task::{Failure, Outcome, Place, Resuming, SpawnFailure, Spec, State, Task, Work};
@@ -204,12 +206,17 @@ impl AgentPart {
             text_bytes(&question.text) + question.options.iter().map(of_option).sum::<usize>()
         });
         let tools = self.last_tools.iter().map(|tool| text_bytes(tool));
+        let steps = self.steps.iter().map(|step| size_of::<PlanStep>() + text_bytes(&step.text));
+        let consumed =
+            self.consumed.as_deref().map_or(0, |consumed| size_of::<Consumed>() + consumed.text_bytes());
         let session = optional(self.session.as_deref()) + optional(self.last_denied.as_deref());
         let notes = self.notes.texts().map(text_bytes);
         text_bytes(&self.prompt)
             + settings_bytes(&self.settings)
             + session
             + tools.sum::<usize>()
+            + steps.sum::<usize>()
+            + consumed
             + questions.sum::<usize>()
             + notes.sum::<usize>()
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::agent::{AgentSettings, InputOption};
+use bgd_shared::consumption::PlanStep;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::order::After;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::CoreLimits;
 use super::agent::Note;
 use super::caller::ReplyTo;
+use super::consumed::Report;
 use super::control::Control;
 use super::elsewhere::Conclusion;
 use super::filter::Filter;
@@ -396,6 +398,13 @@ pub enum Fact {
     Tool {
         /// Name of the tool, for people.
         name: Box<str>,
+    },
+    /// What the agent has consumed of its model.
+    Consumed(Box<Report>),
+    /// The agent has made a plan, or changed it.
+    Planned {
+        /// All of its steps that are kept.
+        steps: Arc<[PlanStep]>,
     },
     /// The agent was denied something automatically, without asking anybody.
     Denied {

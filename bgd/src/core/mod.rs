@@ -10,6 +10,7 @@
 mod agent;
 mod batch;
 mod caller;
+mod consumed;
 mod control;
 mod effect;
 mod elsewhere;
@@ -35,6 +36,7 @@ mod waiters;
 
 pub use agent::{AgentPart, AgentWork, Note, Notes, QUESTIONS, Question};
 pub use caller::ReplyTo;
+pub use consumed::{Consumed, Context, Covers, Report, Tokens};
 pub use control::Control;
 pub use effect::{
     AfterTask, Begin, CoreError, Effect, OrderError, Reply, RunPlace, Unmovable, Unpausable, Unrepeatable,

@@ -279,6 +279,8 @@ impl Dispatcher {
             | Fact::Session { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
+            | Fact::Consumed(_)
+            | Fact::Planned { .. }
             | Fact::Noted { note: Note::LastWords | Note::Suspect, .. }
             | Fact::Activity
             | Fact::Asked { .. }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd::core::{
-    AgentWork, Begin, Cancel, Command, Control, Core, CoreError, CoreLimits, Effect, Fact, Filter, Input,
-    ListQuery, Mono, Now, PlanRequest, Refusal, Reply, ReplyTo, Request, Selection, Snapshot, Spec, Work,
+    AgentWork, Begin, Cancel, Command, Context, Control, Core, CoreError, CoreLimits, Covers, Effect, Fact,
+    Filter, Input, ListQuery, Mono, Now, PlanRequest, Refusal, Reply, ReplyTo, Report, Request, Selection,
+    Snapshot, Spec, Tokens, Work,
 };
 use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Setting};
+use bgd_shared::consumption::{Amount, Cost, PlanStep, StepStatus};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -122,6 +124,24 @@ pub fn exited(code: i32, others: bool) -> Fact {
 pub fn used(roll: u8) -> Fact {
     let (ms, peak) = (u64::from(roll), (roll & 1 == 1).then_some(1 << 20));
     Fact::Used(Usage { user_ms: ms, system_ms: ms / 2, peak_memory_bytes: peak, written_bytes: 0 })
+}
+
+/// What an agent says that it has consumed; not everything each time, and of the cost less than before at times.
+pub fn consumed(roll: u8) -> Fact {
+    let number = u64::from(roll);
+    let tokens = Tokens { input: number, output: number / 2, cached: 0 };
+    let amount = Amount::of(f64::from(roll % 16) / 4.0).expect("it is not negative");
+    Fact::Consumed(Box::new(Report {
+        tokens: (roll & 1 == 0).then_some(tokens),
+        context: (roll & 2 == 0).then_some(Context { tokens: number, size: Some(1000) }),
+        cost: (roll & 4 == 0).then(|| (Covers::Session, Cost { amount, currency: "USD".to_owned() })),
+    }))
+}
+
+/// A plan of an agent.
+pub fn planned(roll: u8) -> Fact {
+    let step = PlanStep { text: format!("step {roll}"), status: StepStatus::InProgress };
+    Fact::Planned { steps: vec![step; usize::from(roll % 3)].into() }
 }
 
 /// The agent has ended its turn successfully.

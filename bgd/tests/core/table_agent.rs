@@ -7,8 +7,8 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
 
 use super::support::{
-    Desk, KILL, STALLED_AFTER, TERM, asked, configure, id, ids, limits, of_session, prompt, refs, refused,
-    turn_ended, turn_failed,
+    Desk, KILL, STALLED_AFTER, TERM, asked, configure, consumed, id, ids, limits, of_session, planned,
+    prompt, refs, refused, turn_ended, turn_failed,
 };
 use super::table::{SESSION, compare, word};
 
@@ -41,6 +41,8 @@ started           | wait  | run   | stop+ | run   | asks  | mute  | stop  | kill
 refused           | wait  | fail  | canc  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | done! | done! | more
 session           | wait  | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 tool              | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
+consumed          | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
+planned           | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 denied            | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 noted             | wait  | spwn  | sp-x  | run   | asks  | mute  | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
 moved             | wait  | spwn  | sp-x  | run   | asks  | run   | stop  | kill  | done  | fail  | canc  | way   | wy-x  | more
@@ -86,6 +88,8 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "refused" => refused(),
         "session" => Fact::Session { id: "a name".into() },
         "tool" => Fact::Tool { name: "read".into() },
+        "consumed" => consumed(0),
+        "planned" => planned(1),
         "denied" => Fact::Denied { what: "run rm".into() },
         "noted" => Fact::Noted { note: Note::LastWords, text: "try 2".into() },
         "moved" => Fact::Activity,

@@ -74,10 +74,11 @@ pub fn of_protocol(schema: &Value) -> Tables {
 }
 
 /// Enumerations whose words the page lists with their meanings.
-const WORDS: [&str; 12] = [
+const WORDS: [&str; 13] = [
     "Status",
     "FailureKind",
     "EventKind",
+    "StepStatus",
     "OptionKind",
     "HandoffStream",
     "NoticeKind",
@@ -90,13 +91,16 @@ const WORDS: [&str; 12] = [
 ];
 
 /// Objects sent by the daemon whose fields the page lists.
-const OBJECTS: [&str; 38] = [
+const OBJECTS: [&str; 41] = [
     "Task",
     "Dependency",
     "Waiting",
     "Attempt",
     "Usage",
     "LiveUsage",
+    "AgentUsage",
+    "Cost",
+    "PlanStep",
     "Group",
     "Rerun",
     "Failure",
@@ -320,7 +324,9 @@ pub fn agent_key(key: &str) -> AgentKey {
         "command" | "resume" => return optional("a list of strings", "at least one"),
         "mode" | "model" => return optional("a string", "1 to 256 bytes"),
         "config" => return optional("a table of strings or flags", "at most 32"),
-        "session" | "result" => return optional("a string", "a JSON pointer"),
+        "session" | "result" | "cost" => return optional("a string", "a JSON pointer"),
+        "tokens" => return optional("a table of strings", "JSON pointers"),
+        "currency" => return optional("a string", "1 to 16 bytes"),
         "url" => return optional("a string", "a URL"),
         "on" => return optional("a string", "an executor"),
         "env" => return optional("a table of strings", "any"),

@@ -40,6 +40,8 @@ pub struct Turn {
     cancelled_is: &'static str,
     answers: usize,
     late: Vec<String>,
+    /// What the answer says of the turn's tokens.
+    tokens: Value,
 }
 
 impl Turn {
@@ -59,6 +61,7 @@ impl Turn {
             cancelled_is,
             answers: 1,
             late,
+            tokens: Value::Null,
         }
     }
 
@@ -95,12 +98,15 @@ impl Turn {
     }
 
     fn finish(self, end: End) {
-        let Self { agent, session, .. } = &self;
+        let Self { agent, session, tokens, .. } = &self;
         if !self.said.is_empty() {
             agent.store.append(session, "agent", &self.said);
         }
         agent.turn_ended(session);
-        let answer = end.map(|reason| json!({ "stopReason": reason }));
+        let answer = end.map(|reason| match tokens {
+            Value::Null => json!({ "stopReason": reason }),
+            tokens => json!({ "stopReason": reason, "usage": tokens }),
+        });
         for _ in 0..self.answers {
             agent.wire.answer(&self.request, &answer);
         }
@@ -125,13 +131,9 @@ impl Turn {
             }
             Command::Think(text) => self.agent.wire.chunk(&self.session, "agent_thought_chunk", &text),
             Command::Tool(title) => self.tool(&title),
-            Command::Plan => self.update(&json!({
-                "sessionUpdate": "plan",
-                "entries": [
-                    { "content": "Read the prompt", "priority": "high", "status": "completed" },
-                    { "content": "Do as it says", "priority": "medium", "status": "in_progress" },
-                ],
-            })),
+            Command::Plan | Command::LongPlan(_) | Command::Usage(_) | Command::Tokens(_) => {
+                self.tell_of_work(command);
+            }
             Command::History => self.history(),
             Command::Count => self.say(&self.prompts().len().to_string()),
             Command::Await(file) => {
@@ -177,6 +179,31 @@ impl Turn {
             other => self.misbehave(other),
         }
         GO_ON
+    }
+
+    /// Tells of plans and of what is consumed.
+    fn tell_of_work(&mut self, command: Command) {
+        match command {
+            Command::LongPlan(steps) => {
+                let text = format!("{0}\n{0}", "x".repeat(1000));
+                let step = json!({ "content": text, "priority": "low", "status": "pending" });
+                self.update(&json!({ "sessionUpdate": "plan", "entries": vec![step; steps] }));
+            }
+            Command::Usage(fields) => {
+                let mut update: Value = serde_json::from_str(&fields).expect("the fields are JSON");
+                update["sessionUpdate"] = "usage_update".into();
+                self.update(&update);
+            }
+            Command::Tokens(tokens) => self.tokens = serde_json::from_str(&tokens).expect("they are JSON"),
+            Command::Plan => self.update(&json!({
+                "sessionUpdate": "plan",
+                "entries": [
+                    { "content": "Read the prompt", "priority": "high", "status": "completed" },
+                    { "content": "Do as it says", "priority": "medium", "status": "in_progress" },
+                ],
+            })),
+            other => unreachable!("{other:?} tells of something else"),
+        }
     }
 
     /// Carries out the commands that break the protocol.

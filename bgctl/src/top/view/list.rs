@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::show::{self, elapsed};
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use ratatui::buffer::Buffer;
@@ -11,8 +12,8 @@ use ratatui::style::{Color, Modifier, Style};
 use super::text::{cut, line, put, width as text_width};
 use super::{Frame, Scene};
 use crate::duration::show_ms;
-use crate::render::bytes;
 use crate::render::table::between;
+use crate::render::{bytes, clean};
 use crate::top::meter::INTERVAL_MS;
 use crate::top::model::{Head, Live, Model, Spot};
 use crate::top::row::{Row, Section};
@@ -28,7 +29,17 @@ enum Of {
     Quiet,
     Cpu,
     Memory,
+    Tokens,
+    Context,
+    Cost,
     Done,
+}
+
+impl Of {
+    /// Whether only agents have it.
+    const fn is_of_agents(self) -> bool {
+        matches!(self, Self::Tokens | Self::Context | Self::Cost)
+    }
 }
 
 /// A column: its header, its width, the width of the list from which it is there, and its text.
@@ -41,7 +52,7 @@ struct Column {
 }
 
 /// The columns before the description. A new one is an entry here.
-const COLUMNS: [Column; 7] = [
+const COLUMNS: [Column; 10] = [
     Column { of: Of::Id, header: "ID", width: 8, from: 40, text: |row, _, _| row.id.short() },
     Column {
         of: Of::State,
@@ -52,13 +63,26 @@ const COLUMNS: [Column; 7] = [
     },
     Column { of: Of::Age, header: "AGE", width: 7, from: 48, text: |row, _, now| age(row, now).0 },
     Column { of: Of::Quiet, header: "QUIET", width: 7, from: 64, text: |row, _, now| quiet(row, now) },
-    Column { of: Of::Cpu, header: "CPU", width: 5, from: 84, text: |_, live, _| cpu(live) },
-    Column { of: Of::Memory, header: "MEMORY", width: 9, from: 84, text: |_, live, _| memory(live) },
+    Column { of: Of::Cpu, header: "CPU", width: 7, from: USAGE, text: |row, live, _| cpu(row, live) },
+    Column {
+        of: Of::Memory,
+        header: "MEMORY",
+        width: 9,
+        from: USAGE,
+        text: |row, live, _| memory(row, live),
+    },
+    Column { of: Of::Tokens, header: "TOKENS", width: 6, from: CONSUMED, text: |row, _, _| tokens(row) },
+    Column { of: Of::Context, header: "CONTEXT", width: 7, from: CONSUMED, text: |row, _, _| context(row) },
+    Column { of: Of::Cost, header: "COST", width: 11, from: CONSUMED, text: |row, _, _| cost(row) },
     Column { of: Of::Done, header: "DONE", width: 4, from: 56, text: |_, live, _| done(live) },
 ];
 
 /// The columns that give way to a long state, first the one that is missed least.
-const YIELDING: [Of; 5] = [Of::Quiet, Of::Done, Of::Memory, Of::Cpu, Of::Age];
+const YIELDING: [Of; 8] =
+    [Of::Quiet, Of::Done, Of::Memory, Of::Cpu, Of::Cost, Of::Context, Of::Tokens, Of::Age];
+
+/// The width of the list from which it shows what tasks use.
+const USAGE: u16 = 84;
 
 /// The width of the list from which the state has a column.
 const STATE: u16 = 30;
@@ -68,6 +92,9 @@ const STATE_MOST: u16 = 48;
 
 /// The room that a long state leaves for the description.
 const DESCRIPTION: u16 = 12;
+
+/// The width of the list from which it shows what agents have consumed, if there are any.
+const CONSUMED: u16 = 110;
 
 /// The width of the list from which the last line of the output is there.
 const LAST_LINE: u16 = 76;
@@ -83,10 +110,10 @@ struct Layout(Vec<(&'static Column, u16)>);
 
 impl Layout {
     /// Lays out the columns in a list of this width. The state is as wide as the widest visible one needs.
-    fn of(width: u16, widest_state: usize) -> Self {
+    fn of(width: u16, widest_state: usize, has_agents: bool) -> Self {
         let mut columns: Vec<(&'static Column, u16)> = COLUMNS
             .iter()
-            .filter(|column| width >= column.from)
+            .filter(|column| width >= column.from && (has_agents || !column.of.is_of_agents()))
             .map(|column| (column, column.width))
             .collect();
         let taken = |columns: &[(&Column, u16)]| 1 + columns.iter().map(|(_, width)| width + 1).sum::<u16>();
@@ -140,12 +167,35 @@ fn quiet(row: &Row, now: Timestamp) -> String {
     row.active_at.map_or_else(String::new, |at| show_ms(between(at, now)))
 }
 
-fn cpu(live: Option<&Live>) -> String {
+/// The share of a processor now, or the CPU time in all.
+fn cpu(row: &Row, live: Option<&Live>) -> String {
+    if let Some(used) = row.used {
+        return elapsed(used.cpu_ms);
+    }
     live.and_then(|live| live.cpu).map_or_else(String::new, |percent| format!("{percent}%"))
 }
 
-fn memory(live: Option<&Live>) -> String {
-    live.and_then(|live| live.memory_bytes).map_or_else(String::new, bytes)
+/// The memory now, or the most in all.
+fn memory(row: &Row, live: Option<&Live>) -> String {
+    let now = || live.and_then(|live| live.memory_bytes);
+    let number = row.used.map_or_else(now, |used| used.peak_memory_bytes);
+    number.map_or_else(String::new, bytes)
+}
+
+fn tokens(row: &Row) -> String {
+    row.consumed.as_ref().and_then(|usage| usage.tokens()).map_or_else(String::new, show::tokens)
+}
+
+fn context(row: &Row) -> String {
+    let percent = row.consumed.as_ref().and_then(|usage| usage.context_percent());
+    percent.map_or_else(String::new, |percent| format!("{percent}%"))
+}
+
+fn cost(row: &Row) -> String {
+    row.consumed
+        .as_ref()
+        .and_then(|usage| usage.cost.as_ref())
+        .map_or_else(String::new, |cost| clean(&show::cost(cost)))
 }
 
 fn done(live: Option<&Live>) -> String {
@@ -158,7 +208,9 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
     let rows = Rect::new(area.x, area.y + headed, area.width, area.height.saturating_sub(headed));
     let spots = ui.model.window(usize::from(rows.height));
     let states = spots.iter().filter_map(|spot| ui.model.row(spot.task()?)).map(|row| text_width(&row.state));
-    let layout = Layout::of(area.width, states.max().unwrap_or(0));
+    let has_agents =
+        spots.iter().filter_map(|spot| ui.model.row(spot.task()?)).any(|row| row.consumed.is_some());
+    let layout = Layout::of(area.width, states.max().unwrap_or(0), has_agents);
     if headed > 0 {
         header(&layout, line(area, 0), buffer);
     }

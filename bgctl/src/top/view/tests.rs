@@ -1,6 +1,8 @@
 //! Frames at several sizes, by ratatui's test backend.
 
+use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep, StepStatus};
 use bgd_shared::task::{Status, Task};
+use bgd_shared::usage::Usage;
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -75,11 +77,50 @@ fn r160_a_wide_list_shows_what_running_tasks_use() {
     let known = Live { cpu: Some(150), memory_bytes: Some(3 << 29), ..Live::default() };
     ui.model.set_live(key(3), known);
     let (lines, frame) = drawn(&mut ui, &HashMap::new(), (14, 120));
-    assert!(lines[1].contains("QUIET   CPU   MEMORY    DONE"), "{}", lines[1]);
-    assert!(lines.iter().any(|line| line.contains(" 150%  1.5 GiB ")), "{lines:#?}");
+    assert!(lines[1].contains("QUIET   CPU     MEMORY    DONE"), "{}", lines[1]);
+    assert!(lines.iter().any(|line| line.contains(" 150%    1.5 GiB ")), "{lines:#?}");
     assert!(frame.shows_usage && frame.changes_in.is_some_and(|ms| ms <= 2000));
     let (_, narrow) = drawn(&mut ui, &HashMap::new(), (14, 80));
     assert!(!narrow.shows_usage, "what nobody sees is not measured");
+}
+
+#[test]
+fn r164_ended_tasks_show_what_they_used() {
+    let mut ui = Ui { preview: Preview::Off, ..ui() };
+    let usage =
+        Usage { user_ms: 60_000, system_ms: 5_000, peak_memory_bytes: Some(3 << 29), written_bytes: 0 };
+    let ended = Task { usage: Some(usage), ..task(5, Status::Completed, "build") };
+    ui.model.put(HostNo::default(), &ended, &Clock::of_tests());
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, 120));
+    assert!(lines.iter().any(|line| line.contains(" 1m 05s  1.5 GiB        build")), "{lines:#?}");
+    // A next attempt has used nothing yet.
+    ui.model.put(HostNo::default(), &Task { status: Status::Running, ..ended }, &Clock::of_tests());
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, 120));
+    assert!(!lines.iter().any(|line| line.contains("1m 05s")), "{lines:#?}");
+}
+
+#[test]
+fn r160_a_wide_list_shows_what_agents_have_consumed() {
+    let mut ui = Ui { preview: Preview::Off, ..ui() };
+    let heads = |ui: &mut Ui, cols| drawn(ui, &HashMap::new(), (14, cols)).0.swap_remove(1);
+    assert!(!heads(&mut ui, 140).contains("TOKENS"), "no agent says");
+    let usage = AgentUsage {
+        input_tokens: Some(12_000),
+        output_tokens: Some(345),
+        context_tokens: Some(45_000),
+        context_size: Some(200_000),
+        cost: Amount::of(1.2).map(|amount| Cost { amount, currency: "USD\x1b".into() }),
+        ..AgentUsage::default()
+    };
+    ui.model.put(
+        HostNo::default(),
+        &Task { agent_usage: Some(usage), ..task(3, Status::Running, "fix it") },
+        &Clock::of_tests(),
+    );
+    assert!(heads(&mut ui, 140).contains("MEMORY    TOKENS CONTEXT COST        DONE"));
+    assert!(!heads(&mut ui, 109).contains("TOKENS"), "there is no room");
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, 140));
+    assert!(lines.iter().any(|line| line.contains(" 12.3k  22%     1.20 USD\u{fffd}   42%")), "{lines:#?}");
 }
 
 #[test]
@@ -166,15 +207,25 @@ fn r161_the_preview_is_beside_the_list_where_there_is_room() {
     pane.set_output(0, b"\x1b[31mred\x1b[m and\nmore \xff\xfe\n");
     let mut asking = task(1, Status::Running, "review the code");
     asking.progress.needs_input = Some(samples::question());
+    asking.progress.plan = vec![
+        PlanStep { text: "read it".into(), status: StepStatus::Completed },
+        PlanStep { text: "mend it".into(), status: StepStatus::InProgress },
+    ];
+    asking.progress.tool_calls = 2;
+    asking.progress.last_tools = vec!["read".into(), "edit".into()];
+    asking.agent_usage = Some(AgentUsage { input_tokens: Some(900), ..AgentUsage::default() });
     pane.set_task(&asking);
     let panes = HashMap::from([(id(1), pane)]);
-    let (wide, frame) = drawn(&mut ui, &panes, (14, 120));
-    assert_eq!(frame.previews, [(key(1), Rect::new(61, 1, 59, 12))]);
+    let (wide, frame) = drawn(&mut ui, &panes, (22, 120));
+    assert_eq!(frame.previews, [(key(1), Rect::new(61, 1, 59, 20))]);
     let right = |row: usize| wide[row].chars().skip(61).collect::<String>();
     assert_eq!(right(1), "00000001 running (asks) review the code");
     assert_eq!(right(2), "asks: Run `make`?");
     assert_eq!((right(3).as_str(), right(4).as_str()), ("  Allow once", "  No"));
-    assert_eq!((right(5).as_str(), right(6).as_str()), ("red and", "more"));
+    assert_eq!((right(5).as_str(), right(6).as_str()), ("[x] read it", "[>] mend it"));
+    // A combining character is one more on this row.
+    assert_eq!((right(7).trim_start(), right(8).as_str()), ("2 tool calls: read, edit", "900 tokens in"));
+    assert_eq!((right(9).as_str(), right(10).as_str()), ("red and", "more"));
     let (_, frame) = drawn(&mut ui, &panes, (14, 80));
     assert!(frame.previews.is_empty());
     ui.key(Key::Char('v'));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bgd_shared::agent::{AgentSettings, InputOption};
+use bgd_shared::consumption::PlanStep;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -12,6 +13,7 @@ use super::stop::verdict_of_stop;
 use super::{Core, Phase, orders};
 use crate::core::agent::{AgentPart, Note, Question};
 use crate::core::caller::ReplyTo;
+use crate::core::consumed::Report;
 use crate::core::control::Control;
 use crate::core::effect::{Begin, CoreError, Reply};
 use crate::core::held::{settings_bytes, text_bytes};
@@ -184,23 +186,40 @@ impl Core {
 
     pub(super) fn tool_called(&mut self, now: Now, ordinal: Ordinal, name: Box<str>) {
         if self.is_at_work(ordinal) {
-            self.change_agent(ordinal, |agent| {
-                agent.tool(name);
-                agent.note_activity(now);
-            });
-            self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
-            self.event(now, EventKind::Progress, ordinal);
+            self.change_agent(ordinal, |agent| agent.tool(name));
+            self.moved_on(now, ordinal);
         }
+    }
+
+    /// Records what the agent has consumed. It may say so after its turn, too; then this is no event.
+    pub(super) fn consumed(&mut self, now: Now, ordinal: Ordinal, report: &Report) {
+        let is_at_work = self.is_at_work(ordinal);
+        if is_at_work || self.registry.get(ordinal).is_some_and(Task::is_finished) {
+            self.change_agent(ordinal, |agent| agent.consume(report));
+        }
+        if is_at_work {
+            self.moved_on(now, ordinal);
+        }
+    }
+
+    pub(super) fn planned(&mut self, now: Now, ordinal: Ordinal, steps: Arc<[PlanStep]>) {
+        if self.is_at_work(ordinal) {
+            self.change_agent(ordinal, |agent| agent.steps = steps);
+            self.moved_on(now, ordinal);
+        }
+    }
+
+    /// Notes a sign of activity that subscribers see.
+    fn moved_on(&mut self, now: Now, ordinal: Ordinal) {
+        self.change_agent(ordinal, |agent| agent.note_activity(now));
+        self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
+        self.event(now, EventKind::Progress, ordinal);
     }
 
     pub(super) fn denied(&mut self, now: Now, ordinal: Ordinal, what: Box<str>) {
         if self.is_at_work(ordinal) {
-            self.change_agent(ordinal, |agent| {
-                agent.deny(what);
-                agent.note_activity(now);
-            });
-            self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
-            self.event(now, EventKind::Progress, ordinal);
+            self.change_agent(ordinal, |agent| agent.deny(what));
+            self.moved_on(now, ordinal);
         }
     }
 

@@ -29,6 +29,8 @@ impl Core {
             Fact::Refused(refusal) => self.refused(now, ordinal, refusal),
             Fact::Session { id } => self.session_named(ordinal, id),
             Fact::Tool { name } => self.tool_called(now, ordinal, name),
+            Fact::Consumed(report) => self.consumed(now, ordinal, &report),
+            Fact::Planned { steps } => self.planned(now, ordinal, steps),
             Fact::Denied { what } => self.denied(now, ordinal, what),
             Fact::Noted { note, text } => self.noted(now, ordinal, note, text),
             Fact::Activity => self.note_activity(now, ordinal),

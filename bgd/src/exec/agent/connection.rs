@@ -4,12 +4,16 @@
 use std::sync::Arc;
 
 use bgd_shared::agent::InputOption;
+use bgd_shared::consumption::{PlanStep, StepStatus};
 use bgd_shared::id::TaskId;
+use bgd_shared::limits::{PLAN_STEP_CHARS, PLAN_STEPS};
+use bgd_shared::show;
 use bgd_shared::text::OsText;
 use tokio::sync::{mpsc, oneshot};
 
 use super::signs::Model;
 use crate::agents::Settings;
+use crate::core::Report;
 
 /// The capacity of a session's update channel. When it is full, the sender waits, and over ACP the agent with it.
 pub const UPDATES: usize = 256;
@@ -29,7 +33,11 @@ pub enum Update {
     Model(Model),
     /// It retries, for this reason.
     Retries(String),
-    /// A sign of activity with nothing to record: a thought, a plan, the progress of a tool.
+    /// What it has consumed of its model.
+    Consumed(Report),
+    /// Its plan, replacing the one before.
+    Plan(Vec<PlanStep>),
+    /// A sign of activity with nothing to record: a thought, the progress of a tool.
     Activity,
     /// It asks for permission, and waits for the answer.
     Ask(Ask),
@@ -37,6 +45,16 @@ pub enum Update {
     Session(Arc<str>),
     /// The whole answer, where that is not the text since the last tool call.
     Answer(String),
+}
+
+/// Returns what is kept of a plan: so many steps, each the beginning of its first line.
+pub fn plan(steps: impl IntoIterator<Item = (String, StepStatus)>) -> Vec<PlanStep> {
+    let step = |(text, status): (String, StepStatus)| {
+        let first = text.trim().lines().next().unwrap_or_default();
+        let text = show::line(first).chars().take(PLAN_STEP_CHARS).collect();
+        PlanStep { text, status }
+    };
+    steps.into_iter().take(PLAN_STEPS).map(step).collect()
 }
 
 /// A question from an agent.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::agent::InputOption;
+use bgd_shared::consumption::PlanStep;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::AGENT_RESULT_BYTES;
 use bgd_shared::request::Stream;
@@ -15,7 +16,7 @@ use bgd_shared::text::beginning;
 
 use super::connection::TurnEnd;
 use super::signs::{self, Model};
-use crate::core::{Fact, Note};
+use crate::core::{Fact, Note, Report};
 use crate::exec::context::Context;
 use crate::exec::loss::Loss;
 use crate::exec::output::{OutputFolder, read_part};
@@ -52,6 +53,8 @@ pub struct Recorder {
     error: Option<String>,
     loss: Loss,
     last_moved: Option<Instant>,
+    last_report: Option<Report>,
+    last_plan: Vec<PlanStep>,
     is_late: bool,
     /// How many bytes of text came late.
     late_bytes: usize,
@@ -83,6 +86,8 @@ impl Recorder {
             error: None,
             loss,
             last_moved: None,
+            last_report: None,
+            last_plan: Vec::new(),
             is_late: false,
             late_bytes: 0,
             separate: before,
@@ -182,6 +187,24 @@ impl Recorder {
         }
         let is_error = signs::error_as_answer(said).is_some() || signs::looks_like_error(said);
         is_error.then(|| format!("its answer looks like an error: {}", shortened(said)))
+    }
+
+    /// Records what the agent has consumed, unless it is what it said before.
+    pub fn consumed(&mut self, report: Report) {
+        if report.is_empty() || self.last_report.as_ref() == Some(&report) {
+            return self.note_activity();
+        }
+        self.tell(Fact::Consumed(Box::new(report.clone())));
+        self.last_report = Some(report);
+    }
+
+    /// Records the agent's plan.
+    pub fn plan(&mut self, steps: Vec<PlanStep>) {
+        if self.last_plan == steps {
+            return self.note_activity();
+        }
+        self.tell(Fact::Planned { steps: steps.as_slice().into() });
+        self.last_plan = steps;
     }
 
     /// Reports something that people should know about the agent.

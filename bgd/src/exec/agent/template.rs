@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bgd_shared::agent::{AgentCheck, Continuation};
+use bgd_shared::consumption::{Amount, Cost};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
@@ -21,8 +22,8 @@ use serde_json::Value;
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::start::Start;
 use super::stderr_tail::Excerpt;
-use crate::agents::{Agent, PROMPT, PROMPT_FILE, SESSION};
-use crate::core::Refusal;
+use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
+use crate::core::{Covers, Refusal, Report, Tokens};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Launch, PipeEnd, Process, SIGKILL, SIGTERM, pipe};
 use crate::exec::output::OutputFolder;
@@ -172,6 +173,9 @@ impl Template {
         if let Some(session) = printed.session {
             let _ = turn.updates.send(Update::Session(session)).await;
         }
+        if !printed.report.is_empty() {
+            let _ = turn.updates.send(Update::Consumed(printed.report)).await;
+        }
         match printed.answer {
             Ok(answer) => {
                 let _ = turn.updates.send(Update::Answer(answer)).await;
@@ -290,6 +294,7 @@ fn filled(word: &str, places: &[(&str, &str)]) -> String {
 #[derive(Debug)]
 struct Printed {
     session: Option<Arc<str>>,
+    report: Report,
     answer: Result<String, Box<str>>,
 }
 
@@ -302,8 +307,24 @@ impl Printed {
             Exit::Code(0) => answer(agent, &text, &document),
             exit => Err(failure(exit, &tail(err, from[1], TOLD_BYTES)?, &text)),
         };
-        Ok(Self { session, answer })
+        Ok(Self { session, report: consumed(&agent.counts, &document), answer })
     }
+}
+
+/// Reads what the run has consumed. What is not there, or is no number, is not known.
+fn consumed(counts: &Counts, document: &Json) -> Report {
+    let number = |pointer: &Option<String>| document.number_at(pointer.as_deref()?);
+    let (input, output) = (number(&counts.input), number(&counts.output));
+    let count = |number: Option<f64>| number.unwrap_or(0.0).max(0.0);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the casts saturate")]
+    let tokens = (input.is_some() || output.is_some()).then(|| Tokens {
+        input: count(input) as u64,
+        output: count(output) as u64,
+        cached: 0,
+    });
+    let cost = number(&counts.cost).and_then(Amount::of);
+    let cost = cost.map(|amount| (Covers::Run, Cost { amount, currency: counts.currency.clone() }));
+    Report { tokens, context: None, cost }
 }
 
 fn answer(agent: &Agent, text: &str, document: &Json) -> Result<String, Box<str>> {
@@ -349,6 +370,15 @@ impl Json {
             Ok(value) => Self(vec![value]),
             Err(_) => Self(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()),
         }
+    }
+
+    /// Returns the number at `pointer` in the last document that has one there. Some programs write numbers as texts.
+    fn number_at(&self, pointer: &str) -> Option<f64> {
+        self.0.iter().rev().find_map(|value| match value.pointer(pointer)? {
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        })
     }
 
     /// Returns the value at `pointer` in the last document that has one there other than `null`.

@@ -397,6 +397,8 @@ impl Turn {
             Update::Worked => recorder.worked(),
             Update::Model(of_model) => recorder.model(of_model),
             Update::Retries(why) => recorder.note(Note::LastWords, &why),
+            Update::Consumed(report) => recorder.consumed(report),
+            Update::Plan(steps) => recorder.plan(steps),
             Update::Activity => recorder.note_activity(),
             Update::Session(id) if id.len() > AGENT_SESSION_BYTES => {
                 tracing::warn!(task = %self.order.task, bytes = id.len(), "an agent's session has too long an id");
@@ -536,6 +538,7 @@ async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) 
     while let Some(update) = updates.recv().await {
         match update {
             Update::Text(text) => recorder.text(&text),
+            Update::Consumed(report) => recorder.consumed(report),
             // Dropping a question denies it.
             Update::Ask(_)
             | Update::Message
@@ -543,6 +546,7 @@ async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) 
             | Update::Worked
             | Update::Model(_)
             | Update::Retries(_)
+            | Update::Plan(_)
             | Update::Activity
             | Update::Session(_)
             | Update::Answer(_) => {}

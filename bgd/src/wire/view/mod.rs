@@ -9,7 +9,7 @@ use bgd_shared::resources::Elsewhere as WireElsewhere;
 use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
 use bgd_shared::text::{OsText, beginning};
 
-use crate::core::{AgentPart, Elsewhere, Finished, Lingering, Snapshot, Spec, State, Work};
+use crate::core::{AgentPart, Consumed, Elsewhere, Finished, Lingering, Snapshot, Spec, State, Work};
 use crate::exec::output::OutputFolder;
 use crate::wire::failures;
 use bgd_shared::request::Stream;
@@ -27,10 +27,9 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         Work::Agent(agent) => (None, None, Some(agent.name.to_string())),
     };
     let (error, failure) = snapshot.finished().map(failures::wire).unwrap_or_default();
-    let part = snapshot.agent.as_deref();
+    let (part, plan) = (snapshot.agent.as_deref(), snapshot.plan());
     let notes = part.map(|part| &part.notes);
     let is_success = snapshot.status() == Status::Completed;
-    let plan = snapshot.plan();
     WireTask {
         id: snapshot.id,
         kind: spec.kind(),
@@ -84,6 +83,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         attempts: order::attempts(snapshot),
         cancel_reason: snapshot.finished().and_then(failures::cancel_reason),
         usage: snapshot.usage,
+        agent_usage: part.and_then(|part| part.consumed.as_deref()).map(Consumed::total),
         progress: progress(snapshot),
         output: output(snapshot, folder),
     }
@@ -111,6 +111,7 @@ fn progress(snapshot: &Snapshot) -> Progress {
         last_line: None,
         tool_calls: part.map_or(0, |part| part.tool_calls),
         last_tools: part.map(last_tools).unwrap_or_default(),
+        plan: part.map(|part| part.steps.to_vec()).unwrap_or_default(),
         denied: part.map_or(0, |part| part.denied),
         last_denied: part.and_then(|part| part.last_denied.as_deref()).map(Into::into),
         stalled: part.is_some_and(|part| part.stalled),

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use bgd::core::{AgentPart, Command, CoreError, Fact, Note, Notes, Now, Refusal, ReplyTo, Work};
+use bgd::core::{
+    AgentPart, Command, Consumed, CoreError, Fact, Note, Notes, Now, Refusal, ReplyTo, Report, Work,
+};
 use bgd_shared::agent::AgentSettings;
+use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -22,6 +25,9 @@ pub struct Chat {
     prompt: Arc<str>,
     session: Option<Arc<str>>,
     tools: Vec<Box<str>>,
+    steps: Arc<[PlanStep]>,
+    /// What it said to have consumed in each run, and whether the run began a conversation.
+    reports: Vec<(bool, Vec<Report>)>,
     /// Requests that were denied without a client's answer.
     denied: Vec<Box<str>>,
     stalled: bool,
@@ -58,6 +64,8 @@ impl Chat {
             session: None,
             settings: AgentSettings::clone(&work.settings),
             tools: Vec::new(),
+            steps: Arc::default(),
+            reports: Vec::new(),
             denied: Vec::new(),
             stalled: false,
             notes: Notes { warning: work.warning.as_deref().map(Into::into), ..Notes::default() },
@@ -74,9 +82,38 @@ impl Chat {
         self.last_sign = Some(now.mono.0);
     }
 
-    pub fn begin_run(&mut self, now: Now) {
+    pub fn begin_run(&mut self, now: Now, is_new_session: bool) {
+        self.reports.push((is_new_session, Vec::new()));
         (self.notes.last_words, self.notes.suspect) = (None, None);
+        self.steps = Arc::default();
         self.begin(now);
+    }
+
+    /// Adds up what it has consumed, naively.
+    fn consumed(&self) -> AgentUsage {
+        let mut sum = AgentUsage::default();
+        let mut session = 0.0;
+        for (is_new, reports) in &self.reports {
+            if *is_new {
+                (session, sum.context_tokens, sum.context_size) = (0.0, None, None);
+            }
+            if let Some(tokens) = reports.iter().rev().find_map(|report| report.tokens) {
+                *sum.input_tokens.get_or_insert_default() += tokens.input;
+                *sum.output_tokens.get_or_insert_default() += tokens.output;
+            }
+            for report in reports {
+                if let Some(context) = report.context {
+                    (sum.context_tokens, sum.context_size) = (Some(context.tokens), context.size);
+                }
+                let Some((_, cost)) = &report.cost else { continue };
+                let more = if cost.amount.units() < session { 0.0 } else { session };
+                session = cost.amount.units();
+                let before = sum.cost.map_or(0.0, |cost| cost.amount.units());
+                let amount = Amount::of(before + session - more).unwrap();
+                sum.cost = Some(Cost { amount, currency: cost.currency.clone() });
+            }
+        }
+        sum
     }
 
     pub fn end(&mut self) {
@@ -124,6 +161,8 @@ impl Chat {
             && self.tools[last..] == agent.last_tools[..]
             && self.denied.len() as u64 == agent.denied
             && self.denied.last() == agent.last_denied.as_ref()
+            && self.steps == agent.steps
+            && self.consumed() == agent.consumed.as_deref().map(Consumed::total).unwrap_or_default()
             && self.stalled == agent.stalled
             && self.notes == agent.notes
             && questions.eq(self.questions.iter().cloned())
@@ -228,6 +267,7 @@ impl Model {
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
                 self.expected.events.push((id, EventKind::Progress));
             }
+            (Fact::Planned { .. } | Fact::Consumed(_), _) => self.told_of_work(now, number, fact),
             (Fact::Denied { what }, Phase::Running) => {
                 chat.denied.push(what.clone());
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
@@ -280,6 +320,26 @@ impl Model {
                 self.done(now, number, &result.clone().map_err(String::from));
             }
             _ => {}
+        }
+    }
+
+    /// Handles a plan of an agent, and what it has consumed.
+    fn told_of_work(&mut self, now: Now, number: u64, fact: &Fact) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let (id, is_running, is_done) = (task.id, task.phase == Phase::Running, task.phase == Phase::Done);
+        let Some(chat) = &mut task.chat else { return };
+        match fact {
+            Fact::Planned { steps } if is_running => chat.steps = steps.clone(),
+            Fact::Consumed(report) if is_running || is_done => {
+                if let Some((_, reports)) = chat.reports.last_mut() {
+                    reports.push(Report::clone(report));
+                }
+            }
+            _ => {}
+        }
+        if is_running {
+            (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
+            self.expected.events.push((id, EventKind::Progress));
         }
     }
 

@@ -121,7 +121,7 @@ impl Model {
         task.order.begins(now);
         task.limit_at = task.limit_ms.map(|limit| now.mono.plus_ms(limit).0);
         if let Some(chat) = &mut task.chat {
-            chat.begin_run(now);
+            chat.begin_run(now, is_new);
         }
         if is_new {
             self.tell_dependents(id);

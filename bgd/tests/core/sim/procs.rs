@@ -10,7 +10,7 @@ use proptest::prop_assert_eq;
 use super::super::model::Phase;
 use super::super::ops::{STALE_FACTS, Stale};
 use super::super::support::{
-    KILL, asked, exited, gave_up, refused, session_of, turn_ended, turn_failed, used,
+    KILL, asked, consumed, exited, gave_up, planned, refused, session_of, turn_ended, turn_failed, used,
 };
 use super::{Checked, Sim};
 
@@ -87,7 +87,9 @@ impl Proc {
             (_, _, true, 60..90) | (_, _, _, ..35) => turn_ended(),
             (_, _, _, 35..50) => turn_failed("the model is overloaded"),
             (_, _, _, 50..70) => Fact::Tool { name: ["read", "run"][usize::from(roll & 1)].into() },
-            (_, _, _, 70..78) => Fact::Activity,
+            (_, _, _, 70..72) => planned(roll.wrapping_add(self.last_byte())),
+            (_, _, _, 72..75) => consumed(roll.wrapping_mul(37).wrapping_add(self.last_byte())),
+            (_, _, _, 75..78) => Fact::Activity,
             (_, _, _, 78..80) => noted(roll),
             (_, _, _, 80..90) => Fact::Denied { what: ["run rm", "write"][usize::from(roll & 1)].into() },
             (_, _, _, 90..150) => self.ask(),
@@ -99,6 +101,11 @@ impl Proc {
             (_, _, _, 175..205) => session(),
             (_, _, _, 205..) => self.output(roll),
         }
+    }
+
+    /// A number that changes as it goes on.
+    const fn last_byte(&self) -> u8 {
+        self.bytes.to_le_bytes()[0]
     }
 
     fn ask(&mut self) -> Fact {
@@ -155,6 +162,8 @@ impl Sim {
             Fact::Session { .. }
             | Fact::Tool { .. }
             | Fact::Denied { .. }
+            | Fact::Consumed(_)
+            | Fact::Planned { .. }
             | Fact::Noted { .. }
             | Fact::Activity
             | Fact::Used(_)

@@ -13,6 +13,7 @@ mod reader;
 mod routes;
 mod settings;
 mod setup;
+mod spent;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -37,9 +38,9 @@ use self::routes::{NotBegun, Routes};
 use self::setup::Setup;
 use self::trouble::{Asked, Meaning, Trouble};
 use self::wire::Wire;
-use super::connection::{Opened, TurnEnd, Updates, Wanted};
+use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::signs::{self, Model};
-use crate::core::Refusal;
+use crate::core::{Refusal, Report};
 
 pub use self::lines::LINE_BYTES;
 
@@ -209,7 +210,10 @@ impl Acp {
         let answer = self.wire.call("session/prompt", request, gate).await;
         turn.is_over = true;
         match answer {
-            Ok(answer) => turn_end(&answer),
+            Ok(answer) => {
+                self.tell_tokens(key, &answer).await;
+                turn_end(&answer)
+            }
             Err(Trouble::Gone(why)) => TurnEnd::Broken(why),
             Err(Trouble::Refused(error)) => {
                 let words = trouble::words(&error);
@@ -228,6 +232,16 @@ impl Acp {
                     Meaning::Other => TurnEnd::Failed(words.into()),
                 }
             }
+        }
+    }
+
+    /// Passes on what the answer to a prompt says of the turn's tokens.
+    async fn tell_tokens(&self, key: &str, answer: &Value) {
+        let updates = self.routes.updates(key);
+        if let (Some(tokens), Some(updates)) = (spent::of_answer(answer), updates) {
+            let report = Report { tokens: Some(tokens), ..Report::default() };
+            // Fails if nobody wants the updates any more.
+            let _ = updates.send(Update::Consumed(report)).await;
         }
     }
 

@@ -2,12 +2,16 @@
 //! protocol brings new kinds of updates; an unknown one counts as activity, and breaks nothing.
 
 use agent_client_protocol::RawJsonRpcParams;
-use agent_client_protocol::v1::schema::{ContentBlock, SessionNotification, SessionUpdate, ToolKind};
+use agent_client_protocol::v1::schema::{
+    ContentBlock, Plan, PlanEntryStatus, SessionNotification, SessionUpdate, ToolKind,
+};
+use bgd_shared::consumption::StepStatus;
 use bgd_shared::text::beginning;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::exec::agent::connection::Update;
+use super::spent;
+use crate::exec::agent::connection::{Update, plan};
 use crate::exec::agent::signs;
 
 /// How many bytes of a message's id are compared.
@@ -55,6 +59,8 @@ fn known(update: SessionUpdate) -> Option<Update> {
         }
         SessionUpdate::ToolCall(call) => Some(Update::Tool(call.title)),
         SessionUpdate::ToolCallUpdate(_) => Some(Update::Worked),
+        SessionUpdate::UsageUpdate(usage) => Some(Update::Consumed(spent::of_update(&usage))),
+        SessionUpdate::Plan(plan) => Some(Update::Plan(steps(plan))),
         // An echo of what was set before the prompt is no sign that the agent has the prompt.
         SessionUpdate::UserMessageChunk(_)
         | SessionUpdate::CurrentModeUpdate(_)
@@ -62,6 +68,18 @@ fn known(update: SessionUpdate) -> Option<Update> {
         // The enum is non-exhaustive; all kinds except those above are mere activity.
         _ => Some(Update::Activity),
     }
+}
+
+fn steps(told: Plan) -> Vec<bgd_shared::consumption::PlanStep> {
+    plan(told.entries.into_iter().map(|entry| {
+        let status = match entry.status {
+            PlanEntryStatus::InProgress => StepStatus::InProgress,
+            PlanEntryStatus::Completed => StepStatus::Completed,
+            // The enum is non-exhaustive.
+            PlanEntryStatus::Pending | _ => StepStatus::Pending,
+        };
+        (entry.content, status)
+    }))
 }
 
 /// Translates an update that the crate can't parse. An answer with an unknown kind of content becomes a placeholder.

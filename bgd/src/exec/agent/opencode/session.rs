@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bgd_shared::consumption::StepStatus;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::super::connection::{TurnEnd, Update, Updates};
+use super::super::connection::{TurnEnd, Update, Updates, plan};
 use super::api::{Api, ApiError, On};
 use super::asks::Asks;
 use super::follow::{self, Routes, Signal};
@@ -245,6 +246,9 @@ impl Session {
                 turn.on_busy();
                 retry.map(|why| News::Retries(why.into()))
             }
+            Event::Todos(todos) => Some(News::Plan(plan(todos.into_iter().map(|todo| {
+                (todo.content, StepStatus::named(&todo.status).unwrap_or(StepStatus::Pending))
+            })))),
             Event::Part(part) => turn.on_part(&part),
             Event::Delta(delta) => turn.on_delta(&delta),
             Event::Idle | Event::Deleted => {
@@ -270,7 +274,8 @@ impl Session {
             }
             Event::Permission(_) | Event::Questions(_) | Event::Child(_) => None,
         };
-        self.tell(news).await;
+        let consumed = self.turn.as_mut().and_then(Turn::consumed);
+        self.tell(news.into_iter().chain(consumed)).await;
     }
 
     async fn tell(&self, news: impl IntoIterator<Item = News>) {
@@ -280,6 +285,8 @@ impl Session {
                 News::Text(text) => self.parts.updates.send(Update::Text(text)).await.is_ok(),
                 News::Tool(name) => self.parts.updates.send(Update::Tool(name)).await.is_ok(),
                 News::Retries(why) => self.parts.updates.send(Update::Retries(why)).await.is_ok(),
+                News::Consumed(report) => self.parts.updates.send(Update::Consumed(report)).await.is_ok(),
+                News::Plan(steps) => self.parts.updates.send(Update::Plan(steps)).await.is_ok(),
                 // A full channel shows activity by itself.
                 News::Activity => self.parts.updates.try_send(Update::Activity).is_ok(),
             };
@@ -332,7 +339,8 @@ impl Session {
 
     async fn take(&mut self, truth: &ServerState, had_begun: bool) {
         let Some(turn) = &mut self.turn else { return };
-        let news = turn.read(&truth.messages);
+        let mut news = turn.read(&truth.messages);
+        news.extend(turn.consumed());
         if let Some(question) = self.asks.unanswered() {
             turn.nobody_answered(question);
         }

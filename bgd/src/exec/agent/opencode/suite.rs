@@ -295,7 +295,7 @@ mod tests {
         loop {
             match run.updates.recv().await.unwrap() {
                 Update::Retries(why) => break assert_eq!(why, "429 Too Many Requests (attempt 2)"),
-                other => assert!(matches!(other, Update::Activity), "{other:?}"),
+                other => assert!(matches!(other, Update::Activity | Update::Consumed(_)), "{other:?}"),
             }
         }
     }

@@ -8,10 +8,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use bgd_shared::consumption::{Cost, PlanStep};
+
 use super::super::connection::TurnEnd;
 use super::ending::{self, Last};
 use super::text::Text;
-use super::wire::{Delta, Fault, Info, Message, Part};
+use super::wire::{Delta, Fault, Info, Message, Part, Taken};
+use crate::core::{Context, Covers, Report, Tokens};
 
 /// How many messages of a turn are tracked. The text of further ones is not passed on; the end is still seen.
 const MESSAGES: usize = 16_384;
@@ -28,9 +31,16 @@ pub enum News {
     Tool(String),
     /// It retries, for this reason.
     Retries(String),
+    /// What the turn has consumed so far.
+    Consumed(Report),
+    /// Its plan.
+    Plan(Vec<PlanStep>),
     /// It shows activity.
     Activity,
 }
+
+/// The unit of the costs that the server computes.
+const CURRENCY: &str = "USD";
 
 /// What is known besides the messages when a turn is judged.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +65,7 @@ struct Tracked {
     summary: bool,
     /// It was read when complete: nothing in it is new any more.
     settled: bool,
+    taken: Taken,
     parts: HashMap<String, Piece>,
 }
 
@@ -88,6 +99,12 @@ pub struct Turn {
     trouble: Option<(Instant, Fault)>,
     /// A question of the model that nobody answered.
     unanswered: Option<String>,
+    /// What its messages have taken.
+    sum: Taken,
+    /// Tokens in the context, as its newest message says.
+    context: Option<u64>,
+    /// What was last told of both.
+    told: (Taken, Option<u64>),
 }
 
 impl Turn {
@@ -107,7 +124,24 @@ impl Turn {
             was_busy: false,
             trouble: None,
             unanswered: None,
+            sum: Taken::default(),
+            context: None,
+            told: Default::default(),
         }
+    }
+
+    /// Returns what the turn has consumed, if that has changed since the last time.
+    pub fn consumed(&mut self) -> Option<News> {
+        let now = (self.sum, self.context);
+        if std::mem::replace(&mut self.told, now) == now {
+            return None;
+        }
+        let cost = Cost { amount: self.sum.cost, currency: CURRENCY.to_owned() };
+        Some(News::Consumed(Report {
+            tokens: Some(self.sum.tokens),
+            context: self.context.map(|tokens| Context { tokens, size: None }),
+            cost: Some((Covers::Run, cost)),
+        }))
     }
 
     /// Returns whether an answer has begun.
@@ -292,6 +326,12 @@ impl Turn {
         }
         let mine = self.messages.entry(info.id.clone()).or_default();
         mine.summary = info.is_summary();
+        if let Some(taken) = info.taken() {
+            self.sum = self.sum.with(taken, std::mem::replace(&mut mine.taken, taken));
+            // What it got and what it wrote is what the next one gets.
+            let Tokens { input, output, cached } = taken.tokens;
+            self.context = Some(input.saturating_add(output).saturating_add(cached));
+        }
         !mine.settled
     }
 
@@ -328,6 +368,22 @@ impl Turn {
 /// person asks for is not part of the turn.
 fn is_compaction(part: &Part) -> bool {
     part.kind == "compaction" && part.auto
+}
+
+impl Taken {
+    /// Returns the sum after one of its parts has changed.
+    fn with(self, now: Self, before: Self) -> Self {
+        let count = |sum: u64, now: u64, before: u64| sum.saturating_sub(before).saturating_add(now);
+        let [sum, new, old] = [self.tokens, now.tokens, before.tokens];
+        Self {
+            tokens: Tokens {
+                input: count(sum.input, new.input, old.input),
+                output: count(sum.output, new.output, old.output),
+                cached: count(sum.cached, new.cached, old.cached),
+            },
+            cost: self.cost.minus(before.cost).unwrap_or_default().plus(now.cost),
+        }
+    }
 }
 
 fn news(text: String) -> Option<News> {
@@ -394,6 +450,38 @@ mod tests {
         assert_eq!(turn.judge(&sight(true)), None);
         assert_eq!(turn.judge(&Observation { had_begun: false, ..sight(false) }), None);
         assert_eq!(turn.judge(&sight(false)), Some(TurnEnd::Completed));
+    }
+
+    #[test]
+    fn r160_what_the_messages_of_a_turn_have_taken_adds_up() {
+        let mut turn = turn();
+        let message = |id: &str, parent: &str, input: u64, cost: f64| {
+            let tokens =
+                json!({ "input": input, "output": 2, "reasoning": 1, "cache": { "read": 4, "write": 0 } });
+            let more = json!({ "tokens": tokens, "cost": cost });
+            assistant(id, parent, &more, &json!([]))
+        };
+        let mut consumed = |messages: &[Value]| {
+            read(&mut turn, messages);
+            let Some(News::Consumed(report)) = turn.consumed() else { return None };
+            let (tokens, context) = (report.tokens.unwrap(), report.context.unwrap());
+            assert_eq!(context.size, None);
+            Some((
+                tokens.input,
+                tokens.output,
+                tokens.cached,
+                context.tokens,
+                report.cost.unwrap().1.amount.units(),
+            ))
+        };
+        assert_eq!(consumed(&[user("msg_1", 10), assistant("a1", "msg_1", &json!({}), &json!([]))]), None);
+        let first = [user("msg_1", 10), message("a1", "msg_1", 10, 0.5)];
+        assert_eq!(consumed(&first), Some((10, 3, 4, 17, 0.5)));
+        assert_eq!(consumed(&first), None, "nothing has changed");
+        let grown = message("a1", "msg_1", 20, 0.75);
+        let foreign = message("b1", "msg_0", 900, 9.0);
+        let second = [user("msg_1", 10), grown, message("a2", "msg_1", 30, 0.25), foreign];
+        assert_eq!(consumed(&second), Some((50, 6, 8, 37, 1.0)));
     }
 
     #[test]

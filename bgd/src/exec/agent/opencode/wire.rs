@@ -1,10 +1,13 @@
 //! What opencode's server sends, as far as it matters here. Fields that are not needed are skipped, and those
 //! that a version may omit have a default: a new version of the server must not end a turn.
 
+use bgd_shared::consumption::Amount;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use crate::core::Tokens;
 
 /// The longest text for people, in characters.
 const WORDS: usize = 2000;
@@ -85,15 +88,62 @@ pub struct Info {
     /// Why the model stopped: `stop`, `tool-calls`, `length`, …
     #[serde(default)]
     pub finish: Option<String>,
+    /// The tokens of its steps so far.
+    #[serde(default)]
+    tokens: Option<TokenCounts>,
+    /// What they cost, in US dollars.
+    #[serde(default)]
+    cost: f64,
     /// Whether it summarizes the conversation for the model, so that it is no answer.
     #[serde(default)]
     summary: Flag,
+}
+
+/// Tokens of a message.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct TokenCounts {
+    input: f64,
+    output: f64,
+    reasoning: f64,
+    cache: CacheCounts,
+}
+
+/// Tokens of a cache.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct CacheCounts {
+    read: f64,
+    write: f64,
+}
+
+/// What a message has taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Its tokens.
+    pub tokens: Tokens,
+    /// What it costs, in US dollars.
+    pub cost: Amount,
 }
 
 impl Info {
     /// Returns whether it is an assistant message.
     pub fn is_assistant(&self) -> bool {
         self.role == "assistant"
+    }
+
+    /// Returns what it has taken; `None` until that is known.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the casts saturate")]
+    pub fn taken(&self) -> Option<Taken> {
+        let TokenCounts { input, output, reasoning, cache } = self.tokens?;
+        let count = |tokens: f64| tokens as u64;
+        let tokens = Tokens {
+            input: count(input),
+            output: count(output + reasoning),
+            cached: count(cache.read + cache.write),
+        };
+        let taken = Taken { tokens, cost: Amount::of(self.cost).unwrap_or_default() };
+        (taken != Taken::default()).then_some(taken)
     }
 
     /// Returns whether it is a summary instead of an answer.
@@ -296,10 +346,23 @@ pub enum Event {
     Questions(Questions),
     /// The question with this id no longer needs an answer.
     Answered(String),
+    /// It changed its list of what is to be done.
+    Todos(Vec<Todo>),
     /// It started another session, for a subagent.
     Child(SessionInfo),
     /// It was deleted.
     Deleted,
+}
+
+/// Something that the agent means to do.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Todo {
+    /// What.
+    #[serde(default)]
+    pub content: String,
+    /// `pending`, `in_progress`, `completed` or `cancelled`.
+    #[serde(default)]
+    pub status: String,
 }
 
 /// What was appended to a part.
@@ -343,7 +406,7 @@ struct Owner {
 struct Carried<T> {
     #[serde(rename = "sessionID")]
     session: String,
-    #[serde(alias = "part", alias = "status", alias = "error")]
+    #[serde(alias = "part", alias = "status", alias = "error", alias = "todos")]
     info: T,
 }
 
@@ -384,6 +447,7 @@ pub fn event(data: &str) -> Option<(String, Event)> {
         }
         "session.error" => carried(text, Event::Fault),
         "session.deleted" => owned(text, Event::Deleted),
+        "todo.updated" => carried(text, Event::Todos),
         "session.created" => {
             let created: Carried<SessionInfo> = serde_json::from_str(text).ok()?;
             let parent = created.info.parent.clone()?;

@@ -160,6 +160,8 @@ fn shown(update: &Update) -> String {
         Update::Worked => "worked".to_owned(),
         Update::Model(of_model) => format!("{of_model:?}"),
         Update::Retries(why) => format!("retries {why}"),
+        Update::Consumed(_) => "consumed".to_owned(),
+        Update::Plan(steps) => format!("plan of {}", steps.len()),
         Update::Activity => "moved".to_owned(),
         Update::Ask(ask) => format!("ask {}", ask.question),
         Update::Session(_) | Update::Answer(_) => panic!("{update:?} is not for this back end"),

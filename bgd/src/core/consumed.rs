@@ -1,0 +1,234 @@
+//! What agents consume of their models: reports within a run, added up over the runs of a task.
+
+use bgd_shared::consumption::{AgentUsage, Amount, Cost};
+use serde::{Deserialize, Serialize};
+
+/// Numbers of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    /// Read by the model.
+    pub input: u64,
+    /// Written by it.
+    pub output: u64,
+    /// Read from or written to a cache.
+    pub cached: u64,
+}
+
+impl Tokens {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            cached: self.cached.saturating_add(other.cached),
+        }
+    }
+}
+
+/// The context of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// Tokens in it.
+    pub tokens: u64,
+    /// Tokens that it has room for, if that is known.
+    pub size: Option<u64>,
+}
+
+/// What a cost covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Covers {
+    /// This run so far.
+    Run,
+    /// The conversation so far, over its runs. Some agents begin anew with each process.
+    Session,
+}
+
+/// What an agent says that it has consumed. What it does not say is as before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// In this run so far.
+    pub tokens: Option<Tokens>,
+    /// The context now.
+    pub context: Option<Context>,
+    /// The cost so far, and of what.
+    pub cost: Option<(Covers, Cost)>,
+}
+
+impl Report {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What an agent has consumed in the runs of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consumed {
+    /// Tokens of earlier runs, and those of this run.
+    tokens: Option<[Tokens; 2]>,
+    context: Option<Context>,
+    cost: Option<Spent>,
+}
+
+/// What was spent in one currency.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Spent {
+    currency: Box<str>,
+    earlier: Amount,
+    run: Amount,
+    /// What was last said of the conversation.
+    session: Amount,
+}
+
+impl Consumed {
+    /// Begins another run. In a new conversation, its cost begins at 0.
+    pub fn begin_run(&mut self, is_new_session: bool) {
+        if let Some([earlier, run]) = &mut self.tokens {
+            *earlier = earlier.plus(std::mem::take(run));
+        }
+        if let Some(cost) = &mut self.cost {
+            cost.earlier = cost.earlier.plus(std::mem::take(&mut cost.run));
+            if is_new_session {
+                cost.session = Amount::default();
+            }
+        }
+        if is_new_session {
+            self.context = None;
+        }
+    }
+
+    /// Takes a report of this run.
+    pub fn take(&mut self, report: &Report) {
+        if let Some(tokens) = report.tokens {
+            self.tokens.get_or_insert_default()[1] = tokens;
+        }
+        if let Some(context) = report.context {
+            let size = context.size.or_else(|| self.context?.size);
+            self.context = Some(Context { size, ..context });
+        }
+        if let Some((covers, cost)) = &report.cost {
+            self.pay(*covers, cost);
+        }
+    }
+
+    fn pay(&mut self, covers: Covers, cost: &Cost) {
+        // Amounts in two currencies can't be added. The latest one counts.
+        let same = self.cost.take().filter(|spent| *spent.currency == *cost.currency);
+        let spent = self.cost.insert(same.unwrap_or_else(|| Spent {
+            currency: cost.currency.as_str().into(),
+            earlier: Amount::default(),
+            run: Amount::default(),
+            session: Amount::default(),
+        }));
+        match covers {
+            Covers::Run => spent.run = cost.amount,
+            Covers::Session => {
+                // An amount below the last one: the agent has begun anew, as it was started again.
+                let more = cost.amount.minus(spent.session).unwrap_or(cost.amount);
+                spent.run = spent.run.plus(more);
+                spent.session = cost.amount;
+            }
+        }
+    }
+
+    /// Returns the sum of all runs, as it is on the wire.
+    pub fn total(&self) -> AgentUsage {
+        let tokens = self.tokens.map(|[earlier, run]| earlier.plus(run));
+        let cost = self.cost.as_ref();
+        AgentUsage {
+            input_tokens: tokens.map(|tokens| tokens.input),
+            output_tokens: tokens.map(|tokens| tokens.output),
+            cached_tokens: tokens.map(|tokens| tokens.cached).filter(|cached| *cached > 0),
+            context_tokens: self.context.map(|context| context.tokens),
+            context_size: self.context.and_then(|context| context.size),
+            cost: cost.map(|spent| Cost {
+                amount: spent.earlier.plus(spent.run),
+                currency: spent.currency.to_string(),
+            }),
+        }
+    }
+
+    /// Returns the bytes of its texts.
+    pub fn text_bytes(&self) -> usize {
+        self.cost.as_ref().map_or(0, |spent| spent.currency.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(covers: Covers, units: f64, currency: &str) -> Report {
+        let cost = Cost { amount: Amount::of(units).unwrap(), currency: currency.to_owned() };
+        Report { cost: Some((covers, cost)), ..Report::default() }
+    }
+
+    fn spent(consumed: &Consumed) -> Option<(f64, String)> {
+        consumed.total().cost.map(|cost| (cost.amount.units(), cost.currency))
+    }
+
+    #[test]
+    fn r160_tokens_of_all_runs_add_up() {
+        let tokens = |input, output, cached| Report {
+            tokens: Some(Tokens { input, output, cached }),
+            ..Report::default()
+        };
+        let mut consumed = Consumed::default();
+        consumed.begin_run(true);
+        assert_eq!(consumed.total(), AgentUsage::default());
+        consumed.take(&tokens(5, 1, 0));
+        consumed.take(&tokens(10, 3, 0));
+        consumed.begin_run(false);
+        let total = consumed.total();
+        assert_eq!((total.input_tokens, total.output_tokens, total.cached_tokens), (Some(10), Some(3), None));
+        consumed.take(&tokens(7, 2, 90));
+        let total = consumed.total();
+        assert_eq!(
+            (total.input_tokens, total.output_tokens, total.cached_tokens),
+            (Some(17), Some(5), Some(90))
+        );
+    }
+
+    #[test]
+    fn r160_a_cost_of_the_conversation_goes_on_or_begins_anew() {
+        let mut consumed = Consumed::default();
+        for (units, sum) in [(0.5, 0.5), (0.75, 0.75)] {
+            consumed.take(&cost(Covers::Session, units, "USD"));
+            assert_eq!(spent(&consumed), Some((sum, "USD".into())));
+        }
+        consumed.begin_run(false);
+        consumed.take(&cost(Covers::Session, 1.0, "USD"));
+        assert_eq!(spent(&consumed), Some((1.0, "USD".into())), "it went on");
+        consumed.begin_run(false);
+        for (units, sum) in [(0.25, 1.25), (0.5, 1.5)] {
+            consumed.take(&cost(Covers::Session, units, "USD"));
+            assert_eq!(spent(&consumed), Some((sum, "USD".into())), "the agent was started again");
+        }
+        consumed.begin_run(true);
+        consumed.take(&cost(Covers::Session, 2.0, "USD"));
+        assert_eq!(spent(&consumed), Some((3.5, "USD".into())), "another conversation");
+        consumed.take(&cost(Covers::Session, 7.0, "credits"));
+        assert_eq!(spent(&consumed), Some((7.0, "credits".into())), "what can't be added");
+    }
+
+    #[test]
+    fn r160_a_cost_of_a_run_is_added_to_those_before() {
+        let mut consumed = Consumed::default();
+        consumed.take(&cost(Covers::Run, 0.5, "USD"));
+        consumed.take(&cost(Covers::Run, 0.25, "USD"));
+        consumed.begin_run(false);
+        consumed.take(&cost(Covers::Run, 0.125, "USD"));
+        assert_eq!(spent(&consumed), Some((0.375, "USD".into())));
+    }
+
+    #[test]
+    fn r160_a_size_of_the_context_stays_known() {
+        let context = |tokens, size| Report { context: Some(Context { tokens, size }), ..Report::default() };
+        let mut consumed = Consumed::default();
+        consumed.take(&context(10, Some(100)));
+        consumed.take(&context(20, None));
+        let total = consumed.total();
+        assert_eq!((total.context_tokens, total.context_size), (Some(20), Some(100)));
+        consumed.begin_run(true);
+        assert_eq!(consumed.total().context_tokens, None, "another conversation");
+    }
+}

@@ -53,10 +53,21 @@ pub fn inspector() -> PathBuf {
 /// Path of the Python that has the library of the Model Context Protocol.
 #[track_caller]
 pub fn mcp_python() -> PathBuf {
-    const WANTED: &str = include_str!("../suites/mcp_clients/requirements.txt");
-    let folder = target_folder().join("mcp-python");
+    python("mcp-python", include_str!("../suites/mcp_clients/requirements.txt"))
+}
+
+/// Path of the Python that has the type checker for the Python package.
+#[track_caller]
+pub fn type_checker() -> PathBuf {
+    python("type-checker", include_str!("../suites/python/requirements.txt"))
+}
+
+/// Path of the Python in a folder of the target folder, with everything on this list.
+#[track_caller]
+fn python(name: &str, wanted: &str) -> PathBuf {
+    let folder = target_folder().join(name);
     assert!(
-        fs::read_to_string(folder.join("installed")).is_ok_and(|found| found == WANTED),
+        fs::read_to_string(folder.join("installed")).is_ok_and(|found| found == wanted),
         "{} has not what the suites want: run tests/run once, which installs it",
         folder.display()
     );

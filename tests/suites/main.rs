@@ -90,6 +90,7 @@ mod packages;
 mod pause;
 mod place;
 mod protocol;
+mod python;
 mod readme;
 mod ready;
 mod real_agents;

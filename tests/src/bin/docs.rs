@@ -1,4 +1,4 @@
-//! Writes the generated files in `man/`, and the generated tables in the handwritten ones.
+//! Writes the generated files in `man/` and `python/`, and the generated tables in the handwritten pages.
 
 use std::io::{self, Write as _};
 

@@ -69,7 +69,7 @@ fn bold_word(tag: &str) -> Option<String> {
 }
 
 /// Text without fonts and escapes.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let mut text = text.to_owned();
     for (escape, meaning) in
         [("\\fB", ""), ("\\fI", ""), ("\\fR", ""), ("\\fP", ""), ("\\-", "-"), ("\\&", ""), ("\\ ", " ")]

@@ -1,5 +1,6 @@
 //! The files in `man/`: pages generated from the command lines, the schema generated from the wire types, the pages made
-//! of the guides, and the generated tables in handwritten pages; and the completions that packages install.
+//! of the guides, and the generated tables in handwritten pages; the completions that packages install; and the
+//! generated modules of the Python package.
 //!
 //! Nothing here depends on the date or the machine, so a test can compare the checked-in files with what
 //! would be written. Everything that can be read from the code is; the rest is in the handwritten pages or,
@@ -9,6 +10,7 @@ mod check;
 mod fields;
 mod guides;
 mod pages;
+mod python;
 mod roff;
 mod schema;
 mod tables;
@@ -47,13 +49,14 @@ pub fn documents() -> Vec<Document> {
     let protocol = tables::filled("man/bgd-protocol.7", &tables::of_protocol(&schema));
     let config = tables::filled("man/bgd-config.5", &tables::of_config());
     let document = |path: &str, text: String| Document { path: path.to_owned(), text };
-    let mut documents = vec![
+    let mut documents = python::documents(&schema, &protocol);
+    documents.extend([
         document("man/bgctl.1", pages::bgctl()),
         document("man/bgd.1", pages::bgd()),
         document("man/bgd-protocol.schema.json", schema::text(&schema)),
         document("man/bgd-protocol.7", protocol),
         document("man/bgd-config.5", config),
-    ];
+    ]);
     let guide =
         |name: &str| document(&format!("man/{name}.7"), guides::page(name, &read(&format!("man/{name}.md"))));
     documents.extend(GUIDES.map(guide));

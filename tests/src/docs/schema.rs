@@ -86,7 +86,8 @@ fn reachable(generator: &mut SchemaGenerator, from: &[Value]) -> Map<String, Val
     found
 }
 
-fn names_in(schema: &Value) -> BTreeSet<String> {
+/// The names of the definitions that a schema refers to.
+pub fn names_in(schema: &Value) -> BTreeSet<String> {
     match schema {
         Value::Object(members) => {
             let own = members.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix("#/$defs/"));

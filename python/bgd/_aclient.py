@@ -1,0 +1,459 @@
+"""The asynchronous client: the same as the blocking one, with coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, Optional, Union
+
+from . import _constants as constants
+from . import _requests, _socket, types
+from ._aconnection import AsyncConnection
+from ._aevents import AsyncEventStream
+from ._atask import AsyncTask
+from ._client import PAGE, Batch, Completed
+from ._connection import NotSent
+from ._core import CALL, DEFAULT, SILENCE, WAIT, Notification, Timeout, allowed, checked, milliseconds, present
+from ._failure import ConnectionLost, UsageError
+from ._handoff import AsyncioHandoff, HandedOver, Handoff, PopenHandoff, Process
+from ._methods import AsyncMethods
+from ._requests import Reference, Stream, Text, reference
+from ._socket import PAUSES
+from ._streams import OnRestart, Place
+
+
+class AsyncClient(AsyncMethods):
+    """An asynchronous client of the daemon, for the event loop on which it is first used: any number of coroutines there
+    may call it concurrently. It is not for several threads, nor for a process that was forked. It works with event loops
+    that have `sock_recv`; a handoff of an asyncio process only with the standard ones.
+
+    It connects when it is first used, and again after the connection was lost; a call that was in progress then raises
+    ConnectionLost, as it may have been carried out. If no daemon is running it starts one by `bgctl daemon start`, with
+    the bgctl that came with this package, else the one in PATH.
+
+        async with bgd.AsyncClient() as client:
+            task = await client.submit(["make", "-j2"], description="build")
+            await task.wait(timeout=600, check=True)
+            print((await task.output()).decode())
+
+    A cancelled call may still be carried out.
+    """
+
+    def __init__(
+        self,
+        socket: Optional[Text] = None,
+        *,
+        session: Optional[str] = None,
+        owns: bool = False,
+        start: bool = True,
+        bgctl: Optional[Text] = None,
+        timeout: Optional[float] = CALL,
+        name: Optional[str] = None,
+    ) -> None:
+        """
+        socket: Path of the daemon's socket. Default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else
+            /tmp/bgd-UID/bgd.sock. $BGD_HOST is ignored: this package speaks with daemons on this machine.
+        session: Parent session of the tasks that are submitted. Default: $BGD_SESSION, if that is not empty.
+        owns: Whether `session` ends with this client's connection: its tasks are cancelled and deleted then.
+        start: Whether to start a daemon if none is running. That may take longer than a call's `timeout`.
+        bgctl: Path of the bgctl that starts it.
+        timeout: Default time for the answer to a call, in seconds, beside the time that the call itself allows the
+            daemon to wait; None for no limit.
+        name: Name and version of the program, for the daemon's log.
+        """
+        self.path = _socket.socket_path(socket)
+        self.session = _requests.own_session(session)
+        self.timeout = checked(timeout)
+        if owns and self.session is None:
+            raise UsageError("owns=True needs a session")
+        self._chosen = None if socket is None else self.path
+        self._owns = owns
+        self._starts = start
+        self._bgctl = bgctl
+        self._name = name or f"bgd-python {constants.VERSION}"
+        self._connection: Optional[AsyncConnection] = None
+        self._hello: Optional[types.HelloResult] = None
+        self._is_closed = False
+        self._lock: Optional[asyncio.Lock] = None
+
+    async def __aenter__(self) -> AsyncClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection. Whoever waits for an answer gets ConnectionLost; tasks go on, unless this client owns
+        their session. It can't be used again."""
+        self._is_closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    # --- The connection.
+
+    async def connect(self) -> types.HelloResult:
+        """Connects, and starts a daemon if none is running and `start` is set. Returns what the daemon says about
+        itself. Does nothing if there is a connection."""
+        await self._connected()
+        assert self._hello is not None
+        return self._hello
+
+    @property
+    def instance(self) -> Optional[str]:
+        """Id of the daemon that this client has last spoken with. A different one means that all earlier tasks are
+        lost. None before the first connection."""
+        return None if self._hello is None else self._hello["instance"]
+
+    async def call(
+        self, method: str, params: Optional[Mapping[str, Any]] = None, *, fds: Sequence[int] = (), timeout: Timeout = DEFAULT
+    ) -> Any:
+        """Calls any method, also one of a newer daemon, and returns its result. `params` are sent as they are."""
+        given = params or {}
+        return await self._call(method, given, timeout, fds, nullable=list(given))
+
+    async def notification(self, *, timeout: Optional[float] = WAIT) -> Notification:
+        """Waits for the next notification on the client's own connection: `output` and `stopped` after `task_attach` or
+        a foreground job, `event` after `events_subscribe`. At most 10,000 are kept, then the oldest are dropped. Raises
+        Timeout after so many seconds."""
+        return await (await self._connected()).notification(checked(timeout))
+
+    async def _call(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        timeout: Timeout,
+        fds: Sequence[int] = (),
+        nullable: Sequence[str] = (),
+    ) -> Any:
+        sent = present(params, nullable)
+        limit = allowed(method, sent, timeout, self.timeout)
+        if len(fds) > constants.FDS_PER_FRAME:
+            raise UsageError(f"{method}: {len(fds)} descriptors; at most {constants.FDS_PER_FRAME} go with a line")
+        try:
+            return await (await self._connected()).call(method, sent, fds, limit)
+        except NotSent:
+            # The daemon has closed the connection since the last call, for example because it ended.
+            return await (await self._connected()).call(method, sent, fds, limit)
+
+    async def _connected(self) -> AsyncConnection:
+        if self._lock is None:
+            # Made here: up to Python 3.9 a lock belongs to the loop that was current when it was made.
+            self._lock = asyncio.Lock()
+        async with self._lock:
+            if self._is_closed:
+                raise UsageError("the client is closed")
+            if self._connection is None or not self._connection.is_open:
+                if self._connection is not None:
+                    await self._connection.close()
+                    self._connection = None
+                self._connection, self._hello = await self._open(self._starts, self._owns)
+            return self._connection
+
+    async def _open(
+        self, starts: bool, owns: bool, streams: bool = False
+    ) -> tuple[AsyncConnection, types.HelloResult]:
+        """Makes a connection, and introduces this client."""
+        for pause in PAUSES:
+            try:
+                return await self._introduced(starts, owns, streams)
+            except ConnectionLost:
+                # The daemon is about to end.
+                await asyncio.sleep(pause)
+        return await self._introduced(starts, owns, streams)
+
+    async def _introduced(
+        self, starts: bool, owns: bool, streams: bool
+    ) -> tuple[AsyncConnection, types.HelloResult]:
+        # The system may keep a caller waiting here, and so does a daemon that is started.
+        stream = await asyncio.get_running_loop().run_in_executor(
+            None, _socket.connect_or_start, self.path, starts, self._bgctl
+        )
+        connection = AsyncConnection(stream, self.path, streams)
+        params = {"client": self._name, "protocol": constants.PROTOCOL}
+        if owns:
+            params.update({"session": self.session or "", "owns": True})
+        try:
+            hello: types.HelloResult = await connection.call("hello", params, timeout=2 * constants.BUSY)
+            connection.core.frame_bytes = hello["limits"]["frame_bytes"]
+        except BaseException:
+            await connection.close()
+            raise
+        return connection, hello
+
+    # --- Tasks.
+
+    async def submit(
+        self,
+        argv: Optional[Sequence[Text]] = None,
+        *,
+        shell: Optional[Text] = None,
+        prompt: Optional[str] = None,
+        agent: Optional[str] = None,
+        settings: Optional[types.AgentSettings] = None,
+        description: Optional[str] = None,
+        cwd: Optional[Text] = None,
+        env: Optional[Mapping[Any, Any]] = None,
+        umask: Optional[int] = None,
+        stdin: Union[Stream, Literal["pipe"], None] = None,
+        stdout: Optional[Stream] = None,
+        stderr: Optional[Stream] = None,
+        pty: Union[bool, tuple[int, int]] = False,
+        split: Optional[bool] = None,
+        time_limit: Optional[float] = None,
+        tags: Iterable[str] = (),
+        key: Optional[str] = None,
+        session: Optional[str] = None,
+        channel: Optional[str] = None,
+        group: Optional[str] = None,
+        priority: Optional[int] = None,
+        slots: Optional[int] = None,
+        after: Iterable[Union[Reference, types.After]] = (),
+        delay: Optional[float] = None,
+        start_at: Optional[datetime] = None,
+        hold: Optional[bool] = None,
+        retry: Union[int, types.Retry, None] = None,
+        restart: Optional[types.Restart] = None,
+        ready: Optional[str] = None,
+        ready_timeout: Optional[float] = None,
+        on: Optional[str] = None,
+        resources: Optional[types.Resources] = None,
+        timeout: Timeout = DEFAULT,
+    ) -> AsyncTask:
+        """Submits a command or a prompt, and returns its task at once; it survives this program.
+
+        argv: Program and arguments, passed on unchanged; the program is searched in PATH. Or `shell`: a line for
+            /bin/sh. Or `prompt`: a prompt for an agent, which needs `description`.
+        cwd, env, umask: As in this process by default, with its resource limits. `env` is the complete environment.
+        stdin: An open descriptor or file, or "pipe" for `Task.write`. Default: empty.
+        stdout, stderr: An open descriptor or file, instead of the task's output.
+        pty: Run in a terminal of its own, of 24 rows and 80 columns or of the given ones.
+        split: Keep stdout and stderr apart.
+        time_limit, delay, ready_timeout: Seconds.
+        tags: At most 64.
+        key: The same key in the same session returns the same task; then a lost connection is no error.
+        session: Default: the client's.
+        priority: -100 to 100, default 0. slots: 0 to those of the group, default 1.
+        after: Tasks to start after, or conditions on them; at most 1000.
+        retry: Number of retries after a failure, 1 to 1000, or more about them.
+        on, resources: Where to run it, see bgd-executors(7).
+
+        Raises UnknownAgent, AgentUnavailable, UnknownGroup, RegistryFull and others, see `BgdError`. A program that
+        can't be started is not an error of this call: the task fails.
+        """
+        more = {
+            "prompt": prompt, "agent": agent, "settings": settings, "description": description, "split": split,
+            "key": key, "session": _requests.own_session(session) if session is not None else self.session,
+            "channel": channel, "group": group, "priority": priority, "slots": slots, "hold": hold,
+            "restart": restart, "ready": ready, "on": on, "resources": resources,
+        }  # fmt: skip
+        request = _requests.submit(
+            argv, shell=shell, cwd=cwd, env=env, umask=umask, stdin=stdin, stdout=stdout, stderr=stderr, pty=pty,
+            time_limit=time_limit, tags=tags, after=after, delay=delay, start_at=start_at, retry=retry,
+            ready_timeout=ready_timeout, socket=self._chosen, more=more,
+        )  # fmt: skip
+        try:
+            try:
+                result = await self._call("task.submit", request.params, timeout, request.fds)
+            except ConnectionLost:
+                if key is None:
+                    raise
+                # It runs once, however often it is submitted.
+                result = await self._call("task.submit", request.params, timeout, request.fds)
+        finally:
+            request.close()
+        return AsyncTask(self, result["task"])
+
+    async def submit_many(
+        self,
+        argvs: Iterable[Sequence[Text]],
+        *,
+        jobs: Optional[int] = None,
+        max_fails: Optional[int] = None,
+        description: Optional[str] = None,
+        cwd: Optional[Text] = None,
+        env: Optional[Mapping[Any, Any]] = None,
+        time_limit: Optional[float] = None,
+        tags: Iterable[str] = (),
+        session: Optional[str] = None,
+        group: Optional[str] = None,
+        priority: Optional[int] = None,
+        retry: Union[int, types.Retry, None] = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Batch:
+        """Submits many commands as a batch, all or none, in as many parts as it takes.
+
+        jobs: Most tasks of the batch that run at once, 1 to 100000. max_fails: After so many failures the rest is
+        cancelled. The others are as for `submit`, and the same for each.
+        """
+        more = {
+            "description": description, "group": group, "priority": priority,
+            "session": _requests.own_session(session) if session is not None else self.session,
+        }  # fmt: skip
+        request = _requests.submit(
+            [""], shell=None, cwd=cwd, env=env, umask=None, stdin=None, stdout=None, stderr=None, pty=False,
+            time_limit=time_limit, tags=tags, after=(), delay=None, start_at=None, retry=retry, ready_timeout=None,
+            socket=self._chosen, more=more,
+        )  # fmt: skip
+        common = present(request.params)
+        del common["argv"]
+        common.pop("delay_ms", None)
+        first: dict[str, Any] = {"task": common, "jobs": jobs, "max_fails": max_fails}
+        batch: Optional[str] = None
+        ids: list[str] = []
+        try:
+            for part, more_follow in _requests.parts(argvs):
+                params = first if batch is None else {"batch": batch}
+                fds = request.fds if batch is None else []
+                params = {**present(params), "argvs": part, "more": more_follow}
+                result = await self._call("task.submit_many", params, timeout, fds)
+                batch = result["batch"]
+                ids += result["ids"]
+        finally:
+            request.close()
+        assert batch is not None
+        return Batch(batch, ids)
+
+    async def run(
+        self,
+        argv: Optional[Sequence[Text]] = None,
+        *,
+        shell: Optional[Text] = None,
+        description: Optional[str] = None,
+        cwd: Optional[Text] = None,
+        env: Optional[Mapping[Any, Any]] = None,
+        time_limit: Optional[float] = None,
+        tags: Iterable[str] = (),
+        timeout: Optional[float] = WAIT,
+        check: bool = False,
+    ) -> Completed:
+        """Submits a command, waits for its end, and returns its output. Raises Timeout after `timeout` seconds, whose
+        `active` has the id; the task goes on. With `check`, raises TaskFailed unless it completed."""
+        task = await self.submit(argv, shell=shell, description=description, cwd=cwd, env=env, time_limit=time_limit, tags=tags)
+        await task.wait(timeout=timeout, check=check)
+        code = task.exit_code
+        assert code is not None
+        return Completed(task.info, code, await task.output())
+
+    async def task(self, id: str, *, timeout: Timeout = DEFAULT) -> AsyncTask:
+        """Returns a task by its id, or by a unique prefix of at least 4 characters. Raises TaskNotFound or AmbiguousId,
+        which has the `candidates`."""
+        return AsyncTask(self, (await self.task_get(id, timeout=timeout))["task"])
+
+    async def tasks(
+        self,
+        *,
+        status: Sequence[types.Status] = (),
+        session: Optional[str] = None,
+        group: Optional[str] = None,
+        batch: Optional[str] = None,
+        tags: Sequence[str] = (),
+        timeout: Timeout = DEFAULT,
+    ) -> AsyncIterator[AsyncTask]:
+        """Returns the tasks that match, newest first; of all sessions by default. It fetches them in pages."""
+        cursor: Optional[int] = None
+        while True:
+            page = await self.task_list(
+                after=cursor, batch=batch, group=group, limit=PAGE, session=session, status=status, tags=tags,
+                timeout=timeout,
+            )  # fmt: skip
+            for info in page["tasks"]:
+                yield AsyncTask(self, info)
+            cursor = page.get("next")
+            if cursor is None:
+                return
+
+    async def block(
+        self,
+        tasks: Iterable[Reference],
+        *,
+        timeout: Optional[float] = WAIT,
+        mode: types.BlockMode = "all",
+        until: types.BlockUntil = "ended",
+    ) -> types.BlockResult:
+        """Waits until all tasks have ended, or one with mode "any", but at most so many seconds: then `timed_out` is set,
+        which is not an error."""
+        return await self.task_block(
+            ids=[reference(one) for one in tasks],
+            mode=mode,
+            until=until,
+            timeout_ms=milliseconds("timeout", checked(timeout)),
+        )
+
+    async def wait(
+        self,
+        tasks: Iterable[Reference],
+        *,
+        timeout: Optional[float] = WAIT,
+        any: bool = False,
+        until: types.BlockUntil = "ended",
+    ) -> list[types.Task]:
+        """Like `block`, but returns the tasks, and raises Timeout if they have not ended after so many seconds."""
+        result = await self.block(tasks, timeout=timeout, mode="any" if any else "all", until=until)
+        if result["timed_out"]:
+            raise _requests.still_running(result, timeout)
+        return result["tasks"]
+
+    def events(
+        self,
+        since: Union[str, int, None] = None,
+        *,
+        ids: Iterable[Reference] = (),
+        session: Optional[str] = None,
+        timeout: Optional[float] = SILENCE,
+        on_restart: OnRestart = "raise",
+    ) -> AsyncEventStream:
+        """Returns an iterator of events on a connection of its own.
+
+        since: A cursor (`EventStream.cursor`), or 0 for all events still in the daemon's history. Default: only new ones.
+        ids, session: Only events of these tasks, or of this session.
+        timeout: Most seconds to wait for the next event; then Timeout is raised, and the next call goes on.
+        on_restart: What to do when the daemon has ended: "raise" OtherInstance or NoDaemon, or "continue" with the
+            first event of the next daemon, after an item of kind `restarted`.
+        """
+        return AsyncEventStream(self, Place(ids, session, since, on_restart), timeout)
+
+    async def handoff(
+        self,
+        process: Union[asyncio.subprocess.Process, Process],
+        description: Optional[str] = None,
+        *,
+        streams: Optional[Iterable[tuple[types.HandoffStream, Stream]]] = None,
+        session: Optional[str] = None,
+        channel: Optional[str] = None,
+        tags: Iterable[str] = (),
+        timeout: Timeout = DEFAULT,
+    ) -> HandedOver[AsyncTask]:
+        """Hands a running child over to the daemon: it becomes a task, and may outlive this program. Nothing that it
+        writes is lost or comes twice.
+
+        process: A process of asyncio, whose pipes go along and are closed here; its reader is at its end then. Or a
+            `subprocess.Popen` in binary mode, or a process id.
+        streams: Which descriptors go along instead, each with its kind: `stdout`, `stderr`, `pty` or `file`. They stay
+            open here, but must not be read any more.
+
+        Raises AlreadyFinished if it has ended first, ForeignProcess if it is not a child of this process or of its
+        parent; nothing has changed then. The caller should still `wait()` for the child, which is its own; where Linux
+        is older than 6.15, report what that returns with `task_exit`.
+        """
+        handoff: Handoff
+        if isinstance(process, asyncio.subprocess.Process):
+            handoff = AsyncioHandoff(process, streams)
+        else:
+            handoff = PopenHandoff(process, streams)
+        more = {
+            "session": _requests.own_session(session) if session is not None else self.session,
+            "channel": channel,
+            "tags": list(tags),
+        }
+        try:
+            result = await self._call("task.handoff", handoff.params(description, more), timeout, handoff.fds())
+        except BaseException:
+            handoff.failed()
+            raise
+        finally:
+            handoff.close()
+        handoff.succeeded()
+        return HandedOver(AsyncTask(self, result["task"]), result["message"], handoff.read["stdout"], handoff.read["stderr"])

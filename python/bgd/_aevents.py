@@ -1,0 +1,115 @@
+"""Events for the asynchronous client, as an iterator that connects again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Optional, cast
+
+from . import types
+from ._aconnection import AsyncConnection
+from ._connection import after, now
+from ._core import checked, present
+from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
+from ._socket import PAUSES
+from ._streams import Item, Place
+
+if TYPE_CHECKING:
+    from ._aclient import AsyncClient
+
+
+class AsyncEventStream(AsyncIterator[Item]):
+    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon runs.
+    Not for several coroutines at once."""
+
+    def __init__(self, client: AsyncClient, place: Place, timeout: Optional[float]) -> None:
+        self.timeout = checked(timeout)
+        """Most seconds to wait for the next item; None for no limit."""
+        self._client = client
+        self._place = place
+        self._connection: Optional[AsyncConnection] = None
+        self._pending: list[Item] = []
+        self._has_begun = False
+        self._is_closed = False
+
+    @property
+    def cursor(self) -> Optional[str]:
+        """Where it is, for `since` of a later stream and for `bgctl events --since`. None before it has connected."""
+        return self._place.cursor
+
+    async def __aenter__(self) -> AsyncEventStream:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncEventStream:
+        return self
+
+    async def __anext__(self) -> Item:
+        deadline = after(self.timeout)
+        while not self._is_closed:
+            if self._pending:
+                return self._pending.pop(0)
+            connection = await self.connect(deadline)
+            if self._pending:
+                continue
+            try:
+                left = None if deadline is None else max(0.0, deadline - now())
+                item, again = self._place.take(await connection.notification(left))
+            except ConnectionLost:
+                await self._drop()
+                continue
+            if again:
+                await self._drop()
+            if item is not None:
+                return item
+        raise StopAsyncIteration
+
+    async def connect(self, deadline: Optional[float] = None) -> AsyncConnection:
+        """Subscribes, unless it has; events from now on are not missed."""
+        pauses = 0
+        while self._connection is None:
+            try:
+                await self._subscribe()
+            except (NoDaemon, ConnectionLost) as error:
+                if not self._has_begun:
+                    raise
+                await self._pause(pauses, deadline, error)
+                pauses += 1
+        return self._connection
+
+    async def _subscribe(self) -> None:
+        # Whoever has ended a daemon does not want this to start another one.
+        starts = self._client._starts and not self._has_begun
+        connection, hello = await self._client._open(starts, owns=False, streams=True)
+        try:
+            news = self._place.meets(hello["instance"])
+            params = present(self._place.params())
+            result = await connection.call("events.subscribe", params, timeout=self._client.timeout)
+        except BaseException:
+            await connection.close()
+            raise
+        self._place.begin(cast(types.SubscribeResult, result))
+        self._connection, self._has_begun = connection, True
+        if news is not None:
+            self._pending.append(news)
+
+    async def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
+        """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""
+        waits = self._place.on_restart == "continue"
+        if not waits and pauses > len(PAUSES):
+            raise NoDaemon("the daemon has ended; its tasks and events are lost") from error
+        if waits and deadline is not None and deadline <= now():
+            raise Timeout("no daemon came back within the timeout") from error
+        await asyncio.sleep(PAUSES[min(pauses, len(PAUSES) - 1)])
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Ends the stream and closes its connection."""
+        self._is_closed = True
+        await self._drop()

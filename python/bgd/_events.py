@@ -1,0 +1,113 @@
+"""Events for the blocking client, as an iterator that connects again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Optional, cast
+
+from . import types
+from ._connection import Connection, after, now
+from ._core import checked, present
+from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
+from ._socket import PAUSES
+from ._streams import Item, Place
+
+if TYPE_CHECKING:
+    from ._client import Client
+
+
+class EventStream(Iterator[Item]):
+    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon runs.
+    Not for several threads at once."""
+
+    def __init__(self, client: Client, place: Place, timeout: Optional[float]) -> None:
+        self.timeout = checked(timeout)
+        """Most seconds to wait for the next item; None for no limit."""
+        self._client = client
+        self._place = place
+        self._connection: Optional[Connection] = None
+        self._pending: list[Item] = []
+        self._has_begun = False
+        self._is_closed = False
+
+    @property
+    def cursor(self) -> Optional[str]:
+        """Where it is, for `since` of a later stream and for `bgctl events --since`. None before it has connected."""
+        return self._place.cursor
+
+    def __enter__(self) -> EventStream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __iter__(self) -> EventStream:
+        return self
+
+    def __next__(self) -> Item:
+        deadline = after(self.timeout)
+        while not self._is_closed:
+            if self._pending:
+                return self._pending.pop(0)
+            connection = self.connect(deadline)
+            if self._pending:
+                continue
+            try:
+                item, again = self._place.take(connection.notification(deadline))
+            except ConnectionLost:
+                self._drop()
+                continue
+            if again:
+                self._drop()
+            if item is not None:
+                return item
+        raise StopIteration
+
+    def connect(self, deadline: Optional[float] = None) -> Connection:
+        """Subscribes, unless it has; events from now on are not missed."""
+        pauses = 0
+        while self._connection is None:
+            try:
+                self._subscribe()
+            except (NoDaemon, ConnectionLost) as error:
+                if not self._has_begun:
+                    raise
+                self._pause(pauses, deadline, error)
+                pauses += 1
+        return self._connection
+
+    def _subscribe(self) -> None:
+        # Whoever has ended a daemon does not want this to start another one.
+        starts = self._client._starts and not self._has_begun
+        connection, hello = self._client._open(starts, owns=False)
+        try:
+            news = self._place.meets(hello["instance"])
+            params = present(self._place.params())
+            result = connection.call("events.subscribe", params, deadline=after(self._client.timeout))
+        except BaseException:
+            connection.close()
+            raise
+        self._place.begin(cast(types.SubscribeResult, result))
+        self._connection, self._has_begun = connection, True
+        if news is not None:
+            self._pending.append(news)
+
+    def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
+        """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""
+        waits = self._place.on_restart == "continue"
+        if not waits and pauses > len(PAUSES):
+            raise NoDaemon("the daemon has ended; its tasks and events are lost") from error
+        if waits and deadline is not None and deadline <= now():
+            raise Timeout("no daemon came back within the timeout") from error
+        time.sleep(PAUSES[min(pauses, len(PAUSES) - 1)])
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Ends the stream and closes its connection."""
+        self._is_closed = True
+        self._drop()

@@ -1,0 +1,298 @@
+"""What a task is submitted with: everything that a child of this process would inherit. Shared by both clients.
+
+It reads the state of this process, and makes a memory file for a long environment; it speaks to nobody.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import re
+import resource
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import IO, Any, Literal, Optional, Union
+
+from . import _constants as constants
+from . import types
+from ._core import milliseconds
+from ._failure import Timeout, UsageError
+
+Text = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+"""An argument, a folder or a variable: any bytes but NUL. A `str` is encoded as file names are."""
+
+Stream = Union[int, IO[Any]]
+"""An open descriptor, or a file that has one."""
+
+Reference = Union[str, "HasId"]
+"""A task: its id, a unique prefix of at least 4 characters, or a handle."""
+
+
+class HasId:
+    """Something that stands for a task."""
+
+    id: str
+    """The task's id."""
+
+
+def reference(task: Reference) -> str:
+    """Returns the id, or the prefix of it."""
+    return task if isinstance(task, str) else task.id
+
+
+def os_text(text: Text) -> types.OsText:
+    """Returns text of the operating system as the protocol has it: a string if it is UTF-8, else an object with
+    Base64. Raises UsageError for a NUL byte."""
+    data = os.fsencode(text)
+    if b"\0" in data:
+        raise UsageError(f"{data!r} has a NUL byte, which no argument, folder or variable can have")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def os_bytes(text: types.OsText) -> bytes:
+    """Returns the bytes of text as the protocol has it."""
+    return text.encode() if isinstance(text, str) else base64.b64decode(text["base64"])
+
+
+def decoded(data: str, encoding: str) -> bytes:
+    """Returns the bytes of an answer."""
+    return base64.b64decode(data) if encoding == "base64" else data.encode()
+
+
+def environment(env: Optional[Mapping[Any, Any]]) -> dict[str, bytes]:
+    """Returns a complete environment: the given one, or that of this process."""
+    found = {}
+    for name, value in (os.environb if env is None else env).items():
+        try:
+            found[os.fsencode(name).decode("utf-8")] = os.fsencode(value)
+        except UnicodeDecodeError:
+            if env is not None:
+                raise UsageError(f"the name of the variable {name!r} is not UTF-8") from None
+    return found
+
+
+def memory_file(env: Mapping[str, bytes]) -> int:
+    """Puts an environment into a sealed memory file, and returns its descriptor."""
+    text = b"".join(name.encode() + b"=" + value + b"\0" for name, value in env.items())
+    if len(text) > constants.ENV_BYTES:
+        message = f"the environment has {len(text)} bytes; at most {constants.ENV_BYTES} are allowed"
+        raise UsageError(message, "remove some variables, or put them into a file")
+    file = os.memfd_create("bgd-env", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(text)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        # F_ADD_SEALS with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_WRITE; Python has these names since 3.8.
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def own_umask() -> Optional[int]:
+    """Returns the file mode creation mask. To read it by umask(2) would change it for other threads."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            found = re.search(rb"^Umask:\s*([0-7]+)", status.read(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1], 8) & 0o777 if found else None
+
+
+LIMITS = (
+    "as core cpu data fsize memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack"
+).split()
+"""Names of resource limits, without `locks`, which has no effect."""
+
+
+def own_rlimits() -> dict[str, types.Rlimit]:
+    """Returns the resource limits of this process."""
+
+    def limit(value: int) -> Optional[int]:
+        return None if value == resource.RLIM_INFINITY else value
+
+    found: dict[str, types.Rlimit] = {}
+    for name in LIMITS:
+        number = getattr(resource, f"RLIMIT_{name.upper()}", None)
+        if number is not None:
+            soft, hard = resource.getrlimit(number)
+            found[name] = {"soft": limit(soft), "hard": limit(hard)}
+    return found
+
+
+def descriptor(stream: Stream) -> int:
+    """Returns the descriptor of a stream."""
+    return stream if isinstance(stream, int) else stream.fileno()
+
+
+class Request:
+    """The params of a submit, and the descriptors that travel with it. `close` closes the ones made for it."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.params = params
+        self.fds: list[int] = []
+        self._made: list[int] = []
+
+    def put_env(self, env: Mapping[str, bytes]) -> None:
+        """Adds a complete environment; after the descriptors of the streams."""
+        if sum(len(name.encode()) + len(value) + 2 for name, value in env.items()) > constants.ENV_INLINE_BYTES:
+            file = memory_file(env)
+            self.params["env_fd"] = True
+            self.fds.append(file)
+            self._made.append(file)
+        else:
+            self.params["env"] = {name: os_text(value) for name, value in env.items()}
+
+    def close(self) -> None:
+        """Closes the memory file, if there is one."""
+        while self._made:
+            os.close(self._made.pop())
+
+
+def submit(
+    argv: Optional[Sequence[Text]],
+    *,
+    after: Iterable[Union[Reference, types.After]],
+    cwd: Optional[Text],
+    delay: Optional[float],
+    env: Optional[Mapping[Any, Any]],
+    pty: Union[bool, tuple[int, int]],
+    ready_timeout: Optional[float],
+    retry: Union[int, types.Retry, None],
+    shell: Optional[Text],
+    socket: Optional[str],
+    start_at: Optional[datetime],
+    stderr: Optional[Stream],
+    stdin: Union[Stream, Literal["pipe"], None],
+    stdout: Optional[Stream],
+    tags: Iterable[str],
+    time_limit: Optional[float],
+    umask: Optional[int],
+    more: Mapping[str, Any],
+) -> Request:
+    """Returns the request for a task that inherits what a child of this process would. `more` are params that are sent
+    as they are, `socket` is the daemon's if it was chosen."""
+    if isinstance(argv, (str, bytes)):
+        raise UsageError("argv is a list of arguments, not a line", "use shell=... for a line of /bin/sh")
+    if argv is not None and not argv:
+        raise UsageError("argv is empty: there is no program")
+    if (argv is not None) + (shell is not None) + (more.get("prompt") is not None) != 1:
+        raise UsageError("give one of argv, shell and prompt")
+    params = {name: value for name, value in more.items() if value is not None}
+    folder = os.getcwdb() if cwd is None else os.path.abspath(os.fsencode(cwd))
+    params["cwd"] = os_text(folder)
+    params["umask"] = own_umask() if umask is None else umask
+    params["rlimits"] = own_rlimits()
+    if argv is not None:
+        params["argv"] = [os_text(word) for word in argv]
+    if shell is not None:
+        params["shell"] = os_text(shell)
+    params["after"] = [condition(one) for one in after]
+    params["tags"] = list(tags)
+    params["delay_ms"] = milliseconds("delay", delay)
+    params["time_limit_ms"] = milliseconds("time_limit", time_limit)
+    params["ready_timeout_ms"] = milliseconds("ready_timeout", ready_timeout)
+    params["retry"] = {"times": retry} if isinstance(retry, int) else retry
+    params["start_at"] = None if start_at is None else timestamp(start_at)
+    if pty is not False:
+        rows, cols = (24, 80) if pty is True else pty
+        params["pty"] = {"rows": rows, "cols": cols}
+    request = Request(params)
+    for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
+        if stream == "pipe":
+            params[name] = "pipe"
+        elif stream is not None:
+            params[name] = "fd"
+            request.fds.append(descriptor(stream))
+    variables = environment(env)
+    if socket is not None:
+        # If the task itself calls bgctl or this package, that goes to the same daemon.
+        variables.update({"BGD_SOCKET": os.fsencode(socket), "BGD_HOST": b""})
+    request.put_env(variables)
+    return request
+
+
+def condition(one: Union[Reference, types.After]) -> types.After:
+    """Returns a condition on another task."""
+    if isinstance(one, (str, HasId)):
+        return {"id": reference(one)}
+    return one
+
+
+def timestamp(time: datetime) -> str:
+    """Returns a time as the protocol has it; one without a time zone is local."""
+    return time.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def own_session(given: Optional[str]) -> Optional[str]:
+    """Returns the key of the parent session: the given one, else $BGD_SESSION; None if that is empty."""
+    return (os.environ.get("BGD_SESSION") if given is None else given) or None
+
+
+def has_ended(task: types.Task) -> bool:
+    """Whether a task has reached its end."""
+    return task["status"] in ("completed", "failed", "cancelled")
+
+
+def exit_code(task: types.Task) -> Optional[int]:
+    """Returns the exit code of a task as `bgctl block --exit-code` does: its own, 128 + the signal that ended it, 124 if
+    it exceeded its time limit, 127 or 126 if its program is missing or can't be executed; None before its end."""
+    if not has_ended(task):
+        return None
+    if task.get("timed_out"):
+        return 124
+    exit: Mapping[str, Any] = task["exit"] or {}
+    if "signal" in exit:
+        return 128 + int(exit["signal"])
+    if "code" in exit:
+        # Cancelled, or failed despite exiting with 0.
+        return int(exit["code"]) or (0 if task["status"] == "completed" else 1)
+    if exit:
+        return 70
+    if task["status"] == "failed" and "agent" not in task:
+        failure = task.get("failure")
+        return failure.get("code", 70) if failure and failure["kind"] == "spawn" else 70
+    return 0 if task["status"] == "completed" else 1
+
+
+PART_BYTES = 256 * 1024
+"""About how many bytes of commands one part of a batch has."""
+
+
+def parts(argvs: Iterable[Sequence[Text]]) -> Iterator[tuple[list[list[types.OsText]], bool]]:
+    """Returns the commands of a batch in parts that fit into a line, each with whether others follow."""
+    part: list[list[types.OsText]] = []
+    size = 0
+    for argv in argvs:
+        if isinstance(argv, (str, bytes)):
+            raise UsageError("each of argvs is a list of arguments, not a line")
+        words = [os_text(word) for word in argv]
+        length = sum(len(str(word)) + 3 for word in words)
+        if part and (size + length > PART_BYTES or len(part) == constants.BATCH_PART):
+            yield part, True
+            part, size = [], 0
+        part.append(words)
+        size += length
+    if not part:
+        raise UsageError("argvs is empty: there is nothing to submit")
+    yield part, False
+
+
+def input_parts(data: bytes) -> Iterator[tuple[str, bool]]:
+    """Returns input in parts that one write takes, in Base64, each with whether it is the last."""
+    begins = range(0, max(len(data), 1), constants.WRITE_BYTES)
+    for begin in begins:
+        part = data[begin : begin + constants.WRITE_BYTES]
+        yield base64.b64encode(part).decode("ascii"), begin == begins[-1]
+
+
+def still_running(result: types.BlockResult, timeout: Optional[float]) -> Timeout:
+    """Returns the error about tasks that have not ended in time."""
+    active = result["active"]
+    names = ", ".join(active[:3]) + (" and others" if len(active) > 3 else "")
+    return Timeout(f"not ended after {timeout:g} s: {names}", "they go on; wait again, or cancel them", active)

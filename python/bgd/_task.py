@@ -1,0 +1,144 @@
+"""A task as a handle of the blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Optional, Union
+
+from . import _constants as constants
+from . import _requests, types
+from ._core import DEFAULT, SILENCE, WAIT, Timeout, checked, milliseconds
+from ._failure import TaskFailed
+from ._requests import HasId, decoded
+
+if TYPE_CHECKING:
+    from ._client import Client
+
+
+class Task(HasId):
+    """A task of the daemon, by its id. `info` is what was last heard of it."""
+
+    def __init__(self, client: Client, info: types.Task) -> None:
+        self.client = client
+        self.id = info["id"]
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"<bgd.Task {self.id} {self.status}>"
+
+    @property
+    def status(self) -> types.Status:
+        """Its status when it was last heard of; see `refresh`."""
+        return self.info["status"]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it had ended when it was last heard of."""
+        return _requests.has_ended(self.info)
+
+    @property
+    def exit_code(self) -> Optional[int]:
+        """Its exit code as `bgctl block --exit-code` has it: its own, 128 + the signal that ended it, 124 if it exceeded
+        its time limit, 127 or 126 if its program is missing or can't be executed. None if it had not ended when it was
+        last heard of."""
+        return _requests.exit_code(self.info)
+
+    def refresh(self, *, timeout: Timeout = DEFAULT) -> types.Task:
+        """Asks the daemon for its present state, with its last line of output."""
+        self.info = self.client.task_get(self.id, timeout=timeout)["task"]
+        return self.info
+
+    def wait(
+        self, *, timeout: Optional[float] = WAIT, until: types.BlockUntil = "ended", check: bool = False
+    ) -> types.Task:
+        """Waits for its end, or until it is ready. Raises Timeout after so many seconds, while it goes on; with `check`,
+        TaskFailed if it ended otherwise than completed."""
+        self.info = self.client.wait([self.id], timeout=timeout, until=until)[0]
+        if check and self.has_ended and self.status != "completed":
+            raise TaskFailed(self.info, self.exit_code or 1)
+        return self.info
+
+    def output(
+        self, offset: int = 0, *, stream: Optional[types.Stream] = None, timeout: Timeout = DEFAULT
+    ) -> bytes:
+        """Returns its output so far from an offset in bytes on; a negative one counts from the end. All of it is held in
+        memory: see `follow` for parts. `timeout` is for each part."""
+        return b"".join(self._parts(offset, stream, timeout))
+
+    def follow(
+        self, offset: int = 0, *, stream: Optional[types.Stream] = None, timeout: Optional[float] = SILENCE
+    ) -> Iterator[bytes]:
+        """Returns its output in parts of at most 256 KiB, as it is written, until it has ended. Raises Timeout after so
+        many seconds without more of it."""
+        checked(timeout)
+        with self.client.events(ids=[self.id], timeout=timeout) as events:
+            events.connect()
+            while True:
+                at_end = False
+                for result in self._results(offset, stream, DEFAULT):
+                    offset, at_end = result["next"], result["eof"]
+                    self.info = result["task"]
+                    if result["data"]:
+                        yield decoded(result["data"], result["encoding"])
+                if at_end:
+                    return
+                next(events)
+
+    def _parts(self, offset: int, stream: Optional[types.Stream], timeout: Timeout) -> Iterator[bytes]:
+        for result in self._results(offset, stream, timeout):
+            yield decoded(result["data"], result["encoding"])
+
+    def _results(self, offset: int, stream: Optional[types.Stream], timeout: Timeout) -> Iterator[types.OutputResult]:
+        while True:
+            limit = constants.OUTPUT_CHUNK_BYTES
+            result = self.client.task_output(self.id, offset=offset, limit=limit, stream=stream, timeout=timeout)
+            yield result
+            if result["eof"] or result["next"] == result["offset"]:
+                return
+            offset = result["next"]
+
+    def result(self, *, timeout: Timeout = DEFAULT) -> bytes:
+        """Returns the result of a completed task: an agent's answer, or the last 256 KiB of a command's output. Raises
+        NotComplete for any other status."""
+        found = self.client.task_result(self.id, timeout=timeout)
+        self.info = found["task"]
+        return decoded(found["result"], found["encoding"])
+
+    def cancel(
+        self, *, signal: Union[str, int, None] = None, grace: Optional[float] = None, timeout: Timeout = DEFAULT
+    ) -> types.Task:
+        """Ends all of its processes by a signal, TERM by default, and by KILL after `grace` seconds; returns when all have
+        ended. Does nothing if it has ended."""
+        self.info = self.client.task_cancel(
+            ids=[self.id],
+            signal=None if signal is None else str(int(signal) if isinstance(signal, int) else signal),
+            grace_ms=milliseconds("grace", grace),
+            timeout=timeout,
+        )["tasks"][0]
+        return self.info
+
+    def signal(self, signal: Union[str, int], *, tree: bool = False, timeout: Timeout = DEFAULT) -> None:
+        """Sends a signal to its main process, or to all of its processes, without waiting for the effect. Raises
+        NotRunning."""
+        word = str(int(signal)) if isinstance(signal, int) else signal
+        self.info = self.client.task_signal(id=self.id, signal=word, tree=tree, timeout=timeout)["task"]
+
+    def write(self, data: bytes, *, eof: bool = False, timeout: Timeout = DEFAULT) -> None:
+        """Writes to its terminal, or to its standard input if that is "pipe", and returns when all of it was written.
+        `timeout` is for each 256 KiB. Raises NotRunning or Unsupported."""
+        for part, is_last in _requests.input_parts(data):
+            self.client.task_write(
+                self.id, data=part, encoding="base64", eof=eof and is_last, timeout=timeout
+            )
+
+    def resume(
+        self, prompt: str, *, settings: Optional[types.AgentSettings] = None, timeout: Timeout = DEFAULT
+    ) -> types.Task:
+        """Sends a follow-up prompt to the agent of a completed task, in the same conversation; then `wait` waits for the
+        new answer. Raises NotResumable, BeingResumed, SessionExpired and others, see `BgdError`."""
+        self.info = self.client.task_resume(self.id, prompt=prompt, settings=settings, timeout=timeout)["task"]
+        return self.info
+
+    def clear(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Deletes the task, which must have ended, with its output."""
+        self.client.task_clear(ids=[self.id], timeout=timeout)

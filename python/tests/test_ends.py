@@ -1,0 +1,280 @@
+"""Daemons that are not there, that can't be trusted, that end, come back or do not answer; and the streams of events that
+go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import threading
+import unittest
+from unittest import mock
+
+from support import HELLO, PATIENCE, Case, answer, server
+
+import bgd
+from bgd import _socket
+
+
+class Sockets(Case):
+    def test_the_socket_is_found_as_bgctl_finds_it(self) -> None:
+        def found(**variables: str) -> str:
+            with mock.patch.dict(os.environ, variables):
+                for name in {"BGD_SOCKET", "XDG_RUNTIME_DIR"} - set(variables):
+                    os.environ.pop(name, None)
+                return _socket.socket_path()
+
+        self.assertEqual(found(BGD_SOCKET="/a/b", XDG_RUNTIME_DIR="/c"), "/a/b")
+        self.assertEqual(found(BGD_SOCKET="", XDG_RUNTIME_DIR="/c"), "/c/bgd/bgd.sock")
+        self.assertEqual(found(XDG_RUNTIME_DIR=""), f"/tmp/bgd-{os.geteuid()}/bgd.sock")
+        for wrong in ("a/b", "/a/", "/" + "x" * 107):
+            with self.assertRaises(bgd.UsageError):
+                bgd.Client(wrong)
+
+    def test_folders_that_others_control_are_refused(self) -> None:
+        folder = self.daemon.folder / "f"
+
+        def refused(words: str) -> None:
+            with self.assertRaisesRegex(bgd.UntrustedSocket, words) as caught:
+                bgd.Client(folder / "bgd.sock").connect()
+            self.assertEqual(caught.exception.exit_code, 77)
+            self.assertIsInstance(caught.exception, PermissionError)
+
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)
+        refused("mode 0755")
+        folder.rmdir()
+        folder.symlink_to("run")
+        refused("symbolic link")
+        folder.unlink()
+        folder.write_text("")
+        refused("not a folder")
+        with mock.patch("os.geteuid", return_value=os.geteuid() + 1):
+            with self.assertRaisesRegex(bgd.UntrustedSocket, "belongs to uid"):
+                bgd.Client(self.daemon.path).connect()
+
+    def test_no_daemon_is_started_unless_it_is_wanted(self) -> None:
+        client = self.connected(start=False)
+        with self.assertRaises(bgd.NoDaemon) as caught:
+            client.connect()
+        self.assertEqual(caught.exception.exit_code, 69)
+        self.assertIsInstance(caught.exception, ConnectionError)
+        shutil.rmtree(self.daemon.folder / "run")
+        with self.assertRaises(bgd.NoDaemon):
+            client.connect()
+        # bgctl makes the folder.
+        self.assertEqual(self.client.run(["echo", "hi"]).output, b"hi\n")
+
+    def test_why_a_daemon_does_not_start_is_told(self) -> None:
+        self.daemon.configure("nonsense = 1")
+        with self.assertRaises(bgd.NoDaemon) as caught:
+            self.client.connect()
+        self.assertEqual(caught.exception.exit_code, 78)
+        self.assertIn("nonsense", str(caught.exception))
+        for missing in ("/no/bgctl", "/etc/passwd"):
+            with self.assertRaisesRegex(bgd.NoDaemon, missing):
+                self.connected(bgctl=missing).connect()
+        with self.assertRaisesRegex(bgd.NoDaemon, "exit code 1"):
+            self.connected(bgctl=shutil.which("false")).connect()
+        with mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
+            with self.assertRaisesRegex(bgd.NoDaemon, "not found"):
+                self.client.connect()
+
+    def test_tasks_of_a_chosen_socket_use_the_same_daemon(self) -> None:
+        client = self.connected(socket=self.daemon.path)
+        with mock.patch.dict(os.environ, {"BGD_SOCKET": "/elsewhere/x"}):
+            done = client.run(shell="echo $BGD_SOCKET; bgctl list -q | wc -l")
+        self.assertEqual(done.output, f"{self.daemon.path}\n1\n".encode())
+
+
+class Ends(Case):
+    def test_a_client_goes_on_with_the_next_daemon(self) -> None:
+        gate = self.gate()
+        task = self.client.submit(shell=gate.line)
+        first = self.client.instance
+        caught: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                self.client.wait([task], timeout=None)
+            except BaseException as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        self.client.hello()
+        self.daemon.end(signal.SIGKILL)
+        thread.join(PATIENCE)
+        self.assertIsInstance(caught[0], (bgd.ConnectionLost, bgd.TaskNotFound))
+        self.assertEqual(self.client.run(["echo", "again"]).output, b"again\n")
+        self.assertNotEqual(self.client.instance, first)
+        with self.assertRaises(bgd.TaskNotFound):
+            task.refresh()
+
+    def test_an_idle_client_does_not_notice_a_new_daemon(self) -> None:
+        self.client.connect()
+        for _ in range(3):
+            self.daemon.end()
+            self.assertEqual(self.client.run(["echo", "x"]).output, b"x\n")
+
+    def test_a_client_that_starts_none_says_that_it_is_gone(self) -> None:
+        self.client.connect()
+        other = self.connected(start=False)
+        other.connect()
+        self.daemon.end()
+        with self.assertRaises(bgd.NoDaemon):
+            other.hello()
+
+    def test_a_stopped_daemon_is_given_up(self) -> None:
+        pid = self.client.connect()["pid"]
+        fresh = self.connected()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with self.assertRaises(bgd.Timeout):
+                self.client.task_list(timeout=0.05)
+            # Nobody waits longer than 5 seconds for a first answer.
+            with self.assertRaises(bgd.NoAnswer) as caught:
+                fresh.connect()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        self.assertEqual(caught.exception.exit_code, 69)
+        self.assertIn(f"kill -CONT {pid}", str(caught.exception))
+        self.assertIn(f"(pid {pid})", caught.exception.message)
+        self.assertEqual(self.client.task_list()["tasks"], [])
+        self.assertEqual(fresh.task_list()["tasks"], [])
+
+    def test_a_full_backlog_is_a_daemon_that_does_not_answer(self) -> None:
+        path = str(self.daemon.folder / "full/bgd.sock")
+        os.mkdir(os.path.dirname(path), 0o700)
+        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+            listener.bind(path)
+            listener.listen(0)
+            first.connect(path)
+            with mock.patch("bgd._constants.FIRST_ANSWER", 1.0):
+                with self.assertRaises(bgd.NoAnswer):
+                    bgd.Client(path).connect()
+
+    def test_a_lost_answer_is_asked_for_again_only_with_a_key(self) -> None:
+        asked: list[str] = []
+
+        def lose_first(request: dict[str, object]) -> object:
+            asked.append(str(request["method"]))
+            return None if len(asked) == 1 else answer(request, {"task": {"id": "x", "status": "pending"}})
+
+        with server(lose_first) as path:  # type: ignore[arg-type]
+            with bgd.Client(path) as client:
+                self.assertEqual(client.submit(["true"], key="k").id, "x")
+            asked.clear()
+            with bgd.Client(path) as client:
+                with self.assertRaises(bgd.ConnectionLost):
+                    client.submit(["true"])
+        self.assertEqual(asked, ["task.submit"])
+
+
+class Events(Case):
+    def test_events_are_replayed_from_a_cursor(self) -> None:
+        task = self.client.submit(["echo", "x"])
+        task.wait(check=True)
+        with self.client.events(0, ids=[task], timeout=PATIENCE) as events:
+            kinds = []
+            for event in events:
+                kinds.append(event["kind"])
+                if event["kind"] == "completed":
+                    break
+            self.assertEqual([kinds[0], kinds[1], kinds[-1]], ["submitted", "started", "completed"])
+            cursor = events.cursor
+        other = self.client.submit(["true"])
+        with self.client.events(cursor, timeout=PATIENCE) as events:
+            event = next(events)
+            assert event["kind"] == "submitted"
+            self.assertEqual(event["task"]["id"], other.id)
+        with self.assertRaises(StopIteration):
+            next(events)
+        for wrong in ("x", "a:b", -1):
+            with self.assertRaises(bgd.UsageError):
+                self.client.events(wrong)
+        events = self.client.events(ids=[task], timeout=0.05)
+        with self.assertRaises(bgd.Timeout):
+            next(events)
+        events.timeout = PATIENCE
+        task.clear()
+        self.assertEqual(next(events)["kind"], "cleared")
+        events.close()
+
+    def test_a_connection_that_is_lost_loses_no_event(self) -> None:
+        with self.client.events(timeout=PATIENCE) as events:
+            events.connect()
+            first = self.client.submit(["true"], hold=True)
+            event = next(events)
+            assert events._connection is not None
+            events._connection._socket.shutdown(socket.SHUT_RDWR)
+            second = self.client.submit(["true"], hold=True)
+            found = [event["task"]["id"], next(events)["task"]["id"]]  # type: ignore[typeddict-item]
+            self.assertEqual(found, [first.id, second.id])
+
+    def test_the_end_of_the_daemon_is_told(self) -> None:
+        self.client.connect()
+        events = self.client.events(timeout=PATIENCE)
+        cursor = (events.connect(), events.cursor)[1]
+        self.daemon.end()
+        with self.assertRaisesRegex(bgd.NoDaemon, "lost"):
+            next(events)
+        events.close()
+        self.client.connect()
+        with self.assertRaises(bgd.OtherInstance) as caught:
+            next(self.client.events(cursor, timeout=PATIENCE))
+        self.assertEqual(caught.exception.instance, self.client.instance)
+        self.assertEqual((caught.exception.kind, caught.exception.exit_code), ("other_instance", 69))
+
+    def test_a_stream_goes_on_with_the_next_daemon(self) -> None:
+        self.client.connect()
+        with self.client.events(timeout=PATIENCE, on_restart="continue") as events:
+            events.connect()
+            before = self.client.submit(["true"], hold=True)
+            event = next(events)
+            assert event["kind"] == "submitted" and event["task"]["id"] == before.id
+            self.daemon.end(signal.SIGKILL)
+            after = self.client.submit(["true"], hold=True)
+            while event["kind"] != "restarted":
+                event = next(events)
+            self.assertEqual(event["instance"], self.client.instance)
+            event = next(events)
+            assert event["kind"] == "submitted"
+            self.assertEqual((event["task"]["id"], event["seq"]), (after.id, 1))
+
+    def test_no_daemon_comes_back(self) -> None:
+        self.client.connect()
+        with self.client.events(timeout=0.1, on_restart="continue") as events:
+            events.connect()
+            self.daemon.end()
+            with self.assertRaisesRegex(bgd.Timeout, "no daemon came back"):
+                next(events)
+
+    def test_gaps_are_told(self) -> None:
+        subscriptions: list[object] = []
+
+        def gaps(request: dict[str, object]) -> bytes:
+            subscriptions.append(request["params"])
+            text = answer(request, {"subscription": 7, "seq": 10, "instance": "fake"})
+            news = (
+                [b'{"kind":"gap","from":3,"to":5,"ended":false}', b'{"kind":"x","seq":6}', b'{"kind":"gap","from":7,"to":9,"ended":true}']
+                if len(subscriptions) == 1
+                else [b'{"kind":"y","seq":7}']
+            )
+            for one in news:
+                text += b'{"jsonrpc":"2.0","method":"event","params":{"subscription":7,' + one[1:] + b"}\n"
+            return text + b'{"jsonrpc":"2.0","method":"event","params":{"subscription":8,"kind":"other","seq":1}}\n'
+
+        with server(gaps) as path, bgd.Client(path) as client, client.events(2, timeout=PATIENCE) as events:
+            self.assertEqual(next(events), {"kind": "gap", "from": 3, "to": 5, "ended": False})
+            self.assertEqual(events.cursor, "fake:5")
+            self.assertEqual(next(events), {"kind": "x", "seq": 6})
+            # It read too slowly, and has subscribed again.
+            self.assertEqual(next(events), {"kind": "y", "seq": 7})
+        self.assertEqual(subscriptions, [{"ids": [], "since": 2}, {"ids": [], "since": 6, "instance": "fake"}])
+        self.assertEqual(HELLO["instance"], "fake")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -8,7 +8,7 @@ use bgd_tests::docs::root as repository;
 use bgd_tests::root::Root;
 use bgd_tests::{Outcome, target_folder};
 
-use super::{MAIN_JOB, script_of};
+use super::{MAIN_JOB, folder, script_of};
 
 /// What cargo has compiled for the tests, for another build: that compiles only the packages of this workspace, with the
 /// features that they have without the tests, and leaves the programs under test alone. It goes when it is dropped.
@@ -83,21 +83,28 @@ fn r170_what_cargo_and_bgctl_install_is_used_and_removed_without_a_trace_as_root
 }
 
 #[test]
-fn r170_each_crate_can_be_published_with_all_that_it_includes() {
-    for package in ["bgd-shared", "bgd", "bgctl"] {
-        let list =
-            Outcome::of(&mut cargo(&["package", "--list", "--allow-dirty", "--offline", "-p", package]));
-        let list = list.success().stdout_text();
-        assert!(list.lines().any(|line| line == "LICENSE") && list.contains("README.md"), "{list}");
-        if package == "bgctl" {
-            for link in fs::read_dir(repository().join("bgctl/files")).unwrap() {
-                let link = link.unwrap();
-                assert!(fs::read(link.path()).is_ok(), "{link:?} is a link to nothing");
-                let name = format!("files/{}", link.file_name().to_str().unwrap());
-                assert!(list.lines().any(|line| line == name), "{name} is not in\n{list}");
-            }
+fn r170_each_crate_is_packaged_with_all_that_it_includes() {
+    let made = folder().join("crates");
+    let mut package = cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--locked"]);
+    package.args(["-p", "bgd-shared", "-p", "bgd", "-p", "bgctl"]).env("CARGO_TARGET_DIR", &made);
+    Outcome::of(&mut package).success();
+    for name in ["bgd-shared", "bgd", "bgctl"] {
+        let name = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
+        let file = made.join(format!("package/{name}.crate"));
+        let list = Outcome::of(Command::new("tar").arg("-tvzf").arg(file)).success().stdout_text();
+        let mut wanted = vec!["LICENSE".to_owned(), "README.md".to_owned()];
+        if name.starts_with("bgctl") {
+            let links = fs::read_dir(repository().join("bgctl/files")).unwrap();
+            wanted.extend(links.map(|link| format!("files/{}", link.unwrap().file_name().to_str().unwrap())));
+        }
+        for file in wanted {
+            let end = format!(" {name}/{file}");
+            // A file with its content: a link would lead out of the package.
+            let is_there = list.lines().any(|line| line.starts_with('-') && line.ends_with(&end));
+            assert!(is_there, "{end} is not in\n{list}");
         }
     }
+    fs::remove_dir_all(made).unwrap();
 }
 
 #[test]

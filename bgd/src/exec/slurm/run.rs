@@ -401,7 +401,9 @@ impl Run {
                 Err(why) => return decided(None, Verdict::Failed(Cause::Other, why.clone())),
             };
             // The accounting knows the cause of what the queue has forgotten already.
-            let is_forgotten = self.missing > 0 && (!self.awaits_record || now >= noted.seen + CAUSE_WITHIN);
+            let is_forgotten = self.ended.is_none()
+                && self.missing > 0
+                && (!self.awaits_record || now >= noted.seen + CAUSE_WITHIN);
             if self.stop.is_some() || !exit.is_explained_by_cluster() || is_forgotten {
                 return decided(Some(&exit.exit), Verdict::ByExit);
             }

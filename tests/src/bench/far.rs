@@ -24,7 +24,7 @@ const TASKS: usize = 200;
 
 /// Two executors, of which no task makes use.
 const EXECUTORS: &str = "[executors.far]\ntype = \"ssh\"\nhost = \"far.invalid\"\n\
-                         [executors.hpc]\ntype = \"slurm\"\nhost = \"login.invalid\"\n";
+                         [executors.hpc]\ntype = \"slurm\"\nhost = \"login.invalid\"\nwork_folder = \"/var/tmp\"\n";
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = local(bench)?;

@@ -225,6 +225,13 @@ class UnknownExecutor(CallError):
     exit_code = 2
 
 
+class UpgradeRefused(CallError):
+    """The daemon could not be upgraded in place, and goes on as it was."""
+
+    kind = "upgrade_refused"
+    exit_code = 65
+
+
 BY_KIND: dict[str, type[CallError]] = {
     "parse_error": ParseError,
     "invalid_request": InvalidRequest,
@@ -257,6 +264,7 @@ BY_KIND: dict[str, type[CallError]] = {
     "group_in_use": GroupInUse,
     "not_pending": NotPending,
     "unknown_executor": UnknownExecutor,
+    "upgrade_refused": UpgradeRefused,
 }
 """The exceptions by their kind on the wire."""
 
@@ -292,4 +300,5 @@ __all__ = [
     "GroupInUse",
     "NotPending",
     "UnknownExecutor",
+    "UpgradeRefused",
 ]

@@ -127,6 +127,26 @@ class Methods:
         result: types.DaemonStatus = self._call("daemon.status", params, timeout)
         return result
 
+    def daemon_upgrade(
+        self,
+        *,
+        binary: Optional[types.OsText] = None,
+        timeout: Timeout = DEFAULT,
+    ) -> types.UpgradeResult:
+        """Has another program take the place of the running one, in the same process: with the same
+        pid, instance and socket, the same task ids and event numbers, and with every connection. A
+        client notices a pause, and nothing else; the answer comes from the program that has taken
+        over.
+
+        binary: Absolute path of the program. Default: what is now where the running program was
+            started from.
+        """
+        params = {
+            "binary": binary,
+        }
+        result: types.UpgradeResult = self._call("daemon.upgrade", params, timeout)
+        return result
+
     def events_subscribe(
         self,
         *,
@@ -1255,6 +1275,26 @@ class AsyncMethods:
         """
         params: dict[str, Any] = {}
         result: types.DaemonStatus = await self._call("daemon.status", params, timeout)
+        return result
+
+    async def daemon_upgrade(
+        self,
+        *,
+        binary: Optional[types.OsText] = None,
+        timeout: Timeout = DEFAULT,
+    ) -> types.UpgradeResult:
+        """Has another program take the place of the running one, in the same process: with the same
+        pid, instance and socket, the same task ids and event numbers, and with every connection. A
+        client notices a pause, and nothing else; the answer comes from the program that has taken
+        over.
+
+        binary: Absolute path of the program. Default: what is now where the running program was
+            started from.
+        """
+        params = {
+            "binary": binary,
+        }
+        result: types.UpgradeResult = await self._call("daemon.upgrade", params, timeout)
         return result
 
     async def events_subscribe(

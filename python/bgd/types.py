@@ -159,6 +159,7 @@ ErrorKind = Literal[
     "group_in_use",
     "not_pending",
     "unknown_executor",
+    "upgrade_refused",
     "unknown",
 ]
 """Kind of an error. Clients should decide by this alone.
@@ -225,6 +226,8 @@ ErrorKind = Literal[
 
 `unknown_executor`: No executor has this name.
 
+`upgrade_refused`: The daemon could not be upgraded in place, and goes on as it was.
+
 `unknown`: A kind added by a newer daemon. Never sent.
 """
 
@@ -258,9 +261,9 @@ EventKind = Literal[
 
 `output`: Its output grew. Sent at most a few times per second and task.
 
-`progress`: The agent called a tool, became silent for a long time or active again, or has no open
-question any more. A task elsewhere has an id there, waits for another reason, or can't be asked for
-or can again.
+`progress`: The agent called a tool, told its plan or what it has consumed, became silent for a long
+time or active again, or has no open question any more. A task elsewhere has an id there, waits for
+another reason, or can't be asked for or can again.
 
 `needs_input`: The agent asks a question: a new one, or the next of several.
 
@@ -531,6 +534,23 @@ Stdin = Literal[
 `pipe`: A pipe for `task.write`.
 """
 
+StepStatus = Literal[
+    "pending",
+    "in_progress",
+    "completed",
+    "cancelled",
+]
+"""How far a step of a plan is.
+
+`pending`: Not begun.
+
+`in_progress`: Under way.
+
+`completed`: Done.
+
+`cancelled`: Given up.
+"""
+
 Stream = Literal[
     "stdout",
     "stderr",
@@ -693,6 +713,32 @@ class AgentSettings(TypedDict, total=False):
 
     model: Optional[str]
     """Model, by the agent's own id."""
+
+
+class AgentUsage(TypedDict, total=False):
+    """What an agent has consumed of its model for a task, in all of the task's runs and attempts. What
+    the agent does not say is missing.
+    """
+
+    cached_tokens: int
+    """Tokens read from or written to a cache, if there were any."""
+
+    context_size: int
+    """Tokens that this context has room for."""
+
+    context_tokens: int
+    """Tokens in the context of the conversation now."""
+
+    cost: Cost
+    """What it costs."""
+
+    input_tokens: int
+    """Tokens that the model has read, as the agent counts them: most don't count those from a cache.
+    Some agents say this only at the end of a run.
+    """
+
+    output_tokens: int
+    """Tokens that the model has written, with those of its thoughts."""
 
 
 class AnswerParams(TypedDict):
@@ -910,6 +956,18 @@ class ClearResult(TypedDict):
 
     cleared: int
     """Number of deleted tasks."""
+
+
+class Cost(TypedDict):
+    """What a model's work costs."""
+
+    amount: float
+    """The amount, in units of `currency`, 0 to 1,000,000, to a billionth."""
+
+    currency: str
+    """ISO 4217 code of the currency, such as `USD`, or another unit, such as `credits`: as the agent
+    says, at most 16 bytes.
+    """
 
 
 class _DaemonStatus(TypedDict):
@@ -1822,6 +1880,16 @@ class OutputResult(TypedDict):
     """The task, with its progress."""
 
 
+class PlanStep(TypedDict):
+    """A step of an agent's plan."""
+
+    status: StepStatus
+    """How far it is."""
+
+    text: str
+    """What is to be done: one line, truncated to 200 characters."""
+
+
 class ProgramStatus(TypedDict):
     """The file of the daemon's program."""
 
@@ -1864,6 +1932,9 @@ class Progress(_Progress, total=False):
 
     needs_input: NeedsInput
     """The agent's open question."""
+
+    plan: list[PlanStep]
+    """The agent's plan for this run, as it last told it: at most 32 steps."""
 
     stalled: bool
     """Whether the agent has been silent for `stalled_after`. The task is not ended."""
@@ -2412,6 +2483,9 @@ class Task(_Task, total=False):
     agent_session: str
     """The agent's own id of the conversation."""
 
+    agent_usage: AgentUsage
+    """What its agent has consumed of its model, in all runs. Missing if the agent does not say."""
+
     argv: list[OsText]
     """The command, if it was given as arguments."""
 
@@ -2573,6 +2647,32 @@ class Times(TypedDict):
 
     sum_ms: int
     """Sum of all values, in milliseconds."""
+
+
+class UpgradeParams(TypedDict, total=False):
+    """Params of `daemon.upgrade`."""
+
+    binary: Optional[OsText]
+    """Absolute path of the program. Default: what is now where the running program was started from.
+    """
+
+
+UpgradeResult = TypedDict(
+    "UpgradeResult",
+    {
+        # Number of active tasks that go on.
+        "active": int,
+        # Number of connections that go on.
+        "connections": int,
+        # Version of the program before.
+        "from": str,
+        # How long requests were held back, in milliseconds.
+        "pause_ms": int,
+        # Version of the program that has taken over.
+        "to": str,
+    },
+)
+"""Result of `daemon.upgrade`, sent by the program that has taken over."""
 
 
 class _Usage(TypedDict):

@@ -81,6 +81,7 @@ class Real(Case):
         self.client.group_set(name="g", slots=1)
         self.client.task_edit(pending.id, group="g")
         self.refused(_kinds.GroupInUse, "group.remove", name="g")
+        self.refused(_kinds.UpgradeRefused, "daemon.upgrade", binary="/bin/true")
         self.refused(_kinds.Unsupported, "hello", protocol=99)
         self.daemon.configure("nonsense = 1")
         self.refused(_kinds.ConfigInvalid, "daemon.reload")

@@ -17,6 +17,9 @@ use crate::render::table::between;
 use crate::render::wall::Clock;
 use crate::render::{clean, clean_lines};
 
+/// The CPU time in milliseconds from which it is told what a run has used.
+const USED_MS: u64 = 1000;
+
 /// The most characters of a description, a command or an error.
 const LINE_CHARS: usize = 500;
 
@@ -311,7 +314,8 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         last_line: task.progress.last_line.as_deref().filter(|_| is_active).map(line),
         lingering: Some(true).filter(|_| task.lingering && !is_active),
         tool_calls: (task.kind == Kind::Agent).then_some(task.progress.tool_calls),
-        used: task.usage.as_ref().map(show::usage),
+        // What a short run has used tells nobody anything, and costs words.
+        used: task.usage.as_ref().filter(|used| used.cpu_ms() >= USED_MS).map(show::usage),
         consumed: task.agent_usage.as_ref().and_then(show::agent_usage).map(|words| line(&words)),
         plan: Some(task.progress.plan.iter().map(show::step).collect())
             .filter(|plan: &Vec<_>| !plan.is_empty()),

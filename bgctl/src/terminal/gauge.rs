@@ -58,22 +58,20 @@ impl Gauge {
     fn next(&mut self, byte: u8) -> Part {
         match (self.part, byte) {
             (Part::Words, 0x1b) => Part::WordsEscape,
-            (Part::Words | Part::WordsEscape, 0x07) => self.said(),
-            (Part::WordsEscape, b'\\') => self.said(),
+            (Part::Words | Part::WordsEscape, 0x07) | (Part::WordsEscape, b'\\') => self.said(),
             (Part::Words, byte) => {
                 if self.words.len() <= WORDS {
                     self.words.push(byte);
                 }
                 Part::Words
             }
-            (_, 0x1b) => Part::Escape,
+            (_, 0x1b) | (Part::Escape, 0x20..=0x2f) => Part::Escape,
             (Part::Escape | Part::WordsEscape, b'[') => Part::Control,
             (Part::Escape | Part::WordsEscape, b']' | b'P' | b'X' | b'^' | b'_') => {
                 self.words.clear();
                 self.words.push(byte);
                 Part::Words
             }
-            (Part::Escape, 0x20..=0x2f) => Part::Escape,
             (Part::Escape | Part::WordsEscape, _) => Part::Text,
             (Part::Control, 0x40..=0x7e) => {
                 // The cursor goes elsewhere: what is written then is another line.
@@ -122,15 +120,17 @@ impl Gauge {
         self.tells
     }
 
-    /// How far the job is, in percent, by its last line. `None`: nothing can be said now.
-    pub fn percent(&self) -> Option<Option<u8>> {
-        if self.tells || self.part != Part::Text {
-            return None;
-        }
+    /// Whether it can be said now how far the job is.
+    pub fn is_readable(&self) -> bool {
+        !self.tells && self.part == Part::Text
+    }
+
+    /// How far the job is, in percent, by its last line, if that says so.
+    pub fn percent(&self) -> Option<u8> {
         let of = |line: &[u8]| percent::of_line(&String::from_utf8_lossy(line));
         // A line that is being written says it already, or is not complete.
         let current = of(&self.lines[0]);
-        Some(if self.is_new_line { current } else { current.or_else(|| of(&self.lines[1])) })
+        if self.is_new_line { current } else { current.or_else(|| of(&self.lines[1])) }
     }
 }
 
@@ -145,39 +145,41 @@ mod tests {
         gauge
     }
 
-    fn percent(bytes: &[u8]) -> Option<Option<u8>> {
-        gauge(bytes).percent()
+    /// Whether it can be said how far the job is, and what.
+    fn percent(bytes: &[u8]) -> (bool, Option<u8>) {
+        let gauge = gauge(bytes);
+        (gauge.is_readable(), gauge.percent().filter(|_| gauge.is_readable()))
     }
 
     #[test]
     fn r165_the_last_line_says_how_far_a_job_is() {
-        assert_eq!(percent(b"\r 7%\r 42%"), Some(Some(42)));
-        assert_eq!(percent(b"3/8 a\n"), Some(Some(37)));
-        assert_eq!(percent(b"3/8 a\n4"), Some(Some(37)), "the next line is not complete");
-        assert_eq!(percent(b"3/8 a\nwarning: x\n"), Some(None));
-        assert_eq!(percent("[====> ] 50% \u{2588}".as_bytes()), Some(Some(50)));
-        assert_eq!(percent(b"\x1b[32m50%\x1b[m"), Some(Some(50)), "colours are no text");
-        assert_eq!(percent(b"10%\x1b[2K\x1b[1G20%"), Some(Some(20)));
-        assert_eq!(percent(&[vec![b'x'; 100_000], b"\n9%\n".to_vec()].concat()), Some(Some(9)));
+        assert_eq!(percent(b"\r 7%\r 42%"), (true, Some(42)));
+        assert_eq!(percent(b"3/8 a\n"), (true, Some(37)));
+        assert_eq!(percent(b"3/8 a\n4"), (true, Some(37)), "the next line is not complete");
+        assert_eq!(percent(b"3/8 a\nwarning: x\n"), (true, None));
+        assert_eq!(percent("[====> ] 50% \u{2588}".as_bytes()), (true, Some(50)));
+        assert_eq!(percent(b"\x1b[32m50%\x1b[m"), (true, Some(50)), "colours are no text");
+        assert_eq!(percent(b"10%\x1b[2K\x1b[1G20%"), (true, Some(20)));
+        assert_eq!(percent(&[vec![b'x'; 100_000], b"\n9%\n".to_vec()].concat()), (true, Some(9)));
     }
 
     #[test]
     fn r165_what_the_job_tells_itself_comes_first() {
         for told in ["\x1b]9;4;1;42\x07", "\x1b]9;4;1;42\x1b\\", "\x1b]9;4;3\x07 7%"] {
             assert!(gauge(told.as_bytes()).tells(), "{told:?}");
-            assert_eq!(percent(told.as_bytes()), None);
+            assert_eq!(percent(told.as_bytes()), (false, None));
         }
         assert!(!gauge(b"\x1b]0;9;4;1;42\x07").tells());
-        assert_eq!(percent(b"\x1b]0;a title\x07 7%"), Some(Some(7)));
+        assert_eq!(percent(b"\x1b]0;a title\x07 7%"), (true, Some(7)));
     }
 
     #[test]
     fn r165_nothing_is_said_within_a_sequence() {
         for part in ["7%\n\x1b", "7%\n\x1b[3", "7%\n\x1b]0;x", "7%\n\x1b]0;x\x1b", "7%\n\x1b("] {
-            assert_eq!(percent(part.as_bytes()), None, "{part:?}");
+            assert_eq!(percent(part.as_bytes()), (false, None), "{part:?}");
         }
-        assert_eq!(percent(b"7%\n\xe6\xbc"), None, "nor within a character");
-        assert_eq!(percent(b"7%\n\xe6\xbc\xa2"), Some(Some(7)));
+        assert_eq!(percent(b"7%\n\xe6\xbc"), (false, None), "nor within a character");
+        assert_eq!(percent(b"7%\n\xe6\xbc\xa2"), (true, Some(7)));
     }
 
     proptest! {
@@ -187,7 +189,7 @@ mod tests {
             let mut pieces = gauge(one);
             pieces.push(two);
             let whole = gauge(&bytes);
-            prop_assert_eq!((pieces.percent(), pieces.tells()), (whole.percent(), whole.tells()));
+            prop_assert_eq!((pieces.percent(), pieces.tells(), pieces.is_readable()), (whole.percent(), whole.tells(), whole.is_readable()));
         }
     }
 }

@@ -34,8 +34,10 @@ pub struct Screen {
     is_left: bool,
     /// Whether the cursor is at the start of a line; in the alternate screen, whether it will be after leaving it.
     at_line_start: bool,
-    /// Whether the terminal was told how far the job is, and what.
-    told: Option<Option<u8>>,
+    /// Whether the terminal was told how far the job is, by whomever.
+    is_told: bool,
+    /// What it was told last, if that was a number.
+    told: Option<u8>,
 }
 
 impl Screen {
@@ -68,6 +70,7 @@ impl Screen {
             restore: String::new(),
             is_left: true,
             at_line_start: true,
+            is_told: false,
             told: None,
         })
     }
@@ -112,17 +115,17 @@ impl Screen {
     /// # Errors
     /// The terminal is gone.
     pub fn tell(&mut self, percent: Option<u8>) -> io::Result<()> {
-        if self.told.flatten() == percent {
+        if self.told == percent {
             return Ok(());
         }
-        self.told = Some(percent);
+        (self.is_told, self.told) = (true, percent);
         self.is_left = false;
         self.queue(telling(percent).as_bytes())
     }
 
     /// The job has told the terminal itself.
     pub fn is_told(&mut self) {
-        self.told.get_or_insert(None);
+        self.is_told = true;
     }
 
     /// Whether the job is in the alternate screen.
@@ -185,7 +188,8 @@ impl Output for Screen {
         self.is_left = true;
         let line = if self.at_line_start { "" } else { "\r\n" };
         self.at_line_start = true;
-        let told = self.told.take().map(|_| telling(None)).unwrap_or_default();
+        let told = if std::mem::take(&mut self.is_told) { telling(None) } else { String::new() };
+        self.told = None;
         self.queue(&[self.restore.as_bytes(), told.as_bytes(), line.as_bytes()].concat())
     }
 

@@ -13,55 +13,40 @@ use super::image::{self, Head};
 use super::program::{CARRIED, Candidate, REFUSED, execute};
 use crate::os::{inherited, signals};
 
-/// What a program needs to be replaced: itself, as the next one may have to go back to it.
-#[derive(Debug)]
-pub struct Handover {
-    program: File,
+/// Writes a state that names these descriptors, for this program to take over. Returns the file and the digest of its
+/// bytes.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn write(state: &impl Serialize, named: &Named, next: &Candidate) -> Result<(OwnedFd, String), String> {
+    let own = next.own.as_raw_fd();
+    image::write(state, own, &[named.numbers(), &[own]].concat())
+        .map_err(|error| format!("the state can't be written: {error}"))
 }
 
-impl Handover {
-    /// Opens the program of this process.
-    ///
-    /// # Errors
-    /// There is no /proc, or no descriptor is left.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self { program: File::open("/proc/self/exe")? })
-    }
+/// Executes a program in the place of this one, with a state. Returns only if that fails, says why, and leaves everything
+/// as it was.
+pub fn hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> String {
+    let why = try_hand_over(state, named, next);
+    let _ = inherited::set_inheritable(named.numbers(), false);
+    let _ = inherited::set_inheritable(&[next.own.as_raw_fd()], false);
+    signals::unblock();
+    why
+}
 
-    /// Writes a state that names these descriptors. Returns the file and the digest of its bytes.
-    ///
-    /// # Errors
-    /// There is no memory for it.
-    pub fn write(&self, state: &impl Serialize, named: &Named) -> Result<(OwnedFd, String), String> {
-        let program = self.program.as_raw_fd();
-        image::write(state, program, &[named.numbers(), &[program]].concat())
-            .map_err(|error| format!("the state can't be written: {error}"))
+fn try_hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> String {
+    let file = match write(state, named, next) {
+        Ok((file, _)) => file,
+        Err(why) => return why,
+    };
+    let passed = [named.numbers(), &[file.as_raw_fd(), next.own.as_raw_fd()]].concat();
+    if let Err(error) = inherited::set_inheritable(&passed, true) {
+        return format!("a descriptor can't be passed on: {error}");
     }
-
-    /// Executes a program in the place of this one, with a state. Returns only if that fails, says why, and leaves
-    /// everything as it was.
-    pub fn execute(&self, state: &impl Serialize, named: &Named, program: &Candidate) -> String {
-        let why = self.try_execute(state, named, program);
-        let _ = inherited::set_inheritable(named.numbers(), false);
-        let _ = inherited::set_inheritable(&[self.program.as_raw_fd()], false);
-        signals::unblock();
-        why
-    }
-
-    fn try_execute(&self, state: &impl Serialize, named: &Named, program: &Candidate) -> String {
-        let file = match self.write(state, named) {
-            Ok((file, _)) => file,
-            Err(why) => return why,
-        };
-        let passed = [named.numbers(), &[file.as_raw_fd(), self.program.as_raw_fd()]].concat();
-        if let Err(error) = inherited::set_inheritable(&passed, true) {
-            return format!("a descriptor can't be passed on: {error}");
-        }
-        // A signal between two programs would end the process.
-        signals::block();
-        let error = program.execute(&arguments(file.as_raw_fd(), None));
-        format!("the program can't be executed: {error}")
-    }
+    // A signal between two programs would end the process.
+    signals::block();
+    let error = next.execute(&arguments(file.as_raw_fd(), None));
+    format!("the program can't be executed: {error}")
 }
 
 /// Goes back to the program before this one, with the same state and why it was refused. Returns only if that fails.

@@ -74,6 +74,8 @@ pub struct Found {
 #[derive(Debug)]
 pub struct Candidate {
     file: OwnedFd,
+    /// The program of this process, to which the next one may have to go back.
+    pub(super) own: File,
     /// What it says of itself.
     pub formats: Formats,
 }
@@ -89,13 +91,15 @@ impl Candidate {
         let file = file.map_err(|error| format!("it can't be opened: {error}"))?;
         may_take_over(&file)?;
         let file = OwnedFd::from(file);
+        let own = File::open("/proc/self/exe");
+        let own = own.map_err(|error| format!("the daemon's own program can't be opened: {error}"))?;
         let said = run(&file, FORMATS, Stdio::null(), FORMATS_PATIENCE)?;
         let formats: Formats = serde_json::from_slice(&said).map_err(|_| "it is not a bgd".to_owned())?;
         if !formats.reads.contains(&super::image::FORMAT) {
             let (its, ours) = (&formats.bgd, super::image::FORMAT);
             return Err(format!("it is bgd {its}, which can't read the state of this one (format {ours})"));
         }
-        Ok(Self { file, formats })
+        Ok(Self { file, own, formats })
     }
 
     /// Has the program read a state, as it would after taking over.

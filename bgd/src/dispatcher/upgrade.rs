@@ -14,7 +14,7 @@ use super::Dispatcher;
 use super::state::State;
 use super::upgrading::{Phase, Upgrade, refusal};
 use crate::carry::program::{Candidate, Found};
-use crate::carry::{Named, Obstacle};
+use crate::carry::{Named, Obstacle, handover};
 use crate::client::answer::Answer;
 use crate::os::clock::Stamp;
 use crate::wire::connection::ConnectionsState;
@@ -158,8 +158,7 @@ impl Dispatcher {
 
     /// Has a worker try whether the program reads the state, while everything goes on.
     fn try_program(&mut self, state: &State, named: &Named, program: Box<Candidate>) {
-        let Some(premises) = &self.premises else { return };
-        let written = premises.handover.write(state, named);
+        let written = handover::write(state, named, &program);
         self.let_go();
         let counted = written.and_then(|(file, digest)| Ok((file, Found { digest, ..state.count()? })));
         let (file, expected) = match counted {
@@ -177,7 +176,7 @@ impl Dispatcher {
     /// Executes the program. Returns only if that fails, with everything as it was.
     fn take_over(&mut self, state: &State, named: &Named, program: &Candidate) {
         tracing::info!(to = program.formats.bgd, "the next program takes over");
-        let why = self.premises.as_ref().map(|premises| premises.handover.execute(state, named, program));
-        self.refuse_upgrade(&why.unwrap_or_default());
+        let why = handover::hand_over(state, named, program);
+        self.refuse_upgrade(&why);
     }
 }

@@ -7,7 +7,6 @@ use bgd_shared::error::{ErrorKind, RpcError};
 
 use super::state::PremisesState;
 use crate::carry::Named;
-use crate::carry::handover::Handover;
 use crate::carry::program::Candidate;
 use crate::client::answer::Answer;
 use crate::os::clock::Stamp;
@@ -20,8 +19,6 @@ pub struct Premises {
     pub connections: Arc<Connections<Connection>>,
     /// Returns what the start of the daemon has taken: locks, folders, its place.
     pub state: Box<dyn Fn(&mut Named) -> PremisesState>,
-    /// Executes the next program.
-    pub handover: Handover,
 }
 
 /// An upgrade under way.

@@ -14,7 +14,6 @@ use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
 use crate::carry::Named;
-use crate::carry::handover::Handover;
 use crate::config::Config;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::state::PremisesState;
@@ -120,15 +119,10 @@ impl Daemon {
         let workers = context.workers.clone();
         let wall_clock = WallClock::new().map_err(failed("timer"))?;
         let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
-        let mut dispatcher =
+        let dispatcher =
             Dispatcher::new(config, identity, executors, agents, context, internals.clone(), sender);
-        match Handover::new() {
-            Ok(handover) => {
-                let state = Box::new(move |named: &mut Named| taken.state(named));
-                dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, handover });
-            }
-            Err(error) => tracing::warn!(%error, "this daemon can't be upgraded in place"),
-        }
+        let state = Box::new(move |named: &mut Named| taken.state(named));
+        let dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state });
         Ok(Self {
             dispatcher,
             internals,

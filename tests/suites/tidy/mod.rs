@@ -186,10 +186,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "bgd/src/wire/",
         &["wire", "agents", "carry", "client", "config", "core", "exec", "notice", "os", "remotes"],
     ),
-    ("bgctl/src/top/model/", &["top", "render"]),
+    ("bgctl/src/top/model/", &["top", "render", "state"]),
     (
         "bgctl/src/top/",
-        &["top", "duration", "exit", "failure", "link", "options", "percent", "render", "terminal"],
+        &[
+            "top", "duration", "exit", "failure", "link", "options", "percent", "render", "terminal",
+            "state", "cli",
+        ],
     ),
     (
         "bgctl/src/mcp/",

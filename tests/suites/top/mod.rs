@@ -68,7 +68,7 @@ fn r160_a_wide_list_measures_what_running_tasks_use() {
     let line = r#"exec perl -e '$x = "x" x (64 << 20); while (1) { $n++ }'"#;
     daemon.run(&["submit", "-d", "busy", "--shell", line]).success();
     let mut top = sized(&daemon, &[], (20, 200));
-    top.wait_text("CPU   MEMORY");
+    top.wait_text("CPU     MEMORY");
     top.wait("what the task uses", |screen| {
         let is_measured =
             |line: &str| line.contains("running") && line.contains("% ") && line.contains(" MiB ");

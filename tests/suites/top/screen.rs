@@ -38,6 +38,7 @@ fn preview(screen: &vt100::Screen) -> String {
 #[test]
 fn r160_tasks_are_folded_by_session_group_batch_and_dependency() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    daemon.run(&["group", "set", "gpu", "--slots", "1"]).success();
     let gate = waits_at(&daemon, "gate", "exit 0");
     let submit = |words: &[&str]| daemon.run(&[&["submit"], words].concat()).success().word::<TaskId>();
     let after = submit(&["-d", "behind", "--after", &gate.to_string(), "--", "true"]);
@@ -165,9 +166,9 @@ fn r165_progress_has_a_column() {
             screen.contents().lines().any(|line| line.contains(&id.short()) && line.contains(percent))
         });
     };
-    shows(&mut top, "  37% steps");
+    shows(&mut top, " 37% ");
     open_gate(&daemon, "steps");
-    shows(&mut top, "  50% steps");
+    shows(&mut top, " 50% ");
     open_gate(&daemon, "steps");
     top.wait_text("1 done\n");
 }

@@ -63,10 +63,8 @@ impl ScreenView<'_> {
         let screen = &mut self.job.out;
         if self.gauge.tells() {
             screen.is_told();
-        } else if !screen.is_alternate()
-            && let Some(percent) = self.gauge.percent()
-        {
-            screen.tell(percent)?;
+        } else if !screen.is_alternate() && self.gauge.is_readable() {
+            screen.tell(self.gauge.percent())?;
         }
         Ok(())
     }

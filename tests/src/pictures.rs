@@ -92,7 +92,7 @@ fn top() -> String {
     let server = submit(&daemon, &["-d", "web server", "--shell", waits]);
     let train = submit(&daemon, &["-d", "train --seed 7", "--shell", &format!("echo 3/8; {waits}")]);
     let build = submit(&daemon, &["-d", "cargo build", "--shell", &format!("{BUILD}{waits}")]);
-    let deploy = submit(&daemon, &["-d", "deploy", "--after", &build.to_string(), "--", "true"]);
+    let deploy = submit(&daemon, &["-d", "deploy", "--hold", "--", "true"]);
     for id in [server, train, build] {
         daemon.wait_running(id);
     }

@@ -48,8 +48,6 @@ struct Known {
     is_seen: bool,
     /// Whether it was on the screen since it failed.
     was_shown: bool,
-    /// How many tasks start after it.
-    dependents: u32,
     /// The listing of its host that it was last in.
     round: u32,
 }
@@ -67,6 +65,8 @@ struct Host {
 #[derive(Debug)]
 pub struct Model {
     known: HashMap<TaskKey, Known>,
+    /// How many tasks start after each task, which may not be known yet.
+    awaited: HashMap<TaskKey, u32>,
     texts: Texts,
     counts: Counts,
     by: By,
@@ -90,6 +90,7 @@ impl Model {
     pub fn new(hosts: usize, looked: Option<Looked>) -> Self {
         Self {
             known: HashMap::new(),
+            awaited: HashMap::new(),
             texts: Texts::default(),
             counts: Counts::default(),
             by: By::default(),
@@ -146,11 +147,10 @@ impl Model {
             self.looked.as_ref().zip(row.ended_at).is_some_and(|(looked, ended)| looked.has(key.id, ended));
         let is_seen = was_known || before.is_some_and(|known| known.is_seen && !has_ended_again);
         let was_shown = before.is_some_and(|known| known.was_shown && !has_ended_again);
-        let dependents = before.map_or(0, |known| known.dependents);
         let (is_new, after) = (before.is_none(), row.starts_after());
         let old_after = before.and_then(|known| known.row.starts_after());
         let was_at = self.leave(key);
-        self.known.insert(key, Known { row, is_seen, was_shown, dependents, round });
+        self.known.insert(key, Known { row, is_seen, was_shown, round });
         self.enter(key, was_at);
         if is_new || old_after != after {
             self.count_dependents(old_after, after);
@@ -178,12 +178,15 @@ impl Model {
     fn count_dependents(&mut self, before: Option<TaskKey>, now: Option<TaskKey>) {
         let changes = before.map(|key| (key, -1)).into_iter().chain(now.map(|key| (key, 1)));
         for (key, change) in changes {
-            let Some(known) = self.known.get(&key) else { continue };
-            let dependents = known.dependents.saturating_add_signed(change);
-            let moves = (known.dependents == 0) != (dependents == 0) && self.by == By::After;
+            let count = self.awaited.get(&key).copied().unwrap_or(0);
+            let count_now = count.saturating_add_signed(change);
+            let turns = (count == 0) != (count_now == 0);
+            let moves = turns && self.by == By::After && self.known.contains_key(&key);
             let was_at = if moves { self.leave(key) } else { None };
-            if let Some(known) = self.known.get_mut(&key) {
-                known.dependents = dependents;
+            if count_now == 0 {
+                self.awaited.remove(&key);
+            } else {
+                self.awaited.insert(key, count_now);
             }
             if moves {
                 self.enter(key, was_at);
@@ -202,7 +205,7 @@ impl Model {
             By::Batch => row.batch.map_or(Head::Rest, |batch| Head::Task(row.host.task(batch))),
             By::After => match row.starts_after() {
                 Some(first) => Head::Task(first),
-                None if known.dependents > 0 => Head::Task(row.key()),
+                None if self.awaited.contains_key(&row.key()) => Head::Task(row.key()),
                 None => Head::Rest,
             },
         };

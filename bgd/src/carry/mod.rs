@@ -37,13 +37,6 @@ impl Obstacle {
     pub fn lasting(what: impl Into<String>) -> Self {
         Self::Lasting(what.into())
     }
-
-    /// Returns what it is.
-    pub fn what(&self) -> &str {
-        match self {
-            Self::Passing(what) | Self::Lasting(what) => what,
-        }
-    }
 }
 
 /// A descriptor in a state, by its number.

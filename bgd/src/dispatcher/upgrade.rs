@@ -160,11 +160,13 @@ impl Dispatcher {
     fn try_program(&mut self, state: &State, named: &Named, program: Box<Candidate>) {
         let written = handover::write(state, named, &program);
         self.let_go();
-        let counted = written.and_then(|(file, digest)| Ok((file, Found { digest, ..state.count()? })));
-        let (file, expected) = match counted {
-            Ok(counted) => counted,
+        let (file, digest) = match written {
+            Ok(written) => written,
             Err(why) => return self.refuse_upgrade(&why),
         };
+        // What the next program must find. Nothing is read again here: that would hold up all clients.
+        let (tasks, connections) = (self.core.summary().total(), state.connections.all.len() as u64);
+        let expected = Found { digest, tasks, connections };
         let internals = self.internals.clone();
         self.context.workers.later(move || {
             let tried = program.try_with(&file, &expected);

@@ -121,4 +121,5 @@ mod terminal_jobs;
 mod tidy;
 mod top;
 mod upgrade;
+mod upgrade_terminals;
 mod usage;

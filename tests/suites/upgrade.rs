@@ -253,18 +253,13 @@ fn r123_a_program_of_another_user_is_refused_as_root() {
 #[test]
 fn r123_what_can_not_be_carried_yet_refuses_the_upgrade_by_name() {
     let daemon = TestDaemon::start();
-    let pty = SubmitParams {
-        pty: Some(bgd_tests::shared::request::TerminalSize { cols: 80, rows: 24 }),
-        ..daemon.params()
-    };
-    let terminal = daemon.submit_with(&SubmitParams { shell: Some("sleep 1000".into()), ..pty }).id;
-    daemon.wait_running(terminal);
+    let waits = ["submit", "--ready", "file:never", "--", "sleep", "1000"];
+    let task = daemon.run(&waits).success().word::<TaskId>();
+    daemon.wait_running(task);
     let text = refused(&daemon, &bgd_tests::bgd_path());
-    assert!(
-        text.contains(&format!("task {terminal} has a terminal, which this version can't carry")),
-        "{text}"
-    );
-    daemon.cancel(&[terminal]);
+    let why = format!("task {task} is waited for to be ready, which this version can't carry");
+    assert!(text.contains(&why), "{text}");
+    daemon.cancel(&[task]);
     upgrade(&daemon);
 }
 

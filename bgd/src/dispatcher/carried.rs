@@ -61,7 +61,7 @@ impl Dispatcher {
 
     /// Checks that nothing is under way that the state would not have: messages, work on other threads, answers that
     /// others are about to give.
-    fn is_settled(&self, mailbox: &Mailbox, asked: &Answer) -> Result<(), Obstacle> {
+    fn is_settled(&mut self, mailbox: &Mailbox, asked: &Answer) -> Result<(), Obstacle> {
         let is_quiet = mailbox.calls.is_empty() && mailbox.facts.is_empty() && mailbox.internals.is_empty();
         if !is_quiet || self.core.has_more() || self.has_started {
             return Err(Obstacle::passing("a request is being handled"));
@@ -78,6 +78,7 @@ impl Dispatcher {
         // Every answer that is not here is about to be given by somebody else.
         let mut own: HashMap<u64, usize> = HashMap::from([(asked.client().id, 1)]);
         self.pending.keys().for_each(|to| *own.entry(to.client).or_default() += 1);
+        self.executors.all().for_each(|executor| executor.count_owed(&mut own));
         let is_all = |client: &Client| client.unanswered() == own.get(&client.id).copied().unwrap_or(0);
         if self.clients.values().all(|client| is_all(client)) {
             Ok(())
@@ -147,6 +148,8 @@ impl Dispatcher {
     /// Begins to work again after an upgrade: nothing of the state is changed before.
     pub fn go_on(&mut self, asked: Option<Answer>, done: Result<UpgradeResult, String>) {
         self.subscribers.pump_all();
+        let Self { executors, clients, .. } = self;
+        executors.all().for_each(|executor| executor.go_on(clients));
         self.has_started = true;
         match (asked, done) {
             (Some(answer), Ok(result)) => answer.give(&result),

@@ -13,7 +13,9 @@ use super::mark::Mark;
 use super::messages::Inherited;
 use super::output::Tracked;
 use super::progress::Progress;
+use super::terminal::still::FollowedState;
 use crate::carry::{Came, Fd, Named};
+use crate::client::answer::AnswerState;
 use crate::core::RunPlace;
 
 /// The state of an executor for the program that takes over.
@@ -44,6 +46,28 @@ pub(super) struct ProcessState {
     pub(super) split: bool,
     pub(super) input: Option<Fd>,
     pub(super) progress: Progress,
+    #[serde(default)]
+    pub(super) terminal: Option<TerminalState>,
+}
+
+/// The terminal of a process.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct TerminalState {
+    /// The job that the process leads, if it is a leader.
+    pub(super) job: Option<JobState>,
+    /// The terminal; `None` if it can't be followed any more.
+    pub(super) followed: Option<FollowedState>,
+    /// The answers owed for what was typed.
+    pub(super) owed: Vec<(u64, AnswerState)>,
+}
+
+/// A job in a terminal.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct JobState {
+    pub(super) pid: i32,
+    pub(super) handle: Fd,
+    /// The path of its terminal.
+    pub(super) name: PathBuf,
 }
 
 /// A process that was about to be started.
@@ -54,6 +78,9 @@ pub(super) struct StartState {
     pub(super) env: Arc<Env>,
     pub(super) place: Option<Box<RunPlace>>,
     pub(super) inherited: InheritedState,
+    /// The client that is shown its terminal from the first byte on.
+    #[serde(default)]
+    pub(super) owner: Option<u64>,
 }
 
 /// Descriptors that a submitter sent.

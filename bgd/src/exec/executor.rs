@@ -1,7 +1,7 @@
 //! The interface between the dispatcher and whatever runs tasks: the trait, and the table of its implementations. It
 //! knows no kind of work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -118,6 +118,17 @@ pub trait Executor {
             Carried::Nothing => Ok(()),
             Carried::Local(_) => Err(io::Error::other("the state of another executor")),
         }
+    }
+
+    /// Called after an upgrade when nothing can fail any more: what came over is at work from now on, for those clients
+    /// that came over, too.
+    fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+        let _ = clients;
+    }
+
+    /// Adds how many answers it owes to each client, and carries over an upgrade.
+    fn count_owed(&self, clients: &mut HashMap<u64, usize>) {
+        let _ = clients;
     }
 
     /// Called when the daemon ends and no task is left: ends what the executor keeps for itself.

@@ -24,6 +24,7 @@ pub mod members;
 pub mod messages;
 pub mod newborn;
 pub mod output;
+pub mod owed;
 mod paused;
 mod place;
 pub mod places;

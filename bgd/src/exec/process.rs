@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -99,6 +99,8 @@ pub(super) struct Supervised {
     /// Whether standard output and error have separate files.
     pub(super) split: bool,
     pub(super) shown: Shown,
+    /// The pid of the job that it leads, if it leads a terminal, and the number of that one's pidfd.
+    pub(super) job: Option<(i32, RawFd)>,
 }
 
 /// All processes of the daemon.
@@ -201,8 +203,16 @@ impl Processes {
         let (control, orders) = async_mpsc::unbounded_channel();
         let shown = Shown::default();
         let (task, of_owner) = (tree.task, tree.clone());
-        let supervised =
-            Supervised { run, control, input, probe: None, tree: of_owner, split, shown: shown.clone() };
+        let supervised = Supervised {
+            run,
+            control,
+            input,
+            probe: None,
+            tree: of_owner,
+            split,
+            shown: shown.clone(),
+            job: job.as_ref().map(|job| (job.pid, job.handle.as_fd().as_raw_fd())),
+        };
         self.supervised.insert(task, supervised);
         let context = self.context.clone();
         let supervisor = Supervisor {

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 
 use super::Local;
+use super::shows::OpenTerminals;
 use crate::carry::{Came, Named, Obstacle};
-use crate::exec::carried::{InheritedState, LocalState, ProcessState, StartState};
+use crate::exec::carried::{InheritedState, JobState, LocalState, ProcessState, StartState, TerminalState};
+use crate::exec::context::Context;
 use crate::exec::executor::SpecOf;
 use crate::exec::input::InputPipe;
 use crate::exec::job::Job;
+use crate::exec::loss::Loss;
 use crate::exec::messages::{StartOrder, Streams};
-use crate::exec::process::{Begins, Processes, Supervised};
+use crate::exec::process::{Begins, Processes, Supervised, TerminalJob};
 use crate::exec::progress::Stage;
 use crate::exec::tree::Tree;
 use crate::os::pidfd::PidFd;
@@ -22,15 +25,22 @@ use crate::os::watch;
 
 impl Local {
     /// Returns the state; an obstacle if something can't be carried now.
-    pub(super) fn state(&self, named: &mut Named) -> Result<LocalState, Obstacle> {
+    pub(super) fn state(&mut self, named: &mut Named) -> Result<LocalState, Obstacle> {
         // Whatever is new here must be carried, too, or be an obstacle.
-        let Self { processes, terminals, handoffs, helpers, owners, starts, holds_starts, reports, context } =
-            self;
+        let Self {
+            processes,
+            terminals,
+            handoffs,
+            helpers,
+            owners,
+            owners_before: _,
+            starts,
+            holds_starts,
+            reports,
+            context,
+        } = self;
         if let Some(what) = helpers.obstacle() {
             return Err(Obstacle::lasting(what));
-        }
-        if let Some(task) = terminals.any().or_else(|| owners.keys().next().copied()) {
-            return Err(Obstacle::lasting(format!("task {task} has a terminal")));
         }
         if let Some(task) = handoffs.any() {
             return Err(Obstacle::lasting(format!("task {task} was handed over by another program")));
@@ -38,11 +48,15 @@ impl Local {
         if processes.starting > 0 || !reports.is_empty() || !(starts.is_empty() || *holds_starts) {
             return Err(Obstacle::passing("a process is being started"));
         }
+        if !terminals.keep_still() {
+            return Err(Obstacle::passing("a terminal is being read"));
+        }
         let mut all = Vec::new();
         for (task, supervised) in &processes.supervised {
-            all.push(ProcessState::of(*task, supervised, named)?);
+            all.push(ProcessState::of(*task, supervised, terminals, named)?);
         }
-        let starts = starts.iter().map(|start| StartState::of(start, named)).collect();
+        let owner = |task| owners.get(&task).map(|client| client.id);
+        let starts = starts.iter().map(|start| StartState::of(start, owner(start.task), named)).collect();
         Ok(LocalState { processes: all, starts, outputs: context.outputs.tracked() })
     }
 
@@ -62,11 +76,15 @@ impl Local {
         unreaped.for_each(|process| self.context.adopted.add(process.leader));
         self.context.outputs.track_again(outputs);
         for process in processes {
-            process.resume(&mut self.processes, came)?;
+            process.resume(&mut self.processes, &mut self.terminals, came)?;
         }
         for start in starts {
-            let StartState { task, run, env, place, inherited } = start;
+            let StartState { task, run, env, place, inherited, owner } = start;
             let spec = spec(task).ok_or_else(|| io::Error::other(format!("task {task} is missing")))?;
+            if spec.pty.is_some() {
+                self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
+            }
+            self.owners_before.extend(owner.map(|owner| (task, owner)));
             let streams = Streams::Own(inherited.take(came)?);
             self.starts.push(StartOrder { task, run, spec, env, place, streams });
         }
@@ -75,8 +93,13 @@ impl Local {
 }
 
 impl ProcessState {
-    fn of(task: TaskId, supervised: &Supervised, named: &mut Named) -> Result<Self, Obstacle> {
-        let Supervised { run, input, probe, tree, split, shown, .. } = supervised;
+    fn of(
+        task: TaskId,
+        supervised: &Supervised,
+        terminals: &OpenTerminals,
+        named: &mut Named,
+    ) -> Result<Self, Obstacle> {
+        let Supervised { run, input, probe, tree, split, shown, job, .. } = supervised;
         let progress = shown.get();
         if progress.stage == Stage::AtWork {
             return Err(Obstacle::passing(format!("the processes of task {task} are being looked at")));
@@ -88,7 +111,12 @@ impl ProcessState {
             let what = format!("task {task} has not read what was written to its standard input");
             return Err(Obstacle::lasting(what));
         }
-        let Tree { leader, cgroup, mark, .. } = tree;
+        let Tree { leader, cgroup, mark, terminal: name, .. } = tree;
+        let job = job.map(|(pid, handle)| JobState {
+            pid,
+            handle: named.number(handle),
+            name: name.clone().unwrap_or_default(),
+        });
         Ok(Self {
             task,
             run: *run,
@@ -98,19 +126,27 @@ impl ProcessState {
             split: *split,
             input: input.as_ref().and_then(InputPipe::number).map(|number| named.number(number)),
             progress,
+            terminal: terminals.state(task, job, named),
         })
     }
 
-    fn resume(self, processes: &mut Processes, came: &mut Came) -> io::Result<()> {
-        let Self { task, run, leader, cgroup, mark, split, input, progress } = self;
+    fn resume(
+        self,
+        processes: &mut Processes,
+        terminals: &mut OpenTerminals,
+        came: &mut Came,
+    ) -> io::Result<()> {
+        let Self { task, run, leader, cgroup, mark, split, input, progress, terminal } = self;
         let context = &processes.context;
+        let job =
+            terminal.map(|state| state.resume(task, run, terminals, context, came)).transpose()?.flatten();
         let tree = Tree {
             task,
             leader,
             leader_is_ours: progress.stage != Stage::Rest,
-            leader_stands_by: false,
+            leader_stands_by: job.is_some(),
             files: context.folder.files(task, split),
-            terminal: None,
+            terminal: job.as_ref().map(|job| job.name.clone()),
             cgroup,
             mark,
             handed: None,
@@ -122,19 +158,41 @@ impl ProcessState {
             Stage::Rest => Err(io::ErrorKind::NotFound.into()),
             Stage::AtWork | Stage::Leader => PidFd::open(leader).and_then(watch::process),
         };
-        processes.supervise(run, tree, split, pidfd, Begins { input, progress, ..Begins::default() });
+        processes.supervise(run, tree, split, pidfd, Begins { input, job, progress, ..Begins::default() });
         Ok(())
     }
 }
 
+impl TerminalState {
+    /// Returns the job in it.
+    fn resume(
+        self,
+        task: TaskId,
+        run: u32,
+        terminals: &mut OpenTerminals,
+        context: &Context,
+        came: &mut Came,
+    ) -> io::Result<Option<TerminalJob>> {
+        let Self { job, followed, owed } = self;
+        let taken = followed.map(|followed| followed.take(came)).transpose()?;
+        let loss = Loss::new(task, run, context.facts.clone());
+        let terminal = terminals.rest(task, taken, owed, loss)?;
+        let job = job.map(|JobState { pid, handle, name }| {
+            let handle = came.take(handle)?.into();
+            Ok(TerminalJob { pid, handle, name, terminal })
+        });
+        job.transpose()
+    }
+}
+
 impl StartState {
-    fn of(start: &StartOrder, named: &mut Named) -> Self {
+    fn of(start: &StartOrder, owner: Option<u64>, named: &mut Named) -> Self {
         let StartOrder { task, run, spec: _, env, place, streams } = start;
         let inherited = match streams {
             Streams::Own(inherited) => InheritedState::of(inherited, named),
             // Only helpers have others, and they are not deferred.
             Streams::Given { .. } => InheritedState::default(),
         };
-        Self { task: *task, run: *run, env: Arc::clone(env), place: place.clone(), inherited }
+        Self { task: *task, run: *run, env: Arc::clone(env), place: place.clone(), inherited, owner }
     }
 }

@@ -46,6 +46,8 @@ pub struct Local {
     helpers: Helpers,
     /// Tasks that are being started in a terminal, with the client that is shown it from the first byte on.
     owners: HashMap<TaskId, Arc<Client>>,
+    /// Those of the program before this one, until it is known which clients came over.
+    owners_before: Vec<(TaskId, u64)>,
     /// Starts deferred until the answers of the dispatcher's turn are on their way.
     starts: Vec<StartOrder>,
     /// Whether starts wait for an upgrade.
@@ -68,6 +70,7 @@ impl Local {
             handoffs: Handoffs::new(),
             helpers: Helpers::default(),
             owners: HashMap::new(),
+            owners_before: Vec::new(),
             starts: Vec::new(),
             holds_starts: false,
             reports,
@@ -230,6 +233,7 @@ impl Executor for Local {
     fn hold_starts(&mut self, holds: bool) {
         self.holds_starts = holds;
         self.answered();
+        self.terminals.let_go();
     }
 
     fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
@@ -241,6 +245,16 @@ impl Executor for Local {
             Carried::Local(state) => self.go_on_with(state, came, spec),
             Carried::Nothing => Ok(()),
         }
+    }
+
+    fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+        let owners = std::mem::take(&mut self.owners_before).into_iter();
+        self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
+        self.terminals.go_on(clients);
+    }
+
+    fn count_owed(&self, clients: &mut HashMap<u64, usize>) {
+        self.terminals.count_owed(clients);
     }
 
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {

@@ -9,18 +9,25 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::TERMINAL_VIEWERS;
 use bgd_shared::request::{DetachResult, TaskResult, TerminalSize, WriteResult};
 
+use crate::carry::Named;
 use crate::client::Client;
-use crate::client::answer::write_error;
+use crate::client::answer::{AnswerState, write_error};
 use crate::core::SpawnFailure;
+use crate::exec::carried::{JobState, TerminalState};
 use crate::exec::executor::{Ask, Asked, not_shown};
+use crate::exec::loss::Loss;
+use crate::exec::owed::Owed;
+use crate::exec::terminal::still::{Before, Hold, Taken};
 use crate::exec::terminal::viewers::{Door, Viewer};
-use crate::exec::terminal::{Opening, Terminal, Terminals};
+use crate::exec::terminal::{Opening, Resting, Terminal, Terminals, written};
 
 /// An open terminal and its viewers.
 #[derive(Debug)]
 struct Shown {
     terminal: Terminal,
     viewers: BTreeMap<u64, Door>,
+    /// The answers for what was typed.
+    owed: Owed,
 }
 
 /// All terminals of the daemon.
@@ -28,6 +35,20 @@ struct Shown {
 pub(super) struct OpenTerminals {
     thread: Terminals,
     open: HashMap<TaskId, Shown>,
+    /// Keep them still for an upgrade.
+    holds: HashMap<TaskId, Hold>,
+    /// Those of the program before this one that are not followed yet.
+    resting: Vec<Rests>,
+}
+
+/// A terminal of the program before.
+#[derive(Debug)]
+struct Rests {
+    task: TaskId,
+    taken: Taken,
+    loss: Loss,
+    owed: Vec<(u64, AnswerState)>,
+    resting: Resting,
 }
 
 impl OpenTerminals {
@@ -42,13 +63,88 @@ impl OpenTerminals {
         let owner = opening.owner.as_ref().map(|owner| (owner.client.id, owner.door.clone()));
         let terminal = self.thread.open(opening)?;
         let viewers = owner.into_iter().collect();
-        self.open.insert(task, Shown { terminal: terminal.clone(), viewers });
+        self.open.insert(task, Shown { terminal: terminal.clone(), viewers, owed: Owed::default() });
         Ok(terminal)
     }
 
-    /// Returns a task whose terminal is open, if there is one.
-    pub(super) fn any(&self) -> Option<TaskId> {
-        self.open.keys().next().copied()
+    /// Keeps all terminals still until [`Self::let_go`]. Returns whether they have been since the call before this one,
+    /// so that whatever they had sent has arrived.
+    pub(super) fn keep_still(&mut self) -> bool {
+        let Self { open, holds, .. } = self;
+        let were_still = open.keys().all(|task| holds.get(task).is_some_and(Hold::is_still));
+        for (task, shown) in open {
+            holds.entry(*task).or_insert_with(|| shown.terminal.hold()).look();
+        }
+        were_still
+    }
+
+    /// Lets the terminals go on.
+    pub(super) fn let_go(&mut self) {
+        self.holds.clear();
+    }
+
+    /// Returns the state of a task's terminal, which stands still; `None` if it has none.
+    pub(super) fn state(
+        &self,
+        task: TaskId,
+        job: Option<JobState>,
+        named: &mut Named,
+    ) -> Option<TerminalState> {
+        let Shown { terminal: _, viewers: _, owed } = self.open.get(&task)?;
+        let still = self.holds.get(&task).and_then(Hold::still);
+        Some(TerminalState { job, followed: still.map(|still| still.state(named)), owed: owed.state() })
+    }
+
+    /// Takes a terminal of the program before, which is followed from [`Self::go_on`] on.
+    pub(super) fn rest(
+        &mut self,
+        task: TaskId,
+        taken: Option<Taken>,
+        owed: Vec<(u64, AnswerState)>,
+        loss: Loss,
+    ) -> io::Result<Terminal> {
+        self.thread.start()?;
+        let resting = Resting::default();
+        let terminal = resting.terminal.clone();
+        let shown = Shown { terminal: terminal.clone(), viewers: BTreeMap::new(), owed: Owed::default() };
+        self.open.insert(task, shown);
+        if let Some(taken) = taken {
+            self.resting.push(Rests { task, taken, loss, owed, resting });
+        }
+        Ok(terminal)
+    }
+
+    /// Follows the terminals of the program before.
+    pub(super) fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+        for Rests { task, taken, loss, owed, resting } in std::mem::take(&mut self.resting) {
+            let Some(shown) = self.open.get_mut(&task) else { continue };
+            let Taken { mut state, master, slave, leader_news, output } = taken;
+            let writes = std::mem::take(&mut state.writes);
+            let mut viewers = Vec::new();
+            for viewer in std::mem::take(&mut state.viewers) {
+                if let Some(client) = clients.get(&viewer.client) {
+                    let again = new_viewer(client, viewer.size, viewer.is_owner);
+                    shown.viewers.insert(client.id, again.door.clone());
+                    viewers.push((again, viewer));
+                }
+            }
+            shown.owed.keep_again(owed, clients);
+            for write in writes {
+                let number = write.number;
+                shown.answer_write(task, number, written(shown.terminal.go_on_writing(write)));
+            }
+            let (size, owner) = (state.size(), None);
+            let before = Some(Box::new(Before { state, viewers }));
+            let opening = Opening { task, master, slave, size, output, loss, leader_news, owner, before };
+            if let Err(error) = self.thread.follow(opening, resting) {
+                tracing::error!(%task, %error, "cannot follow a terminal");
+            }
+        }
+    }
+
+    /// Adds how many answers are owed to each client.
+    pub(super) fn count_owed(&self, clients: &mut HashMap<u64, usize>) {
+        self.open.values().for_each(|shown| shown.owed.count(clients));
     }
 
     pub(super) fn is_open(&self, task: TaskId) -> bool {
@@ -109,7 +205,7 @@ impl Shown {
         if is_shown {
             return self.terminal.draw_again(client.id, size);
         }
-        let viewer = viewer(client, size, false);
+        let viewer = new_viewer(client, size, false);
         self.viewers.insert(client.id, viewer.door.clone());
         self.terminal.attach(viewer);
     }
@@ -132,16 +228,29 @@ impl Shown {
             return answer
                 .refuse(&error.hint("send the end-of-file character instead, as Ctrl-D does: \"\\u0004\""));
         }
-        let terminal = self.terminal.clone();
+        let (terminal, number) = (self.terminal.clone(), self.owed.keep(answer));
+        self.answer_write(id, number, async move { terminal.write(number, data).await });
+    }
+
+    /// Answers when what was typed is written.
+    fn answer_write(
+        &self,
+        task: TaskId,
+        number: u64,
+        written: impl Future<Output = io::Result<u64>> + Send + 'static,
+    ) {
+        let owed = self.owed.clone();
         tokio::spawn(async move {
-            match terminal.write(data).await {
-                Ok(written) => answer.give(&WriteResult { written }),
-                Err(error) => answer.refuse(&write_error(id, &error)),
+            let result = written.await;
+            match (owed.take(number), result) {
+                (Some(answer), Ok(written)) => answer.give(&WriteResult { written }),
+                (Some(answer), Err(error)) => answer.refuse(&write_error(task, &error)),
+                (None, _) => {}
             }
         });
     }
 }
 
-pub(super) fn viewer(client: &Arc<Client>, size: Option<TerminalSize>, is_owner: bool) -> Viewer {
+pub(super) fn new_viewer(client: &Arc<Client>, size: Option<TerminalSize>, is_owner: bool) -> Viewer {
     Viewer { client: Arc::clone(client), door: Door::open(), size, is_owner }
 }

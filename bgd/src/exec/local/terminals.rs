@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 
 use super::Local;
-use super::shows::viewer;
+use super::shows::new_viewer;
 use crate::client::Client;
 use crate::exec::handed::HandedTerminal;
 use crate::exec::loss::Loss;
@@ -24,10 +24,11 @@ impl Local {
         owner: Option<Arc<Client>>,
     ) -> Option<TerminalJob> {
         let NewTerminal { pty, size, output, leader_news, job, job_handle } = new;
-        let owner = owner.map(|client| viewer(&client, Some(size), true));
+        let owner = owner.map(|client| new_viewer(&client, Some(size), true));
         let loss = Loss::new(task, run, self.context.facts.clone());
         let (master, slave) = (pty.master, Some(pty.slave));
-        let opening = Opening { task, master, slave, size, output, loss, leader_news, owner };
+        let before = None;
+        let opening = Opening { task, master, slave, size, output, loss, leader_news, owner, before };
         match self.terminals.open(opening) {
             Ok(terminal) => Some(TerminalJob { pid: job, handle: job_handle, name: pty.name, terminal }),
             // All its descriptors are closed then, so the leader hangs up.
@@ -53,7 +54,8 @@ impl Local {
             tracing::warn!(%task, %error, "a terminal is followed as long as somebody has it open only");
         });
         let slave = slave.ok();
-        let opening = Opening { task, master, slave, size, output, loss, leader_news: None, owner: None };
+        let (leader_news, owner, before) = (None, None, None);
+        let opening = Opening { task, master, slave, size, output, loss, leader_news, owner, before };
         // All its descriptors are closed if that fails, so its processes are hung up.
         let opened = self.terminals.open(opening);
         opened.inspect_err(|error| tracing::error!(%task, %error, "cannot follow a terminal")).ok()

@@ -5,6 +5,7 @@
 //! nobody else. Who may see which terminal is not decided here.
 
 pub mod birth;
+mod drawing;
 pub mod leader;
 mod modes;
 pub mod news;
@@ -13,6 +14,7 @@ pub mod order;
 mod screen;
 mod sequences;
 mod session;
+pub mod still;
 pub mod viewers;
 mod work;
 
@@ -27,6 +29,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub use self::opening::Opening;
 use self::session::{Order, Session, Write};
+use self::still::{Hold, WriteState};
 use self::viewers::Viewer;
 
 /// The maximum number of rows and of columns of a terminal.
@@ -70,17 +73,36 @@ impl Terminal {
         self.order(Order::Resize { client, size });
     }
 
-    /// Writes all of the data, as if it were typed, waiting while the terminal accepts no more.
+    /// Writes all of the data, as if it were typed, waiting while the terminal accepts no more. The number names the
+    /// write while it is not done.
     ///
     /// # Errors
     /// `BrokenPipe` if the terminal is closed; `WouldBlock` if 64 writes are queued already.
-    pub async fn write(&self, data: Vec<u8>) -> io::Result<u64> {
+    pub async fn write(&self, number: u64, data: Vec<u8>) -> io::Result<u64> {
         let Ok(permit) = Arc::clone(&self.writes).try_acquire_owned() else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         let (done, result) = oneshot::channel();
-        self.order(Order::Write(Write { data, written: 0, done, permit }));
-        result.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+        self.order(Order::Write(Write { number, data, written: 0, done, permit }));
+        written(result).await
+    }
+
+    /// Goes on with a write that another program has begun. The receiver resolves when it is done.
+    pub fn go_on_writing(&self, write: WriteState) -> oneshot::Receiver<io::Result<u64>> {
+        let WriteState { number, data, written } = write;
+        let (done, result) = oneshot::channel();
+        // There were no more of them than there are slots.
+        if let Ok(permit) = Arc::clone(&self.writes).try_acquire_owned() {
+            self.order(Order::Write(Write { number, data, written, done, permit }));
+        }
+        result
+    }
+
+    /// Has it keep still until the hold is dropped.
+    pub fn hold(&self) -> Hold {
+        let (hold, order) = Hold::new();
+        self.order(Order::KeepStill(order));
+        hold
     }
 
     /// Waits until everything that the job has written so far is kept and on its way to the viewers. Returns why the
@@ -95,6 +117,30 @@ impl Terminal {
     fn order(&self, order: Order) {
         // A closed terminal has nothing more to do.
         let _ = self.orders.send(order);
+    }
+}
+
+/// Waits until a write is done.
+///
+/// # Errors
+/// The terminal is closed.
+pub async fn written(result: oneshot::Receiver<io::Result<u64>>) -> io::Result<u64> {
+    result.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+/// A terminal that another program had, which is followed when that is said.
+#[derive(Debug)]
+pub struct Resting {
+    /// The handle.
+    pub terminal: Terminal,
+    orders: mpsc::UnboundedReceiver<Order>,
+}
+
+impl Default for Resting {
+    fn default() -> Self {
+        let (orders, queue) = mpsc::unbounded_channel();
+        let terminal = Terminal { orders, writes: Arc::new(Semaphore::new(WRITES)) };
+        Self { terminal, orders: queue }
     }
 }
 
@@ -123,12 +169,22 @@ impl Terminals {
     /// # Errors
     /// As for [`Self::start`].
     pub fn open(&mut self, opening: Opening) -> io::Result<Terminal> {
+        let resting = Resting::default();
+        let terminal = resting.terminal.clone();
+        self.follow(opening, resting)?;
+        Ok(terminal)
+    }
+
+    /// Like [`Self::open`], for a terminal that has a handle already.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn follow(&mut self, opening: Opening, resting: Resting) -> io::Result<()> {
         self.start()?;
-        let (orders, queue) = mpsc::unbounded_channel();
         if let Some(starts) = &self.starts {
-            let _ = starts.send((opening, queue));
+            let _ = starts.send((opening, resting.orders));
         }
-        Ok(Terminal { orders, writes: Arc::new(Semaphore::new(WRITES)) })
+        Ok(())
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+
 /// Private modes that are on initially: lines wrap, the cursor is shown.
 const ON_AT_FIRST: [u16; 2] = [7, 25];
 
@@ -24,7 +26,8 @@ const FOLLOWED: usize = 64;
 pub type Region = (u16, u16);
 
 /// What escape sequences have changed of a terminal.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct Modes {
     /// Private modes (`CSI ? n h`) that are not in their initial state, the last changed one last.
@@ -54,7 +57,8 @@ pub struct Modes {
 }
 
 /// Settings of the keyboard of one screen: flags, and others stacked on them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 struct Keyboard {
     flags: u16,
     pile: Vec<u16>,
@@ -125,6 +129,16 @@ impl Modes {
     /// Returns the rows that scroll, if not all of them do.
     pub fn region(&self) -> Option<Region> {
         self.regions[self.screen()]
+    }
+
+    /// Returns the rows that scroll on the main and on the alternate screen, where not all do.
+    pub fn regions(&self) -> [Option<Region>; 2] {
+        self.regions
+    }
+
+    /// Returns whether origin mode is on, and whether it was when the cursor was saved.
+    pub fn origins(&self) -> (bool, bool) {
+        (self.private.contains(&ORIGIN), self.saved_origin)
     }
 
     /// Whether only some rows of one of the screens scroll.

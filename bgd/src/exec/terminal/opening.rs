@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::TerminalSize;
 
+use super::still::Before;
 use super::viewers::Viewer;
 use crate::exec::loss::Loss;
 
@@ -28,4 +29,6 @@ pub struct Opening {
     pub leader_news: Option<OwnedFd>,
     /// The viewer that is shown it from the first byte on, if any.
     pub owner: Option<Viewer>,
+    /// What is known of it from the program before this one, after an upgrade.
+    pub before: Option<Box<Before>>,
 }

@@ -1,5 +1,15 @@
-//! The messages between the daemon and the leader of a terminal, as bytes. Both are the same program in the same
-//! version, so there is nothing to negotiate. No I/O happens here.
+//! The messages between the daemon and the leader of a terminal, as bytes. No I/O happens here.
+//!
+//! The order and its answer pass between two processes of the same program, so there is nothing to negotiate. What a leader
+//! reports later is a **protocol between versions**: a leader outlives upgrades of its daemon (R121), and its daemon may be
+//! newer by any number of releases. It never changes but by additions:
+//!
+//! - On the socket that it got the order by, the leader writes [`STOPPED`] and [`CONTINUED`], a byte each, whenever its job
+//!   does so, and at last, if it does not know how the job has ended, [`UNKNOWN`] and the reason as text up to the end of
+//!   the stream. The daemon ignores other bytes before that one.
+//! - The daemon writes nothing to that socket. When it is closed or anything comes, the leader hangs up its job and ends.
+//! - The leader exits, by code or signal, as its job did, once SIGCONT lets it if it was stopped.
+//! - It has the daemon's marks in its environment and in its limits, by which its tree is found.
 
 use std::ffi::CString;
 use std::io;
@@ -197,6 +207,12 @@ mod tests {
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
             let _ = JobOrder::decode(&bytes);
         }
+    }
+
+    /// Leaders of every release so far say so.
+    #[test]
+    fn r121_the_words_of_leaders_never_change() {
+        assert_eq!([STOPPED, CONTINUED, UNKNOWN], *b"scu");
     }
 
     #[test]

@@ -9,14 +9,14 @@
 //! screen: the picture is then what that last part draws.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
-use std::num::NonZeroU16;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bgd_shared::request::TerminalSize;
 use memchr::{memchr, memrchr, memrchr_iter};
-use vt100::{Cell, Color, Parser};
+use serde::{Deserialize, Serialize};
+use vt100::Parser;
 
+use super::drawing::{self, SCREENS, draw, draw_cursor, sides};
 use super::modes::Modes;
 use super::news;
 use super::sequences::Sequences;
@@ -183,20 +183,12 @@ impl Screen {
     }
 }
 
-fn sides(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
-    (
-        NonZeroU16::new(size.rows).unwrap_or(NonZeroU16::MIN),
-        NonZeroU16::new(size.cols).unwrap_or(NonZeroU16::MIN),
-    )
-}
-
 /// Makes all rows scroll, on both screens, as every terminal does when its size changes; the parser does not. The
 /// cursor stays.
 fn scroll_all(parser: &mut Parser) {
-    const SCREENS: [&[u8]; 2] = [b"\x1b[?47l", b"\x1b[?47h"];
     let shown = usize::from(parser.screen().alternate_screen());
     for screen in [1 - shown, shown] {
-        parser.process(SCREENS[screen]);
+        parser.process(SCREENS[screen].as_bytes());
         let (row, col) = parser.screen().cursor_position();
         parser.process(format!("\x1b[r\x1b[{};{}H", row + 1, col + 1).as_bytes());
     }
@@ -221,94 +213,60 @@ fn skip_lines(backlog: &mut Vec<u8>, rows: u16) {
     }
 }
 
-/// Draws the characters of a screen on an empty one whose cursor may be anywhere.
-fn draw(screen: &vt100::Screen, text: &mut String) {
-    let (rows, cols) = screen.size();
-    let mut pen = Pen::default();
-    for row in 0..rows.get() {
-        let cells = (0..cols.get()).filter_map(|col| screen.cell(row, col));
-        let cells: Vec<&Cell> = cells.collect();
-        let is_blank = |cell: &&Cell| !cell.has_contents() && Pen::of(cell) == Pen::default();
-        let Some(last) = cells.iter().rposition(|cell| !is_blank(cell)) else { continue };
-        let _ = write!(text, "\x1b[{};1H", row + 1);
-        for cell in cells[..=last].iter().filter(|cell| !cell.is_wide_continuation()) {
-            pen.change(Pen::of(cell), text);
-            text.push_str(if cell.has_contents() { cell.contents() } else { " " });
-        }
-    }
-    pen.change(Pen::default(), text);
+/// A screen for the program that takes over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ScreenState {
+    size: TerminalSize,
+    sequences: Sequences,
+    /// What is not parsed yet.
+    #[serde(with = "crate::carry::bytes")]
+    backlog: Vec<u8>,
+    /// What builds the rest; `None` if nobody has touched the screen.
+    drawn: Option<String>,
 }
 
-/// Places the cursor, with the attributes of what will be written next. Rows count from row `origin`.
-fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
-    let (row, col) = screen.cursor_position();
-    let cols = screen.size().1.get();
-    let shown_row = row.saturating_sub(origin) + 1;
-    let mut pen = Pen::default();
-    if col < cols {
-        let _ = write!(text, "\x1b[{shown_row};{}H", col + 1);
-    } else {
-        // The cursor waits behind the last character of the row, which only writing that character achieves.
-        let is_second_half = screen.cell(row, cols - 1).is_some_and(Cell::is_wide_continuation);
-        let last = cols.saturating_sub(if is_second_half { 2 } else { 1 });
-        let _ = write!(text, "\x1b[{shown_row};{}H", last + 1);
-        if let Some(cell) = screen.cell(row, last) {
-            pen.change(Pen::of(cell), text);
-            text.push_str(if cell.has_contents() { cell.contents() } else { " " });
+impl Screen {
+    /// Returns the state. Parses the backlog first; the caller may have done that in slices.
+    pub fn state(&mut self) -> ScreenState {
+        self.parse();
+        let (size, modes) = (self.size, self.modes().clone());
+        let (mut drawn, mut repeated) = (None, None);
+        if self.parser.is_some() {
+            self.guarded(|parser| {
+                let (text, repeats) = drawing::whole(parser.screen(), size, &modes);
+                (drawn, repeated) = (Some(text), Some(repeats));
+            });
         }
+        let sequences = self.sequences.clone().repeating(repeated);
+        ScreenState { size, sequences, backlog: self.backlog.clone(), drawn }
     }
-    pen.change(Pen::next(screen), text);
+
+    /// Creates a screen that another program had.
+    pub fn again(state: ScreenState) -> Self {
+        let ScreenState { size, sequences, backlog, drawn } = state;
+        let mut screen = Self { sequences, backlog, ..Self::new(size) };
+        if let Some(drawn) = drawn {
+            screen.guarded(|parser| parser.process(drawn.as_bytes()));
+        }
+        screen
+    }
 }
 
-/// How characters are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pen {
-    colors: [Color; 2],
-    /// In the order of [`ATTRIBUTES`].
-    attributes: [bool; 5],
-}
-
-/// The numbers of bold, dim, italic, underlined and inverse in an SGR sequence.
-const ATTRIBUTES: [u8; 5] = [1, 2, 3, 4, 7];
-
-impl Pen {
-    fn of(cell: &Cell) -> Self {
-        let attributes = [cell.bold(), cell.dim(), cell.italic(), cell.underline(), cell.inverse()];
-        Self { colors: [cell.fgcolor(), cell.bgcolor()], attributes }
-    }
-
-    /// How the next character will be drawn.
-    fn next(screen: &vt100::Screen) -> Self {
-        let attributes = [screen.bold(), screen.dim(), screen.italic(), screen.underline(), screen.inverse()];
-        Self { colors: [screen.fgcolor(), screen.bgcolor()], attributes }
-    }
-
-    /// Switches to another pen, by a sequence that starts from a reset.
-    fn change(&mut self, next: Self, text: &mut String) {
-        if *self == next {
-            return;
-        }
-        *self = next;
-        text.push_str("\x1b[0");
-        for (number, _) in ATTRIBUTES.iter().zip(next.attributes).filter(|(_, is_on)| *is_on) {
-            let _ = write!(text, ";{number}");
-        }
-        for (base, color) in [(30, next.colors[0]), (40, next.colors[1])] {
-            let _ = match color {
-                Color::Default => Ok(()),
-                Color::Idx(number @ 0..8) => write!(text, ";{}", base + number),
-                Color::Idx(number) => write!(text, ";{};5;{number}", base + 8),
-                Color::Rgb(red, green, blue) => write!(text, ";{};2;{red};{green};{blue}", base + 8),
-            };
-        }
-        text.push('m');
+impl ScreenState {
+    /// Returns the size of the screen.
+    pub fn size(&self) -> TerminalSize {
+        self.size
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
+    use crate::exec::terminal::drawing::Pen;
     use proptest::prelude::*;
+    use vt100::Cell;
 
     const SIZE: TerminalSize = TerminalSize { rows: 4, cols: 9 };
 
@@ -463,6 +421,38 @@ mod tests {
             }
             prop_assert_eq!(here, there);
             prop_assert_eq!(screen.sequences.unfinished(), other.sequences.unfinished());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// With all that can't be seen yet: the other screen, the saved cursor, what is repeated, what has scrolled away.
+        #[test]
+        fn r121_a_screen_is_built_again_as_it_was(
+            text in pieces(), more in pieces(), end in 0_usize..5, is_parsed: bool, rows in 1_u16..9,
+        ) {
+            let mut before = screen_of(&text.as_bytes()[..text.len().saturating_sub(end)]);
+            if is_parsed {
+                before.parse();
+            }
+            let state = serde_json::to_vec(&before.state()).unwrap();
+            let mut after = Screen::again(serde_json::from_slice(&state).unwrap());
+            let seen = see(&mut before);
+            // A cursor that was restored to where no other sequence takes it is carried to the next row instead.
+            let (row, (is_relative, _)) = (seen.cursor.0 + 1, seen.modes.origins());
+            prop_assume!(!is_relative || seen.modes.region().is_none_or(|(top, bottom)| (top..=bottom).contains(&row)));
+            prop_assert_eq!(see(&mut after), seen);
+            prop_assert_eq!(before.sequences.unfinished(), after.sequences.unfinished());
+            for text in ["\x1b[3b", &more, "\x18\x1b8.", "\x1b[?47h\x1b8.", "\x1b[?47l\x1b8."] {
+                before.take(text.as_bytes());
+                after.take(text.as_bytes());
+                prop_assert_eq!(see(&mut after), see(&mut before), "after {:?}", text);
+            }
+            for screen in [&mut before, &mut after] {
+                screen.resize(TerminalSize { rows, cols: SIZE.cols });
+            }
+            prop_assert_eq!(see(&mut after), see(&mut before), "in another size");
         }
     }
 

@@ -5,6 +5,7 @@
 
 use bgd_shared::request::TerminalSize;
 use memchr::memchr3;
+use serde::{Deserialize, Serialize};
 
 use super::modes::{Modes, Region};
 
@@ -26,7 +27,7 @@ const SAVE_CURSOR: &[u8] = b"\x1b7";
 const RESTORE_CURSOR: &[u8] = b"\x1b8";
 
 /// The position in a stream of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
     /// In text.
     Text,
@@ -39,24 +40,43 @@ enum Place {
 }
 
 /// Follows the escape sequences of a terminal.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sequences {
     size: TerminalSize,
     place: Place,
     /// The sequence that has not ended.
+    #[serde(with = "crate::carry::bytes")]
     unfinished: Vec<u8>,
     modes: Modes,
     /// Whether the main screen ever had text.
     has_main: bool,
     /// Whether it had none when the alternate screen was entered last.
     is_main_blank: bool,
+    /// What is repeated on request, a character or nothing, as long as the parser does not know it: after an upgrade,
+    /// until the next character.
+    #[serde(default)]
+    repeats: Option<String>,
 }
 
 impl Sequences {
     /// Starts with a terminal of this size that nobody has touched.
     pub fn new(size: TerminalSize) -> Self {
         let (unfinished, modes) = (Vec::new(), Modes::default());
-        Self { size, place: Place::Text, unfinished, modes, has_main: false, is_main_blank: false }
+        Self {
+            size,
+            place: Place::Text,
+            unfinished,
+            modes,
+            has_main: false,
+            is_main_blank: false,
+            repeats: None,
+        }
+    }
+
+    /// Notes what is repeated on request, for a parser that does not know it.
+    #[must_use]
+    pub fn repeating(self, repeats: Option<String>) -> Self {
+        Self { repeats, ..self }
     }
 
     /// Returns the modes that are set.
@@ -112,6 +132,9 @@ impl Sequences {
         if !self.has_main && !self.modes.is_alternate() {
             self.has_main = bytes[..end].iter().any(|byte| *byte > b' ');
         }
+        if self.repeats.is_some() && bytes[..end].iter().any(|byte| *byte >= b' ') {
+            self.repeats = None;
+        }
         if self.modes.draws_lines() {
             bytes[..end].iter().for_each(|byte| draw(*byte, screen));
         } else {
@@ -164,6 +187,9 @@ impl Sequences {
                     ([], b'D') => screen.push(b'\n'),
                     ([], b'E') => screen.extend_from_slice(b"\r\n"),
                     (intermediates, byte) => {
+                        if (intermediates, byte) == (&[], b'c') {
+                            self.repeats = None;
+                        }
                         self.modes.escape(intermediates, byte);
                         screen.extend_from_slice(&self.unfinished);
                         screen.push(byte);
@@ -217,7 +243,10 @@ impl Sequences {
         match (prefix, intermediates, last) {
             (None, [], b'b') => {
                 let count = repeated(params.first().copied().unwrap_or(1), self.size);
-                screen.extend_from_slice(format!("\x1b[{count}b").as_bytes());
+                match self.repeats.take() {
+                    Some(one) => screen.extend_from_slice(one.repeat(count.into()).as_bytes()),
+                    None => screen.extend_from_slice(format!("\x1b[{count}b").as_bytes()),
+                }
             }
             // What the parser knows by other names, or only in part.
             (None, [], b's') if body.is_empty() => screen.extend_from_slice(SAVE_CURSOR),

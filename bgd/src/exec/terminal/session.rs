@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::rc::Rc;
 
 use bgd_shared::id::TaskId;
@@ -16,8 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::news;
 use super::opening::Opening;
-use super::order::{STOPPED, UNKNOWN};
+use super::order::{CONTINUED, STOPPED, UNKNOWN};
 use super::screen::Screen;
+use super::still::{Before, KeepStill, SessionState, Still, WriteState};
 use super::viewers::{Viewer, Viewers};
 use crate::exec::loss::Loss;
 use crate::exec::pty::set_size;
@@ -39,11 +40,15 @@ pub enum Order {
     /// Pass on everything that is in it now. The answer is why the leader does not know how its job has ended, if it
     /// said so.
     Drain(oneshot::Sender<Option<Box<str>>>),
+    /// Keep still for an upgrade.
+    KeepStill(KeepStill),
 }
 
 /// A write to a terminal.
 #[derive(Debug)]
 pub struct Write {
+    /// Its number among the writes to this terminal.
+    pub number: u64,
     /// The data.
     pub data: Vec<u8>,
     /// How many bytes of it were written.
@@ -59,7 +64,7 @@ pub struct Session {
     task: TaskId,
     master: AsyncFd<OwnedFd>,
     /// Kept open, so that the master reports no hang-up.
-    _slave: Option<OwnedFd>,
+    slave: Option<OwnedFd>,
     leader_news: Option<AsyncFd<OwnedFd>>,
     /// Why the leader does not know how its job has ended, if it said so.
     unknown_end: Option<Vec<u8>>,
@@ -87,16 +92,16 @@ impl Session {
         orders: mpsc::UnboundedReceiver<Order>,
         buffer: Rc<RefCell<Box<[u8]>>>,
     ) -> io::Result<Self> {
-        let Opening { task, master, slave, size, output, loss, leader_news, owner } = opening;
+        let Opening { task, master, slave, size, output, loss, leader_news, owner, before } = opening;
         rustix::io::ioctl_fionbio(&master, true)?;
         let mut viewers = Viewers::default();
         if let Some(owner) = owner {
             viewers.add(owner, true);
         }
-        Ok(Self {
+        let mut session = Self {
             task,
             master: watch::both(master)?,
-            _slave: slave,
+            slave,
             leader_news: leader_news.map(watch::readable).transpose()?,
             unknown_end: None,
             orders,
@@ -108,7 +113,11 @@ impl Session {
             held: Vec::new(),
             buffer,
             is_at_end: false,
-        })
+        };
+        if let Some(before) = before {
+            session.go_on_with(*before);
+        }
+        Ok(session)
     }
 
     /// Runs until the last handle to it is dropped.
@@ -180,6 +189,7 @@ impl Session {
                 let _ = done.send(why.map(|why| String::from_utf8_lossy(why).into()));
                 return;
             }
+            Order::KeepStill(order) => return self.keep_still(order).await,
         }
         self.take_size().await;
     }
@@ -297,10 +307,78 @@ impl Session {
             None => words.iter().position(|word| *word == UNKNOWN),
         };
         let (words, reason) = words.split_at(reason.unwrap_or(words.len()));
-        if let Some(word) = words.last() {
+        // A leader may be of another version, and say more than this one knows.
+        if let Some(word) = words.iter().rfind(|word| [STOPPED, CONTINUED].contains(word)) {
             self.viewers.note_stop(*word == STOPPED);
         }
         self.unknown_end = reason.get(1..).map(<[u8]>::to_vec);
+    }
+}
+
+impl Session {
+    /// Keeps still until it may go on.
+    async fn keep_still(&mut self, order: KeepStill) {
+        self.parse().await;
+        // Whoever holds it must know of a loss.
+        self.output.loss.tell();
+        let still = Box::new(self.still());
+        if order.still.send(still).is_ok() {
+            let _ = order.go_on.await;
+        }
+    }
+
+    fn still(&mut self) -> Still {
+        // Whatever is new here must be carried, too.
+        let Self {
+            task: _,
+            master,
+            slave,
+            leader_news,
+            unknown_end,
+            orders: _,
+            writes,
+            output: Output { task: _, file, is_losing, loss: _ },
+            screen,
+            viewers,
+            told,
+            held,
+            buffer: _,
+            is_at_end,
+        } = self;
+        let number = |fd: &OwnedFd| fd.as_fd().as_raw_fd();
+        let writes = writes.iter().map(|write| {
+            let Write { number, data, written, done: _, permit: _ } = write;
+            WriteState { number: *number, data: data.clone(), written: *written }
+        });
+        Still {
+            state: SessionState {
+                unknown_end: unknown_end.clone(),
+                writes: writes.collect(),
+                is_losing: *is_losing,
+                screen: screen.state(),
+                viewers: viewers.state(),
+                told: *told,
+                held: held.clone(),
+                is_at_end: *is_at_end,
+            },
+            master: number(master.get_ref()),
+            slave: slave.as_ref().map(number),
+            leader_news: leader_news.as_ref().map(|news| number(news.get_ref())),
+            output: file.as_fd().as_raw_fd(),
+        }
+    }
+
+    /// Goes on with what another program had.
+    fn go_on_with(&mut self, Before { state, viewers }: Before) {
+        let SessionState { unknown_end, writes: _, is_losing, screen, viewers: _, told, held, is_at_end } =
+            state;
+        self.unknown_end = unknown_end;
+        self.output.is_losing = is_losing;
+        self.screen = Screen::again(screen);
+        for (viewer, state) in viewers {
+            self.viewers.add_again(viewer, state);
+        }
+        (self.told, self.held, self.is_at_end) = (told, held, is_at_end);
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bgd_shared::request::TerminalSize;
 use futures_util::future::select_all;
+use serde::{Deserialize, Serialize};
 
 use super::modes::Modes;
 use crate::client::Client;
@@ -71,11 +72,52 @@ impl Shown {
     }
 }
 
+/// A viewer for the program that takes over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
+pub struct ViewerState {
+    /// The number of the client.
+    pub client: u64,
+    /// The size of its own terminal, if it sent one.
+    pub size: Option<TerminalSize>,
+    /// Whether it gets every byte.
+    pub is_owner: bool,
+    modes: Modes,
+    is_behind: bool,
+    lacks_main: bool,
+    stop_pending: bool,
+}
+
 /// All viewers of a terminal.
 #[derive(Debug, Default)]
 pub struct Viewers(Vec<Shown>);
 
 impl Viewers {
+    /// Returns the state.
+    pub fn state(&self) -> Vec<ViewerState> {
+        let states = self.0.iter().map(|shown| {
+            let Shown { viewer, modes, is_behind, lacks_main, stop_pending } = shown;
+            let Viewer { client, door: _, size, is_owner } = viewer;
+            ViewerState {
+                client: client.id,
+                size: *size,
+                is_owner: *is_owner,
+                modes: modes.clone(),
+                is_behind: *is_behind,
+                lacks_main: *lacks_main,
+                stop_pending: *stop_pending,
+            }
+        });
+        states.collect()
+    }
+
+    /// Adds a viewer that another program had.
+    pub fn add_again(&mut self, viewer: Viewer, state: ViewerState) {
+        let ViewerState { client: _, size: _, is_owner: _, modes, is_behind, lacks_main, stop_pending } =
+            state;
+        self.0.push(Shown { viewer, modes, is_behind, lacks_main, stop_pending });
+    }
+
     /// Adds a viewer, replacing what it was before. It gets nothing before it was drawn the screen, unless it is
     /// there `from_the_first` byte.
     pub fn add(&mut self, viewer: Viewer, from_the_first: bool) {

@@ -1,0 +1,170 @@
+//! A terminal that keeps still for an upgrade in place, and goes on in the program that takes over (R121).
+//!
+//! While it keeps still, nothing is read from it or written to it, and nothing is sent to its viewers: what the job writes
+//! stays in the kernel.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+
+use bgd_shared::request::TerminalSize;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::screen::ScreenState;
+use super::viewers::{Viewer, ViewerState};
+use crate::carry::{self, Fd, Named};
+
+/// The order to keep still until the receiver resolves.
+#[derive(Debug)]
+pub struct KeepStill {
+    pub(super) still: oneshot::Sender<Box<Still>>,
+    pub(super) go_on: oneshot::Receiver<Infallible>,
+}
+
+/// Keeps a terminal still until it is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    coming: oneshot::Receiver<Box<Still>>,
+    came: Option<Box<Still>>,
+    /// The terminal has ended.
+    is_gone: bool,
+    _go_on: oneshot::Sender<Infallible>,
+}
+
+impl Hold {
+    /// Creates the hold, and the order for the terminal.
+    pub fn new() -> (Self, KeepStill) {
+        let ((still, coming), (held, go_on)) = (oneshot::channel(), oneshot::channel());
+        (Self { coming, came: None, is_gone: false, _go_on: held }, KeepStill { still, go_on })
+    }
+
+    /// Looks whether the terminal keeps still by now.
+    pub fn look(&mut self) {
+        match self.coming.try_recv() {
+            Ok(still) => self.came = Some(still),
+            Err(oneshot::error::TryRecvError::Empty) => {}
+            Err(oneshot::error::TryRecvError::Closed) => self.is_gone = self.came.is_none(),
+        }
+    }
+
+    /// Whether it did so at the last look, or has ended.
+    pub fn is_still(&self) -> bool {
+        self.is_gone || self.came.is_some()
+    }
+
+    /// Returns the terminal as it stands still; `None` if it has ended.
+    pub fn still(&self) -> Option<&Still> {
+        self.came.as_deref()
+    }
+}
+
+/// A terminal as it stands still.
+#[derive(Debug)]
+pub struct Still {
+    pub(super) state: SessionState,
+    pub(super) master: RawFd,
+    pub(super) slave: Option<RawFd>,
+    pub(super) leader_news: Option<RawFd>,
+    pub(super) output: RawFd,
+}
+
+impl Still {
+    /// Returns the state for the program that takes over.
+    pub fn state(&self, named: &mut Named) -> FollowedState {
+        let Self { state, master, slave, leader_news, output } = self;
+        FollowedState {
+            session: state.clone(),
+            master: named.number(*master),
+            slave: slave.map(|number| named.number(number)),
+            leader_news: leader_news.map(|number| named.number(number)),
+            output: named.number(*output),
+        }
+    }
+}
+
+/// A followed terminal for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FollowedState {
+    session: SessionState,
+    master: Fd,
+    slave: Option<Fd>,
+    leader_news: Option<Fd>,
+    output: Fd,
+}
+
+/// What a followed terminal knows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionState {
+    pub(super) unknown_end: Option<Vec<u8>>,
+    /// What was typed and is not written yet.
+    pub writes: Vec<WriteState>,
+    pub(super) is_losing: bool,
+    pub(super) screen: ScreenState,
+    /// Its viewers.
+    pub viewers: Vec<ViewerState>,
+    pub(super) told: u64,
+    #[serde(with = "carry::bytes")]
+    pub(super) held: Vec<u8>,
+    pub(super) is_at_end: bool,
+}
+
+/// What was typed and is not written yet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WriteState {
+    /// The number that its owner gave it.
+    pub number: u64,
+    /// All of the data.
+    #[serde(with = "carry::bytes")]
+    pub data: Vec<u8>,
+    /// How many bytes of it were written.
+    pub written: usize,
+}
+
+/// What a terminal that is followed again knows from the program before.
+#[derive(Debug)]
+pub struct Before {
+    /// Its own state.
+    pub state: SessionState,
+    /// The viewers that are still there.
+    pub viewers: Vec<(Viewer, ViewerState)>,
+}
+
+/// A terminal of the program before, with its descriptors. Nothing of it is touched before it is followed.
+#[derive(Debug)]
+pub struct Taken {
+    /// What it knows.
+    pub state: SessionState,
+    /// Its master.
+    pub master: OwnedFd,
+    /// The processes' side.
+    pub slave: Option<OwnedFd>,
+    /// The socket of its leader.
+    pub leader_news: Option<OwnedFd>,
+    /// The output file.
+    pub output: OwnedFd,
+}
+
+impl FollowedState {
+    /// Takes its descriptors.
+    ///
+    /// # Errors
+    /// One of them did not come.
+    pub fn take(self, came: &mut carry::Came) -> io::Result<Taken> {
+        let Self { session, master, slave, leader_news, output } = self;
+        Ok(Taken {
+            state: session,
+            master: came.take(master)?,
+            slave: slave.map(|fd| came.take(fd)).transpose()?,
+            leader_news: leader_news.map(|fd| came.take(fd)).transpose()?,
+            output: came.take(output)?,
+        })
+    }
+}
+
+impl SessionState {
+    /// Returns the size of the terminal.
+    pub fn size(&self) -> TerminalSize {
+        self.screen.size()
+    }
+}

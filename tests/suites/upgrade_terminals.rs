@@ -1,0 +1,239 @@
+//! Upgrades in place (R121): terminals with what they show, their viewers and their leaders go on.
+
+use std::fs::{self, File};
+use std::process::Command;
+use std::thread;
+
+use bgd_tests::shared::request::{
+    DaemonUpgrade, Encoding, ListParams, ResizeParams, SignalParams, SubmitParams, TaskList, TaskResize,
+    TaskSignal, TaskWrite, UpgradeParams, UpgradeResult, WriteParams, WriteResult,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::{Terminal, TestDaemon, Viewer, helper_path, wait};
+
+/// Upgrades to the same program.
+#[track_caller]
+fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
+}
+
+/// Repeats the lines that it reads, until one says `end`. Job control is left to it.
+const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
+
+#[test]
+fn r121_a_terminal_its_viewers_and_its_leader_go_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(REPEATS));
+    let id = task.id;
+    viewer.until_shown("ready\r\n");
+    let mut second = Viewer::attach(&daemon, id, Some((20, 70)));
+    for round in 1..4 {
+        upgrade(&daemon);
+        viewer.type_keys(id, &format!("word {round}\r"));
+        viewer.until_shown(&format!("<word {round}>\r\n"));
+        // Its leader still tells when it stops.
+        viewer.type_keys(id, "\u{1a}");
+        viewer.until("a stopped job", |viewer| viewer.stops == round);
+        second.until("a stopped job", |viewer| viewer.stops == round);
+        // Also over an upgrade, which nobody is told again.
+        upgrade(&daemon);
+        let cont = SignalParams { id: id.into(), signal: "CONT".into(), tree: true };
+        viewer.call::<TaskSignal>(&cont);
+    }
+    let size = |rows, cols| ResizeParams { id: id.into(), rows, cols };
+    second.call::<TaskResize>(&size(10, 50));
+    assert_eq!((viewer.redraws.len(), second.redraws.len()), (0, 1), "nothing is drawn again");
+    let third = Viewer::attach(&daemon, id, None);
+    assert!(third.screen().contains("<word 3>"), "{third:?}");
+    viewer.type_keys(id, "end\r");
+    let ended = viewer.ended(id);
+    assert_eq!((ended.status, ended.exit), (Status::Failed, Some(Exit::Code(9))));
+    assert!(viewer.shown == daemon.output(id), "what is shown is not what is kept: {viewer:?}");
+    assert_eq!((viewer.stops, viewer.next), (3, Some(ended.output.bytes)));
+}
+
+#[test]
+fn r121_no_byte_of_a_terminal_is_lost_or_doubled_by_upgrades() {
+    let daemon = TestDaemon::start();
+    let line = "read go; i=0; while [ $i -lt 20000 ]; do echo \"line $i of ümläuts 漢字\"; i=$((i+1)); done; read go";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let mut second = Viewer::attach(&daemon, task.id, Some((24, 80)));
+    viewer.type_keys(task.id, "go\r");
+    for upgrades in 1..=5 {
+        let until = format!("line {}00 ", upgrades * 20);
+        thread::scope(|scope| {
+            let upgraded = scope.spawn(|| upgrade(&daemon));
+            viewer.until_shown(&until);
+            upgraded.join().expect("the upgrade");
+        });
+    }
+    viewer.until_shown("line 19999 of ümläuts 漢字\r\n");
+    second.until_seen("line 19999 ");
+    assert_eq!(second.screen(), viewer.screen());
+    viewer.type_keys(task.id, "go\r");
+    let ended = viewer.ended(task.id);
+    let lines = (0..20_000).fold(String::from("go\r\n"), |text, number| {
+        text + "line " + &number.to_string() + " of ümläuts 漢字\r\n"
+    });
+    assert!(viewer.shown == (lines + "go\r\n").as_bytes(), "bytes are missing, or there are more");
+    assert!(viewer.shown == daemon.output(task.id) && viewer.next == Some(ended.output.bytes));
+}
+
+#[test]
+fn r121_what_was_typed_and_not_read_yet_goes_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let line = "stty raw -echo; mkfifo go; echo ready; read go < go; head -c 200000 | cksum";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    viewer.until_shown("ready");
+    let data: String = ('a'..='z').cycle().take(200_000).collect();
+    let write = WriteParams { id: task.id.into(), data: data.clone(), encoding: Encoding::Utf8, eof: false };
+    let call = viewer.send::<TaskWrite>(&write);
+    for _ in 0..2 {
+        upgrade(&daemon);
+    }
+    fs::write(daemon.home().join("go"), "go\n").expect("somebody reads it");
+    let answer = viewer.answer(call).expect("it is written");
+    let answer: WriteResult = serde_json::from_str(answer.get()).expect("the result of task.write");
+    assert_eq!(answer.written, 200_000);
+    let typed = daemon.home().join("typed");
+    fs::write(&typed, data).unwrap();
+    let expected = Command::new("cksum").stdin(File::open(&typed).unwrap()).output().expect("cksum");
+    viewer.until_shown(String::from_utf8(expected.stdout).unwrap().trim());
+}
+
+#[test]
+fn r121_an_editor_and_a_pager_are_seen_as_before_by_whoever_attaches_after_an_upgrade() {
+    let daemon = TestDaemon::start();
+    fs::write(
+        daemon.home().join("numbers"),
+        (0..1000).fold(String::new(), |all, n| all + &format!("no {n}\n")),
+    )
+    .unwrap();
+    for (program, keys, seen, more, end) in [
+        (&["vim", "-u", "NONE", "-N", "text"][..], "ihello\rworld", "world", "! \u{1b}:1\rA!", "\u{1b}:wq\r"),
+        (&["less", "numbers"], " ", "no 30", "G", "q"),
+    ] {
+        let mut terminal = Terminal::bgctl(&daemon, &[&["run", "--"], program].concat());
+        terminal.wait_alternate(true);
+        terminal.type_keys(keys);
+        terminal.wait_text(seen);
+        let running = daemon.client().call::<TaskList>(&ListParams::default()).expect("a list").tasks;
+        let task = running.into_iter().find(|task| task.status == Status::Running).expect("it runs");
+        let mut before = Viewer::attach(&daemon, task.id, Some((24, 80)));
+        before.until_seen(seen);
+        upgrade(&daemon);
+        let mut after = Viewer::attach(&daemon, task.id, Some((24, 80)));
+        assert_eq!(after.screen(), before.screen(), "{program:?}");
+        assert_eq!(after.emulated().cursor_position(), before.emulated().cursor_position(), "{program:?}");
+        assert_eq!(after.restore, before.restore, "it is in the same modes");
+        terminal.type_keys(more);
+        let (cursor, text) = (after.emulated().cursor_position(), after.screen());
+        for viewer in [&mut before, &mut after] {
+            viewer.until("a change", |viewer| {
+                (viewer.emulated().cursor_position(), viewer.screen()) != (cursor, text.clone())
+            });
+        }
+        terminal.type_keys(end);
+        assert!(terminal.ended().success(), "{program:?}: {terminal:?}");
+        assert_eq!(daemon.block(&[task.id])[0].exit, Some(Exit::Code(0)));
+    }
+    assert_eq!(fs::read_to_string(daemon.home().join("text")).unwrap(), "hello!\nworld! \n");
+}
+
+#[test]
+fn r121_a_tmux_that_is_attached_to_goes_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let socket = daemon.home().join("tmux");
+    let line = format!(
+        "TERM=xterm tmux -f /dev/null -S {} new-session 'exec bash --norc --noprofile'",
+        socket.display()
+    );
+    let id =
+        daemon.submit_with(&SubmitParams { foreground: false, ..daemon.in_terminal(&line) }).id.to_string();
+    let mut terminal = Terminal::bgctl(&daemon, &["attach", &id]);
+    terminal.type_line("echo fi''rst");
+    terminal.wait_text("\nfirst\n");
+    for round in 1..3 {
+        upgrade(&daemon);
+        terminal.type_line(&format!("echo \"round {round}\" again"));
+        terminal.wait_text(&format!("\nround {round} again\n"));
+    }
+    terminal.resize((20, 60));
+    terminal.wait("a smaller screen", |screen| {
+        screen.contents().lines().nth(19).is_some_and(|line| line.starts_with('['))
+    });
+    terminal.type_line("stty size");
+    terminal.wait_text("\n19 60\n");
+    terminal.type_line("exit");
+    assert!(terminal.ended().success(), "{terminal:?}");
+}
+
+#[test]
+fn r121_a_job_in_the_foreground_is_stopped_and_continued_after_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'echo rea''dy; while read word; do echo \"<$word>\"; done'");
+    shell.wait_text("\nready\n");
+    for round in ["one", "two"] {
+        upgrade(&daemon);
+        shell.type_line(round);
+        shell.wait_text(&format!("<{round}>"));
+        shell.type_keys("\u{1a}");
+        shell.wait_prompt();
+        upgrade(&daemon);
+        shell.fg();
+    }
+    shell.type_line("three");
+    shell.wait_text("<three>");
+    shell.type_keys("\u{4}");
+    shell.wait_prompt();
+    shell.type_line("echo code=$?");
+    shell.wait_text("\ncode=0\n");
+}
+
+#[test]
+fn r121_twenty_terminals_go_on_over_many_upgrades_and_leave_nothing() {
+    let daemon = TestDaemon::start();
+    let mut all: Vec<_> = (0..20).map(|_| Viewer::run(&daemon, &daemon.in_terminal(REPEATS))).collect();
+    for (viewer, _) in &mut all {
+        viewer.until_shown("ready\r\n");
+    }
+    let open = || fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").count();
+    upgrade(&daemon);
+    let (descriptors, threads) = (open(), daemon.process().threads().len());
+    let mut longest = 0;
+    for round in 0..20 {
+        for (viewer, task) in &mut all {
+            viewer.type_keys(task.id, &format!("{round}\r"));
+        }
+        let result = upgrade(&daemon);
+        assert_eq!(result.active, 20);
+        longest = longest.max(result.pause_ms);
+    }
+    println!("the longest pause with 20 terminals: {longest} ms");
+    wait::poll_until("as many descriptors as before", || (open() <= descriptors).then_some(()));
+    assert!(daemon.process().threads().len() <= threads + 1, "the guard of the last one may be there");
+    for (viewer, task) in &mut all {
+        viewer.type_keys(task.id, "end\r");
+        let ended = viewer.ended(task.id);
+        assert_eq!(ended.exit, Some(Exit::Code(9)));
+        let expected = (0..20).fold(String::from("ready\r\n"), |text, n| text + &format!("{n}\r\n<{n}>\r\n"));
+        assert_eq!(String::from_utf8_lossy(&viewer.shown), expected + "end\r\n");
+        assert!(viewer.shown == daemon.output(task.id));
+    }
+}
+
+#[test]
+fn r122_a_terminal_goes_on_if_the_next_program_turns_back() {
+    let daemon = TestDaemon::start();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(REPEATS));
+    viewer.until_shown("ready\r\n");
+    let path = daemon.home().join("turning-back");
+    bgd_tests::executable::copy(&helper_path("next_bgd"), &path);
+    daemon.run(&["daemon", "upgrade", "--binary", path.to_str().unwrap()]).expect_code(65);
+    viewer.type_keys(task.id, "word\r");
+    viewer.until_shown("<word>\r\n");
+    viewer.type_keys(task.id, "end\r");
+    assert_eq!(viewer.ended(task.id).exit, Some(Exit::Code(9)));
+    assert!(viewer.shown == daemon.output(task.id));
+}

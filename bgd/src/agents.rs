@@ -11,6 +11,7 @@ use std::time::Duration;
 use bgd_shared::agent::{AgentInfo, AgentProtocol, AgentSettings, Permissions};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::text::{Env, OsText};
+use serde::{Deserialize, Serialize};
 
 use crate::features::Feature;
 use crate::remotes::Ssh;
@@ -25,7 +26,7 @@ pub const PROMPT_FILE: &str = "{prompt_file}";
 pub const SESSION: &str = "{session}";
 
 /// Another machine that an agent's program runs on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The name of its executor.
     pub name: Arc<str>,
@@ -34,7 +35,7 @@ pub struct Machine {
 }
 
 /// One agent's complete settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
     /// The name users refer to it by.
     pub name: Arc<str>,
@@ -73,11 +74,12 @@ pub struct Agent {
     /// Whether the configuration has an entry for it.
     pub configured: bool,
     /// The command that installs it.
+    #[serde(skip)]
     pub install: Option<&'static str>,
 }
 
 /// JSON pointers to what a program says that it has consumed in a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// To the tokens that the model has read.
     pub input: Option<String>,

@@ -49,7 +49,7 @@ pub struct Shell {
 }
 
 /// A machine whose daemon runs tasks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ssh {
     /// The way there.
     pub shell: Shell,

@@ -121,5 +121,6 @@ mod terminal_jobs;
 mod tidy;
 mod top;
 mod upgrade;
+mod upgrade_agents;
 mod upgrade_terminals;
 mod usage;

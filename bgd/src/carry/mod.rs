@@ -59,6 +59,11 @@ impl Named {
         Fd(number)
     }
 
+    /// Adds those that another thread has named.
+    pub fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     /// Returns all numbers.
     pub fn numbers(&self) -> &[RawFd] {
         &self.0

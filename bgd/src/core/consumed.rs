@@ -34,7 +34,7 @@ pub struct Context {
 }
 
 /// What a cost covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Covers {
     /// This run so far.
     Run,
@@ -43,7 +43,7 @@ pub enum Covers {
 }
 
 /// What an agent says that it has consumed. What it does not say is as before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// In this run so far.
     pub tokens: Option<Tokens>,

@@ -36,6 +36,8 @@ impl Dispatcher {
         for (name, executor) in self.executors.each() {
             executors.insert(name.0.to_owned(), executor.carry(named)?);
         }
+        // An executor's own threads stand still only now.
+        self.is_settled(mailbox, asked)?;
         let pending = self.pending.iter();
         let pending = pending.map(|(to, (answer, shape))| (*to, answer.state(), shape.clone()));
         let inherited = self.inherited.iter();

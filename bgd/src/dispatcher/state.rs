@@ -15,7 +15,8 @@ use serde_json::value::RawValue;
 use crate::carry::Fd;
 use crate::carry::program::Found;
 use crate::client::answer::AnswerState;
-use crate::core::{Core, ReplyTo, sharing};
+use crate::core::{Core, ExecutorName, ReplyTo, sharing};
+use crate::exec::agent;
 use crate::exec::carried::{Carried, InheritedState};
 use crate::notify::carry::NotifierState;
 use crate::os::clock::Stamp;
@@ -45,8 +46,11 @@ impl State {
     /// Reads what is in it, and counts that. The digest is left empty.
     ///
     /// # Errors
-    /// The tasks can't be read.
+    /// The tasks or the agents can't be read.
     pub fn count(&self) -> Result<Found, String> {
+        if let Some(Carried::Other(agents)) = self.dispatcher.executors.get(ExecutorName::AGENT.0) {
+            agent::read(agents).map_err(|error| format!("the agents can't be read: {error}"))?;
+        }
         let core =
             read_core(&self.dispatcher.core).map_err(|error| format!("the tasks can't be read: {error}"))?;
         Ok(Found {

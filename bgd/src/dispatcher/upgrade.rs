@@ -115,7 +115,11 @@ impl Dispatcher {
             Phase::Holding { since, program, was_tried } => (since, program, was_tried),
         };
         let mut named = Named::default();
-        match self.state(mailbox, since, &mut named) {
+        let state = self.state(mailbox, since, &mut named);
+        if state.is_err() {
+            self.executors.all().for_each(|executor| executor.release());
+        }
+        match state {
             Ok(state) if was_tried => self.take_over(&state, &named, &program),
             Ok(state) => self.try_program(&state, &named, program),
             Err(Obstacle::Passing(what)) if began.elapsed() > PATIENCE => {

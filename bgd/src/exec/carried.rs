@@ -8,7 +8,9 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
+use super::helper::{Life, Purpose};
 use super::mark::Mark;
 use super::messages::Inherited;
 use super::output::Tracked;
@@ -25,6 +27,8 @@ pub enum Carried {
     Nothing,
     /// Processes on this machine.
     Local(LocalState),
+    /// The state of another executor, as that writes it.
+    Other(Box<RawValue>),
 }
 
 /// The state of the local executor.
@@ -33,6 +37,16 @@ pub struct LocalState {
     pub(super) processes: Vec<ProcessState>,
     pub(super) starts: Vec<StartState>,
     pub(super) outputs: BTreeMap<TaskId, Tracked>,
+    #[serde(default)]
+    pub(super) helpers: Vec<HelperState>,
+}
+
+/// A process for the daemon's own work. Its supervisor is among [`LocalState::processes`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HelperState {
+    pub(super) id: TaskId,
+    pub(super) purpose: Purpose,
+    pub(super) life: Life,
 }
 
 /// A supervised process.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::adopted::Adopted;
+use super::helper::Lives;
 use super::messages::{Facts, Reports};
 use super::output::{OutputFolder, OutputWatch};
 use super::workers::Workers;
@@ -23,6 +24,8 @@ pub struct Context {
     pub reports: Reports,
     /// Leaders that are children of the first thread.
     pub adopted: Arc<Adopted>,
+    /// Helpers that came over an upgrade.
+    pub helpers: Lives,
     /// The path of the daemon's socket.
     pub socket: Arc<Path>,
 }

@@ -108,6 +108,9 @@ pub trait Executor {
     /// Something of it can't be carried now.
     fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle>;
 
+    /// Lets what stands still since [`Self::carry`] go on: its state is not used.
+    fn release(&mut self) {}
+
     /// Goes on with what another program has carried over; `spec` returns what a task is. Starts nothing.
     ///
     /// # Errors
@@ -116,12 +119,12 @@ pub trait Executor {
         let _ = (came, spec);
         match carried {
             Carried::Nothing => Ok(()),
-            Carried::Local(_) => Err(io::Error::other("the state of another executor")),
+            Carried::Local(_) | Carried::Other(_) => Err(io::Error::other("the state of another executor")),
         }
     }
 
-    /// Called after an upgrade when nothing can fail any more: what came over is at work from now on, for those clients
-    /// that came over, too.
+    /// Called after [`Self::resume`] when nothing can fail any more: what came over is at work from now on, for those
+    /// clients that came over, too.
     fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let _ = clients;
     }

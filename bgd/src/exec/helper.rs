@@ -1,6 +1,11 @@
 //! The state of a helper, and how whoever asked for it is notified.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
 use super::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK};
@@ -8,7 +13,7 @@ use crate::core::Fact;
 use crate::os::pidfd::PidFd;
 
 /// What a helper is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// The program of an agent.
     Agent,
@@ -39,7 +44,7 @@ pub struct Alive {
 }
 
 /// The life cycle of a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Life {
     /// It runs.
     Running,
@@ -47,6 +52,35 @@ pub enum Life {
     Exited(Exit),
     /// Its whole tree has ended.
     Gone(Exit),
+}
+
+/// The helpers that came over an upgrade, until whoever had asked for them takes them up again.
+#[derive(Clone, Debug, Default)]
+pub struct Lives(Arc<Mutex<Kept>>);
+
+type Kept = HashMap<TaskId, (Purpose, watch::Receiver<Life>)>;
+
+impl Lives {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a helper. Returns the watcher for it.
+    pub(super) fn keep(&self, id: TaskId, purpose: Purpose, life: Life) -> Watcher {
+        let (life, lives) = watch::channel(life);
+        self.lock().insert(id, (purpose, lives));
+        Watcher { begun: None, life }
+    }
+
+    /// Takes a helper up again.
+    pub fn take(&self, id: TaskId) -> Option<watch::Receiver<Life>> {
+        self.lock().remove(&id).map(|(_, life)| life)
+    }
+
+    /// Takes all for a purpose that nobody has taken up.
+    pub fn rest(&self, purpose: Purpose) -> Vec<TaskId> {
+        self.lock().extract_if(|_, (of, _)| *of == purpose).map(|(id, _)| id).collect()
+    }
 }
 
 /// Notifies whoever asked for a helper.

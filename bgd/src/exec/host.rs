@@ -10,8 +10,10 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
+use super::context::Context;
 pub use super::helper::{Alive, Life, Purpose, Watcher};
 use super::members::TASK_MARK;
 use super::messages::{Report, Reports, StartOrder, Streams};
@@ -120,7 +122,36 @@ impl Drop for Unwanted {
     }
 }
 
+/// A helper for the program that takes over.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ProcessState {
+    id: TaskId,
+    pid: i32,
+}
+
 impl Process {
+    /// Returns it as data.
+    pub fn state(&self) -> ProcessState {
+        ProcessState { id: self.id, pid: self.pid }
+    }
+
+    /// Takes a helper up again. One that is not known any more has ended.
+    pub fn again(state: ProcessState, context: &Context) -> Self {
+        let ProcessState { id, pid } = state;
+        let life = context.helpers.take(id).unwrap_or_else(|| {
+            watch::channel(Life::Gone(Exit::Unknown("it ended during an upgrade".into()))).1
+        });
+        let runs = *life.borrow() == Life::Running;
+        // The pid of one that was reaped may be another process's.
+        let handle = runs.then(|| PidFd::open(pid).ok()).flatten();
+        Self { id, pid, handle: Arc::new(handle), life, reports: context.reports.clone() }
+    }
+
+    /// Whether its leader has not ended as far as was reported.
+    pub fn runs(&self) -> bool {
+        *self.life.borrow() == Life::Running
+    }
+
     /// Signals its whole tree; SIGKILL also reaches processes started meanwhile.
     pub fn end(&self, signal: i32) {
         self.reports.send(Report::EndHelper { process: self.id, signal });

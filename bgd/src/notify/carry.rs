@@ -1,9 +1,11 @@
-//! What the channels carry over an upgrade in place: their counters. A notice that is not delivered yet is an obstacle.
+//! What the channels carry over an upgrade in place: their counters, and who is shown as typing. A notice that is not
+//! delivered yet is an obstacle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bgd_shared::id::TaskId;
 use serde::{Deserialize, Serialize};
 
 use super::Notifier;
@@ -15,6 +17,9 @@ use crate::carry::Obstacle;
 pub struct NotifierState {
     counts: BTreeMap<Arc<str>, CountsState>,
     unreported: u64,
+    /// The turns of agents that are shown as typing, with their channels and sessions.
+    #[serde(default)]
+    typing: Vec<(TaskId, Arc<str>, Option<Arc<str>>)>,
 }
 
 impl Notifier {
@@ -34,19 +39,21 @@ impl Notifier {
         if !self.unread.is_empty() {
             return Err(Obstacle::passing("a notice is being read"));
         }
-        if !self.typing.is_empty() {
-            return Err(Obstacle::lasting("an agent is at work"));
-        }
         let counts = self.counts.iter().map(|(name, counts)| (Arc::clone(name), counts.state()));
-        Ok(NotifierState { counts: counts.collect(), unreported: self.unreported })
+        let typing = self.typing.iter();
+        let typing = typing.map(|(task, turn)| (*task, Arc::clone(&turn.channel), turn.session.clone()));
+        Ok(NotifierState { counts: counts.collect(), unreported: self.unreported, typing: typing.collect() })
     }
 
     /// Goes on with what another program has counted.
     pub fn resume(&mut self, state: NotifierState) {
-        let NotifierState { counts, unreported } = state;
+        let NotifierState { counts, unreported, typing } = state;
         for (name, counts) in counts {
             self.counts_of(&name).resume(counts);
         }
         self.unreported = unreported;
+        for (task, channel, session) in typing {
+            self.show_typing(task, channel, session);
+        }
     }
 }

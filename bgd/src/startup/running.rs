@@ -21,6 +21,7 @@ use crate::dispatcher::upgrading;
 use crate::exec::adopted::Adopted;
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
+use crate::exec::helper::Lives;
 use crate::exec::local::Local;
 use crate::exec::mark::Marks;
 use crate::exec::messages::{self, Facts};
@@ -261,6 +262,7 @@ fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context)
     reaper::start(Arc::clone(&adopted)).map_err(failed("SIGCHLD"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
-    let context = Context { folder, outputs, workers, facts, reports, adopted, socket };
+    let context =
+        Context { folder, outputs, workers, facts, reports, adopted, helpers: Lives::default(), socket };
     Ok((Local::new(orders, reported, context.clone()), context))
 }

@@ -13,6 +13,7 @@ use bgd::dispatcher::Dispatcher;
 use bgd::exec::agent::AgentThread;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
+use bgd::exec::helper::Lives;
 use bgd::exec::messages;
 use bgd::exec::output::{OutputFolder, OutputWatch};
 use bgd::exec::workers::Workers;
@@ -114,8 +115,8 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
     let (reports, _) = messages::reports();
     let path = socket.as_path();
-    let adopted = Arc::default();
-    let context = Context { folder, outputs, workers, facts, reports, adopted, socket: path.into() };
+    let (adopted, helpers) = (Arc::default(), Lives::default());
+    let context = Context { folder, outputs, workers, facts, reports, adopted, helpers, socket: path.into() };
     // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
     let agents = AgentThread::new(Arc::default(), context.clone());

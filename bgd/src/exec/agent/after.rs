@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bgd_shared::limits::FRAME_BYTES;
 use bgd_shared::request::Stream;
 
+use super::order::TurnOrder;
 use crate::core::AfterTask;
+use crate::exec::context::Context;
 use crate::exec::output::{OutputFolder, Part};
 use crate::exec::results;
 
@@ -19,14 +21,28 @@ const FILLED_BYTES: usize = FRAME_BYTES;
 /// The prefix of every placeholder.
 const BEGINNING: &str = "{after.";
 
+/// Fills in the prompt's placeholders for the tasks that it ran after.
+pub async fn with_prompt(mut order: TurnOrder, context: &Context) -> TurnOrder {
+    if order.after.is_empty() || !has_any(&order.prompt) {
+        return order;
+    }
+    let (prompt, others) = (Arc::clone(&order.prompt), std::mem::take(&mut order.after));
+    let folder = Arc::clone(&context.folder);
+    // If the worker panics, the prompt stays as written: the unfilled placeholders show that something went wrong.
+    if let Some(prompt) = context.workers.run(move || fill_in(&prompt, &others, &folder)).await {
+        order.prompt = prompt;
+    }
+    order
+}
+
 /// Returns whether a prompt may contain placeholders.
-pub fn has_any(prompt: &str) -> bool {
+fn has_any(prompt: &str) -> bool {
     prompt.contains(BEGINNING)
 }
 
 /// Substitutes the placeholders in a prompt. Unknown placeholders, and those for a task that does not exist,
 /// stay as they are. Substituted text is not scanned again. Reads files, so it blocks.
-pub fn fill_in(prompt: &str, after: &[AfterTask], folder: &OutputFolder) -> Arc<str> {
+fn fill_in(prompt: &str, after: &[AfterTask], folder: &OutputFolder) -> Arc<str> {
     let mut filled = String::with_capacity(prompt.len());
     let mut rest = prompt;
     while let Some(place) = rest.find(BEGINNING) {

@@ -9,6 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::{PLAN_STEP_CHARS, PLAN_STEPS};
 use bgd_shared::show;
 use bgd_shared::text::OsText;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use super::signs::Model;
@@ -60,6 +61,8 @@ pub fn plan(steps: impl IntoIterator<Item = (String, StepStatus)>) -> Vec<PlanSt
 /// A question from an agent.
 #[derive(Debug)]
 pub struct Ask {
+    /// What the agent calls it. It comes again with the same name after an upgrade in place.
+    pub reference: Arc<str>,
     /// The question, for display.
     pub question: String,
     /// The answers that it accepts.
@@ -88,7 +91,7 @@ pub struct Wanted {
 }
 
 /// An open session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     /// The connection's key for it.
     pub key: Arc<str>,

@@ -69,6 +69,22 @@ impl Connection {
         }
     }
 
+    /// Holds back what the agent says, or lets it pass.
+    pub fn hold(&self, holds: bool) {
+        match self {
+            Self::Acp(acp) => acp.hold(holds),
+            Self::Opencode(_) | Self::Template(_) => {}
+        }
+    }
+
+    /// Returns what the open questions of a session are called.
+    pub fn asking(&self, key: &str) -> Vec<String> {
+        match self {
+            Self::Acp(acp) => acp.asking(key),
+            Self::Opencode(_) | Self::Template(_) => Vec::new(),
+        }
+    }
+
     /// Returns what the agent reports about itself.
     pub fn about(&self) -> AgentCheck {
         match self {

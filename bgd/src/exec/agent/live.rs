@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +11,58 @@ use bgd_shared::agent::AgentProtocol;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::watch;
 
-use super::acp::Acp;
+use super::acp::{Acp, AcpState};
+use super::connection::Updates;
 use super::far;
 use super::link::Connection;
 use super::opencode::{self, Opencode};
 use super::start::Start;
-use super::stderr_tail::{DRAIN_TIMEOUT, StderrTail};
+use super::stderr_tail::{DRAIN_TIMEOUT, StderrTail, Tail};
 use crate::agents::Agent;
+use crate::carry::{Fd, Named, Obstacle};
 use crate::core::Refusal;
-use crate::exec::host::{Host, Launch, Leased, PipeEnd, Process, SIGKILL, SIGTERM, how_ended, pipe};
+use crate::exec::context::Context;
+use crate::exec::host::{
+    Host, Launch, Leased, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, how_ended, pipe,
+};
+
+/// An agent for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LiveState {
+    connection: ConnectionState,
+    process: Option<ProcessState>,
+    stderr: Option<Fd>,
+    tail: Tail,
+}
+
+/// Its connection.
+#[derive(Debug, Serialize, Deserialize)]
+enum ConnectionState {
+    /// The Agent Client Protocol, with the pipes to and from the agent.
+    Acp(Box<AcpState>, [Fd; 2]),
+}
+
+impl LiveState {
+    /// Returns the keys of its sessions.
+    pub fn sessions(&self) -> Vec<Arc<str>> {
+        match &self.connection {
+            ConnectionState::Acp(acp, _) => acp.sessions().cloned().collect(),
+        }
+    }
+
+    /// Returns its descriptors.
+    pub fn descriptors(&self) -> Vec<Fd> {
+        let own = match &self.connection {
+            ConnectionState::Acp(_, pipes) => pipes.iter(),
+        };
+        own.chain(&self.stderr).copied().collect()
+    }
+}
 
 /// How long a process has to end after SIGTERM, before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -119,6 +159,56 @@ impl Live {
             Ok(opencode) => Ok(Self::new(Connection::Opencode(opencode), Some(process), stderr_tail)),
             Err(refusal) => Err(with_end(refusal, &process.0, &stderr_tail).await),
         }
+    }
+
+    /// Returns the state.
+    ///
+    /// # Errors
+    /// Something is under way in it, or it can't be carried.
+    pub fn state(&self, named: &mut Named) -> Result<LiveState, Obstacle> {
+        let is_ending = *self.over.borrow() || self.ended.get();
+        if is_ending || self.process.as_ref().is_some_and(|process| !process.0.runs()) {
+            return Err(Obstacle::passing("the program of an agent is ending"));
+        }
+        let connection = match &self.connection {
+            Connection::Acp(acp) => {
+                let (state, pipes) = acp.state().ok_or_else(|| Obstacle::passing("an agent is at work"))?;
+                ConnectionState::Acp(Box::new(state), pipes.map(|number| named.number(number)))
+            }
+            Connection::Opencode(_) => return Err(Obstacle::lasting("a server of opencode is in use")),
+            Connection::Template(_) => return Err(Obstacle::lasting("a template is no process to keep")),
+        };
+        let (tail, stderr) = self.stderr_tail.state();
+        let stderr = stderr.map(|number| named.number(number));
+        let process = self.process.as_ref().map(|process| process.0.state());
+        Ok(LiveState { connection, process, stderr, tail })
+    }
+
+    /// Goes on with an agent of another program. `updates` returns where the updates of a session go.
+    ///
+    /// # Errors
+    /// A descriptor of it can't be used.
+    pub fn again(
+        state: LiveState,
+        take: &mut dyn FnMut(Fd) -> io::Result<OwnedFd>,
+        context: &Context,
+        updates: impl FnMut(&Arc<str>) -> Option<Updates>,
+    ) -> io::Result<Self> {
+        let LiveState { connection, process, stderr, tail } = state;
+        let process = process.map(|process| Leased(Process::again(process, context)));
+        let stderr_tail = StderrTail::again(tail);
+        if let Some(stderr) = stderr {
+            let pipe = Receiver::from_owned_fd(take(stderr)?)?;
+            tokio::task::spawn_local(stderr_tail.clone().read(pipe));
+        }
+        let connection = match connection {
+            ConnectionState::Acp(acp, [stdin, stdout]) => {
+                let stdin = Sender::from_owned_fd(take(stdin)?)?;
+                let stdout = Receiver::from_owned_fd(take(stdout)?)?;
+                Connection::Acp(Acp::again(*acp, stdin, stdout, updates))
+            }
+        };
+        Ok(Self::new(connection, process, stderr_tail))
     }
 
     fn new(connection: Connection, process: Option<Leased>, stderr_tail: StderrTail) -> Self {

@@ -3,26 +3,27 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::agent::{AgentCheck, AgentInfo, AgentProtocol};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
-use bgd_shared::rlimit::Rlimits;
 use bgd_shared::text::Env;
 use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
+use super::key::Key;
 use super::link::Connection;
 use super::live::{Live, too_slow};
 use super::order::{Control, Order, TurnOrder};
 use super::pool::{Choice, Pool, ProcessId, Rest};
-use super::sameness::relevant_env;
+use super::recorder::Recorder;
+use super::shown::Shown;
 use super::start::Start;
 use super::template::{self, Template};
-use crate::agents::{Agent, Machine};
+use crate::agents::Agent;
 use crate::core::{Refusal, Spec};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Purpose};
@@ -30,40 +31,44 @@ use crate::exec::host::{Host, Purpose};
 /// How many agents are checked at a time. A single one may need half a gigabyte of memory.
 const CHECKS: usize = 4;
 
-/// What must be equal for turns to share a process.
-#[derive(Debug, PartialEq, Eq)]
-struct Key {
-    name: Arc<str>,
-    protocol: AgentProtocol,
-    command: Vec<String>,
-    url: Option<String>,
-    on: Option<Arc<Machine>>,
-    /// Only the variables that matter, including those that the configuration adds.
-    env: Env,
-    umask: u32,
-    rlimits: Option<Arc<Rlimits>>,
-}
-
 /// The outcome of a start; `None` while it is in progress.
-type Outcome = Option<Result<Rc<Live>, Refusal>>;
+pub(super) type Outcome = Option<Result<Rc<Live>, Refusal>>;
 
 /// A running turn.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) run: u32,
     pub(super) control: mpsc::UnboundedSender<Control>,
+    pub(super) shown: Shown,
 }
+
+/// An agent's process, or its start.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) outcome: watch::Receiver<Outcome>,
+    /// The agent's name.
+    pub(super) agent: Arc<str>,
+    pub(super) keep_warm: Duration,
+}
+
+/// What records the late output of sessions, by their processes and keys.
+type LateRecorders = HashMap<(ProcessId, Arc<str>), Weak<RefCell<Recorder>>>;
 
 /// The owner of all agent processes.
 #[derive(Debug)]
 pub struct Manager {
-    host: Host,
+    pub(super) host: Host,
     pub(super) context: Context,
-    pool: RefCell<Pool<Key>>,
-    seats: RefCell<HashMap<ProcessId, watch::Receiver<Outcome>>>,
+    pub(super) pool: RefCell<Pool<Key>>,
+    pub(super) seats: RefCell<HashMap<ProcessId, Seat>>,
     pub(super) turns: RefCell<HashMap<TaskId, Running>>,
     /// Which process holds a task's session, and the connection's key for it.
-    sessions: RefCell<HashMap<TaskId, (ProcessId, Arc<str>)>>,
+    pub(super) sessions: RefCell<HashMap<TaskId, (ProcessId, Arc<str>)>>,
+    pub(super) late: RefCell<LateRecorders>,
+    /// How many short jobs are under way that nobody waits for.
+    pub(super) errands: Cell<usize>,
+    /// Whether agents are held back for an upgrade.
+    pub(super) hold: watch::Sender<bool>,
 }
 
 /// A turn's place in an agent's process. Dropping it frees the place.
@@ -93,12 +98,18 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Leases an agent that the turn has to itself.
+    pub fn of(live: Live) -> Self {
+        Self { place: None, live: Rc::new(live), was_warm: false }
+    }
+
     /// Returns the agent.
     pub fn live(&self) -> &Rc<Live> {
         &self.live
     }
 
-    fn seat(&self) -> Option<ProcessId> {
+    /// Returns the number of its process; `None` if the turn has the agent to itself.
+    pub fn seat(&self) -> Option<ProcessId> {
         self.place.as_ref().map(|place| place.seat)
     }
 }
@@ -113,7 +124,20 @@ impl Manager {
             seats: RefCell::default(),
             turns: RefCell::default(),
             sessions: RefCell::default(),
+            late: RefCell::default(),
+            errands: Cell::default(),
+            hold: watch::channel(false).0,
         })
+    }
+
+    /// Does a short job that nobody waits for.
+    pub fn errand(self: &Rc<Self>, job: impl Future<Output = ()> + 'static) {
+        let manager = Rc::clone(self);
+        self.errands.update(|count| count + 1);
+        tokio::task::spawn_local(async move {
+            job.await;
+            manager.errands.update(|count| count - 1);
+        });
     }
 
     /// Handles orders until the channel closes.
@@ -123,6 +147,9 @@ impl Manager {
                 Order::Turn(order) => self.begin(*order),
                 Order::Control { task, run, control } => self.control(task, run, control),
                 Order::Forget { task } => self.forget(task),
+                Order::Hold(holds) => self.hold_back(holds),
+                Order::Freeze(freeze) => self.freeze(&freeze),
+                Order::Resume(resumed) => self.resume(*resumed),
                 Order::Check { agents, env, tell } => {
                     let manager = Rc::clone(&self);
                     tokio::task::spawn_local(async move { (tell.0)(manager.check(agents, env).await) });
@@ -133,6 +160,7 @@ impl Manager {
 
     fn control(&self, task: TaskId, run: u32, control: Control) {
         if let Some(running) = self.turns.borrow().get(&task).filter(|running| running.run == run) {
+            running.shown.hide();
             // Fails if the turn has just ended, which it reports itself.
             let _ = running.control.send(control);
         }
@@ -147,22 +175,22 @@ impl Manager {
     }
 
     /// Releases the session of a task that was cleared.
-    fn forget(&self, task: TaskId) {
+    fn forget(self: &Rc<Self>, task: TaskId) {
         let Some((seat, key)) = self.sessions.borrow_mut().remove(&task) else { return };
         self.let_go(seat, key);
     }
 
     /// Tells a process to release a session that it no longer needs.
-    fn let_go(&self, seat: ProcessId, key: Arc<str>) {
+    fn let_go(self: &Rc<Self>, seat: ProcessId, key: Arc<str>) {
         self.pool.borrow_mut().forget(seat, &key);
-        let live = self.seats.borrow().get(&seat).and_then(|start| start.borrow().clone());
+        let live = self.seats.borrow().get(&seat).and_then(|seat| seat.outcome.borrow().clone());
         if let Some(Ok(live)) = live {
-            tokio::task::spawn_local(async move { live.connection.forget(&key).await });
+            self.errand(async move { live.connection.forget(&key).await });
         }
     }
 
     /// Notes that the process of this lease now holds the task's session.
-    pub fn opened(&self, lease: &Lease, task: TaskId, key: &Arc<str>) {
+    pub fn opened(self: &Rc<Self>, lease: &Lease, task: TaskId, key: &Arc<str>) {
         if let Some(seat) = lease.seat() {
             self.pool.borrow_mut().holds(seat, key);
             let before = self.sessions.borrow_mut().insert(task, (seat, Arc::clone(key)));
@@ -179,21 +207,20 @@ impl Manager {
     /// The agent does not start.
     pub async fn lease(self: &Rc<Self>, order: &TurnOrder) -> Result<Lease, Refusal> {
         let agent = &order.agent;
-        let start = Start { agent: agent.clone(), env: order.env.clone(), like: order.spec.clone() };
+        let start = Start::of(order);
         if agent.protocol == AgentProtocol::Template {
             let template = Template::new(self.host.clone(), start, self.context.clone());
-            let live = Rc::new(Live::of(Connection::Template(template)));
-            return Ok(Lease { place: None, live, was_warm: false });
+            return Ok(Lease::of(Live::of(Connection::Template(template))));
         }
-        let key = key_of(agent, &order.env, &order.spec);
+        let key = Key::of(agent, &order.env, &order.spec);
         let choice = self.pool.borrow_mut().take(key, agent.max_sessions, order.session.as_ref());
         let seat = choice.seat();
         let keep_warm = agent.keep_warm;
-        let place = Place { manager: Rc::clone(self), seat, keep_warm, ending: Cell::new(false) };
+        let place = self.place(seat, keep_warm);
         if let Choice::New(seat) = choice {
             self.start(seat, start);
         }
-        let outcome = self.seats.borrow().get(&seat).cloned();
+        let outcome = self.seats.borrow().get(&seat).map(|seat| seat.outcome.clone());
         let Some(mut outcome) = outcome else { return Err(gone()) };
         let outcome = outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
         let Some(started) = outcome else {
@@ -205,10 +232,25 @@ impl Manager {
         Ok(Lease { place: Some(place), live, was_warm: matches!(choice, Choice::Known(_)) })
     }
 
+    fn place(self: &Rc<Self>, seat: ProcessId, keep_warm: Duration) -> Place {
+        Place { manager: Rc::clone(self), seat, keep_warm, ending: Cell::new(false) }
+    }
+
+    /// Leases the process of a turn again that came over an upgrade. It counts in the pool already.
+    pub(super) fn lease_again(
+        self: &Rc<Self>,
+        seat: ProcessId,
+        keep_warm: Duration,
+        live: Rc<Live>,
+    ) -> Lease {
+        Lease { place: Some(self.place(seat, keep_warm)), live, was_warm: true }
+    }
+
     /// Starts a process. All turns that want it wait for this one start.
     fn start(self: &Rc<Self>, seat: ProcessId, start: Start) {
         let (tell, outcome) = watch::channel(None);
-        self.seats.borrow_mut().insert(seat, outcome);
+        let (agent, keep_warm) = (Arc::clone(&start.agent.name), start.agent.keep_warm);
+        self.seats.borrow_mut().insert(seat, Seat { outcome, agent, keep_warm });
         let manager = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let limit = start.agent.start_timeout;
@@ -218,10 +260,7 @@ impl Manager {
                 Ok(live) => {
                     let live = Rc::new(live);
                     tell.send_replace(Some(Ok(Rc::clone(&live))));
-                    let why = live.lost().await;
-                    tracing::info!(agent = &*start.agent.name, why, "an agent's process is gone");
-                    manager.remove(seat);
-                    live.end_lost().await;
+                    manager.watch_over(seat, live, &start.agent.name).await;
                 }
                 Err(refusal) => {
                     manager.remove(seat);
@@ -229,6 +268,14 @@ impl Manager {
                 }
             }
         });
+    }
+
+    /// Waits until a process is gone, and removes it.
+    pub(super) async fn watch_over(&self, seat: ProcessId, live: Rc<Live>, agent: &str) {
+        let why = live.lost().await;
+        tracing::info!(agent, why, "an agent's process is gone");
+        self.remove(seat);
+        live.end_lost().await;
     }
 
     fn remove(&self, seat: ProcessId) {
@@ -263,19 +310,25 @@ impl Manager {
         let manager = Rc::clone(self);
         match rest {
             Rest::Busy => {}
-            Rest::Idle(rest) => drop(tokio::task::spawn_local(async move {
-                tokio::time::sleep(keep_warm).await;
-                if manager.pool.borrow().is_unused_since(seat, rest) {
-                    manager.close(seat).await;
-                }
-            })),
+            Rest::Idle(rest) => self.close_later(seat, rest, keep_warm),
             Rest::Over => drop(tokio::task::spawn_local(async move { manager.close(seat).await })),
         }
     }
 
+    /// Closes a process that stays idle for `keep_warm`. `rest` is its number from [`Rest::Idle`].
+    pub(super) fn close_later(self: &Rc<Self>, seat: ProcessId, rest: u64, keep_warm: Duration) {
+        let manager = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(keep_warm).await;
+            if manager.pool.borrow().is_unused_since(seat, rest) {
+                manager.close(seat).await;
+            }
+        });
+    }
+
     async fn close(&self, seat: ProcessId) {
         self.pool.borrow_mut().retire(seat);
-        let start = self.seats.borrow().get(&seat).cloned();
+        let start = self.seats.borrow().get(&seat).map(|seat| seat.outcome.clone());
         let Some(mut start) = start else { return };
         // The turns that wanted it may be gone before it has started. Wait for it here, as nobody else will.
         let started = start.wait_for(Option::is_some).await.map(|started| started.clone());
@@ -314,19 +367,6 @@ impl Manager {
         let check = AgentCheck { started_in_ms, ..live.connection.about() };
         live.end(true).await;
         Ok(check)
-    }
-}
-
-fn key_of(agent: &Agent, env: &Env, spec: &Spec) -> Key {
-    Key {
-        name: Arc::clone(&agent.name),
-        protocol: agent.protocol,
-        command: agent.command.clone(),
-        url: agent.url.clone(),
-        on: agent.on.clone(),
-        env: relevant_env(&agent.environment(env)),
-        umask: spec.umask,
-        rlimits: spec.rlimits.clone(),
     }
 }
 

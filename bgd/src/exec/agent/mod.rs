@@ -5,8 +5,12 @@
 pub mod acp;
 mod after;
 mod asked;
+mod carry;
 pub mod connection;
 mod far;
+mod feed;
+mod key;
+mod late;
 mod link;
 pub mod live;
 pub mod manager;
@@ -14,33 +18,45 @@ pub mod opencode;
 mod order;
 pub mod pool;
 pub mod recorder;
+mod refusals;
 pub mod sameness;
+mod shown;
 pub mod signs;
 mod start;
+pub mod state;
 pub mod stderr_tail;
 pub mod template;
 pub mod turn;
+mod turn_order;
 mod turns;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc as sync_mpsc};
 use std::thread;
+use std::time::Duration;
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use self::manager::Manager;
-pub use self::order::{Control, Order, Tell, TurnOrder};
+pub use self::order::{Control, Freeze, Order, Tell, TurnOrder};
+use self::state::{AgentsState, Resumed, Taken};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Done, Executor, Start};
+use super::executor::{Done, Executor, SpecOf, Start};
 use crate::agents::{Agent, Agents};
-use crate::carry::{Named, Obstacle};
-use crate::core::{self, Begin, Fact, Refusal, Spec, Work};
+use crate::carry::{Came, Named, Obstacle};
+use crate::client::Client;
+use crate::core::{self, Begin, Fact, Refusal, Spec, Work, sharing};
 use crate::os::pidfd::SIGKILL;
+
+/// How long the agents' thread may take to stand still.
+const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The executor of agent tasks: a handle to the agents' thread.
 #[derive(Clone, Debug)]
@@ -52,12 +68,16 @@ struct Handle {
     known: Arc<Agents>,
     context: Context,
     orders: Option<mpsc::UnboundedSender<Order>>,
+    /// Dropping it lets the thread go on that stands still.
+    still: Option<sync_mpsc::Sender<()>>,
+    /// The agents from before an upgrade, until they go on.
+    resumed: Option<Box<Resumed>>,
 }
 
 impl AgentThread {
     /// Creates the handle. The thread starts with the first order.
     pub fn new(known: Arc<Agents>, context: Context) -> Self {
-        Self(Rc::new(RefCell::new(Handle { known, context, orders: None })))
+        Self(Rc::new(RefCell::new(Handle { known, context, orders: None, still: None, resumed: None })))
     }
 
     /// Returns the agents that prompts can be sent to.
@@ -117,11 +137,50 @@ impl AgentThread {
 }
 
 impl Executor for AgentThread {
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        if self.0.borrow().orders.is_some() {
-            return Err(Obstacle::lasting("an agent has had a prompt, and its conversations would end"));
+    fn hold_starts(&mut self, holds: bool) {
+        self.order_if_started(Order::Hold(holds));
+        self.release();
+    }
+
+    fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
+        let mut handle = self.0.borrow_mut();
+        let Some(orders) = handle.orders.as_ref().filter(|orders| !orders.is_closed()) else {
+            return Ok(Carried::Nothing);
+        };
+        let (tell, told) = sync_mpsc::channel();
+        let (still, until) = sync_mpsc::channel();
+        let _ = orders.send(Order::Freeze(Freeze { tell, until }));
+        // If it stands still later than that, it goes on at once, as `still` is dropped then.
+        let told = told.recv_timeout(STANDSTILL).map_err(|_| Obstacle::passing("an agent is at work"))?;
+        let (state, own) = told?;
+        handle.still = Some(still);
+        named.join(own);
+        Ok(Carried::Other(state))
+    }
+
+    fn release(&mut self) {
+        self.0.borrow_mut().still = None;
+    }
+
+    fn resume(&mut self, carried: Carried, came: &mut Came, _: &SpecOf<'_>) -> io::Result<()> {
+        let state = match carried {
+            Carried::Nothing => return Ok(()),
+            Carried::Local(_) => return Err(io::Error::other("the state of another executor")),
+            Carried::Other(state) => state,
+        };
+        let state = read(&state)?;
+        let taken = Taken::all(&state, came)?;
+        let mut handle = self.0.borrow_mut();
+        handle.orders = Some(start(handle.context.clone())?);
+        handle.resumed = Some(Box::new(Resumed { state, taken }));
+        Ok(())
+    }
+
+    fn go_on(&mut self, _: &HashMap<u64, Arc<Client>>) {
+        let resumed = self.0.borrow_mut().resumed.take();
+        if let Some(resumed) = resumed {
+            self.order_if_started(Order::Resume(resumed));
         }
-        Ok(Carried::Nothing)
     }
 
     fn start(&mut self, start: Start) {
@@ -157,6 +216,14 @@ impl Executor for AgentThread {
     fn forget(&mut self, task: TaskId) {
         self.order_if_started(Order::Forget { task });
     }
+}
+
+/// Reads the state of agents.
+///
+/// # Errors
+/// It is damaged.
+pub fn read(state: &RawValue) -> serde_json::Result<AgentsState> {
+    sharing::read_once(|| serde_json::from_str(state.get()))
 }
 
 fn start(context: Context) -> io::Result<mpsc::UnboundedSender<Order>> {

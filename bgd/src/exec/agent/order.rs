@@ -1,13 +1,17 @@
 //! Orders to the agents' thread.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
-use bgd_shared::agent::{AgentInfo, AgentSettings};
+use bgd_shared::agent::AgentInfo;
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
 
+use serde_json::value::RawValue;
+
+use super::state::Resumed;
+pub use super::turn_order::TurnOrder;
 use crate::agents::Agent;
-use crate::core::{AfterTask, Spec};
+use crate::carry::{Named, Obstacle};
 
 /// An order to the agents' thread.
 #[derive(Debug)]
@@ -37,6 +41,21 @@ pub enum Order {
         /// Receives the results.
         tell: Tell,
     },
+    /// Holds back what agents say, or lets it pass, so that an upgrade can find them quiet.
+    Hold(bool),
+    /// Reports the state of all agents, and stands still until it is told to go on.
+    Freeze(Freeze),
+    /// Goes on with agents of the program before an upgrade.
+    Resume(Box<Resumed>),
+}
+
+/// The order to stand still with a state.
+#[derive(Debug)]
+pub struct Freeze {
+    /// Receives the state with its descriptors, or why there is none now.
+    pub tell: mpsc::Sender<Result<(Box<RawValue>, Named), Obstacle>>,
+    /// Closes when the thread may go on.
+    pub until: mpsc::Receiver<()>,
 }
 
 /// Callback that receives the results of [`Order::Check`].
@@ -46,29 +65,6 @@ impl std::fmt::Debug for Tell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tell")
     }
-}
-
-/// A prompt for an agent, with everything that its turn needs.
-#[derive(Clone, Debug)]
-pub struct TurnOrder {
-    /// The task.
-    pub task: TaskId,
-    /// The task's run, which every fact about the turn carries.
-    pub run: u32,
-    /// The agent that gets the prompt.
-    pub agent: Arc<Agent>,
-    /// The task's spec, for its working directory, umask and resource limits.
-    pub spec: Arc<Spec>,
-    /// The submitter's environment.
-    pub env: Arc<Env>,
-    /// The prompt.
-    pub prompt: Arc<str>,
-    /// What the task sets in the session, such as a model or a mode.
-    pub settings: Arc<AgentSettings>,
-    /// The session to continue; `None` opens a new one.
-    pub session: Option<Arc<str>>,
-    /// The tasks that this one ran after; the prompt may refer to them.
-    pub after: Box<[AfterTask]>,
 }
 
 /// A command to a running turn.

@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// The number of a process in the pool.
 pub type ProcessId = u64;
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry<Key> {
     key: Key,
     /// How many turns run in it.
@@ -26,7 +28,7 @@ struct Entry<Key> {
 }
 
 /// All processes of all agents.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Pool<Key> {
     entries: BTreeMap<ProcessId, Entry<Key>>,
     last: ProcessId,
@@ -141,6 +143,25 @@ impl<Key: PartialEq> Pool<Key> {
         if let Some(entry) = self.entries.get_mut(&seat) {
             entry.retired = true;
         }
+    }
+
+    /// Returns the same pool with these processes alone, each with this number of turns, none of which was told to end.
+    #[must_use]
+    pub fn only(&self, running: &BTreeMap<ProcessId, usize>) -> Self
+    where
+        Key: Clone,
+    {
+        let entries = running.iter().filter_map(|(seat, running)| {
+            let entry = self.entries.get(seat)?.clone();
+            Some((*seat, Entry { running: *running, ending: 0, ..entry }))
+        });
+        Self { entries: entries.collect(), last: self.last }
+    }
+
+    /// Returns the processes without a turn, each with the number for [`Self::is_unused_since`].
+    pub fn idle(&self) -> Vec<(ProcessId, u64)> {
+        let idle = self.entries.iter().filter(|(_, entry)| entry.running == 0);
+        idle.map(|(seat, entry)| (*seat, entry.turns)).collect()
     }
 
     /// Removes a process that is gone.

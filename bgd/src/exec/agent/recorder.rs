@@ -13,6 +13,7 @@ use bgd_shared::limits::AGENT_RESULT_BYTES;
 use bgd_shared::request::Stream;
 use bgd_shared::show;
 use bgd_shared::text::beginning;
+use serde::{Deserialize, Serialize};
 
 use super::connection::TurnEnd;
 use super::signs::{self, Model};
@@ -33,6 +34,23 @@ const LATE: &str = "[late] ";
 
 /// The most bytes of late text that are kept per turn; the rest is dropped.
 pub const LATE_BYTES: usize = 64 * 1024;
+
+/// The record of a turn so far, as data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RecorderState {
+    task: TaskId,
+    run: u32,
+    split: bool,
+    line_ended: bool,
+    answer: Answer,
+    model_error: Option<String>,
+    error: Option<String>,
+    last_report: Option<Report>,
+    last_plan: Vec<PlanStep>,
+    is_late: bool,
+    late_bytes: usize,
+    separate: Ending,
+}
 
 /// Records one turn.
 #[derive(Debug)]
@@ -92,6 +110,63 @@ impl Recorder {
             late_bytes: 0,
             separate: before,
         })
+    }
+
+    /// Goes on recording where another program has stopped. The output is followed already.
+    pub fn again(state: RecorderState, context: Context) -> Self {
+        let RecorderState {
+            task,
+            run,
+            split,
+            line_ended,
+            answer,
+            model_error,
+            error,
+            last_report,
+            last_plan,
+            is_late,
+            late_bytes,
+            separate,
+        } = state;
+        let loss = Loss::new(task, run, context.facts.clone());
+        let (file, last_moved) = (None, None);
+        Self {
+            task,
+            run,
+            split,
+            context,
+            file,
+            line_ended,
+            answer,
+            model_error,
+            error,
+            loss,
+            last_moved,
+            last_report,
+            last_plan,
+            is_late,
+            late_bytes,
+            separate,
+        }
+    }
+
+    /// Returns the record so far, after reporting what was lost.
+    pub fn state(&mut self) -> RecorderState {
+        self.loss.tell();
+        RecorderState {
+            task: self.task,
+            run: self.run,
+            split: self.split,
+            line_ended: self.line_ended,
+            answer: self.answer.clone(),
+            model_error: self.model_error.clone(),
+            error: self.error.clone(),
+            last_report: self.last_report.clone(),
+            last_plan: self.last_plan.clone(),
+            is_late: self.is_late,
+            late_bytes: self.late_bytes,
+            separate: self.separate,
+        }
     }
 
     /// Stops recording a turn that did not begin; the output stays as it was.
@@ -315,7 +390,7 @@ impl Recorder {
 }
 
 /// How the output of earlier runs ends.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 enum Ending {
     /// There is no output.
     #[default]
@@ -352,7 +427,7 @@ fn shortened(name: &str) -> String {
 }
 
 /// How the next piece of an answer relates to the text before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Next {
     /// It continues the same message.
     #[default]
@@ -368,7 +443,7 @@ enum Next {
 const NOTICES: [&str; 3] = ["**Warning:**", "Warning: ", "Config warning: "];
 
 /// The last message since the last tool call, or the one before that call while nothing has followed it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Answer {
     said: String,
     /// How many bytes were cut off its beginning.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bgd_shared::text::Env;
 
+use super::turn_order::TurnOrder;
 use crate::agents::Agent;
 use crate::core::Spec;
 
@@ -16,4 +17,11 @@ pub struct Start {
     pub env: Arc<Env>,
     /// The task spec that supplies umask and resource limits.
     pub like: Arc<Spec>,
+}
+
+impl Start {
+    /// Returns how to start the agent of a turn.
+    pub fn of(order: &TurnOrder) -> Self {
+        Self { agent: Arc::clone(&order.agent), env: Arc::clone(&order.env), like: Arc::clone(&order.spec) }
+    }
 }

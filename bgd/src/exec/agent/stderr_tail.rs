@@ -1,14 +1,17 @@
 //! The last lines that an agent wrote to its standard error, which are reported when it dies.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use bgd_shared::show;
+use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// How many lines are kept.
 const LINES: usize = 5;
@@ -31,6 +34,8 @@ pub struct StderrTail {
     meaningful_lines: Rc<watch::Sender<u64>>,
     /// Whether the pipe is being read, so that more may come.
     reading: Rc<watch::Sender<bool>>,
+    /// The pipe's number while it is read.
+    pipe: Rc<Cell<Option<RawFd>>>,
 }
 
 impl Default for StderrTail {
@@ -39,13 +44,14 @@ impl Default for StderrTail {
             tail: Rc::default(),
             meaningful_lines: Rc::default(),
             reading: Rc::new(watch::channel(false).0),
+            pipe: Rc::default(),
         }
     }
 }
 
 /// The lines of a program's output that say what happened to it: no stack traces and no logging below
 /// warnings, unless there is nothing else. Keeps the last error, even if many lines follow it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Excerpt {
     lines: VecDeque<String>,
     /// How many meaningful lines there were, including those dropped since.
@@ -126,8 +132,9 @@ fn is_error(line: &str) -> bool {
     ["error", "panicked at", "panic: ", "fatal", "exception"].iter().any(|word| line.contains(word))
 }
 
-#[derive(Debug, Default)]
-struct Tail {
+/// What was read of a program's standard error.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Tail {
     telling: Excerpt,
     /// The unfinished line.
     open: Vec<u8>,
@@ -154,6 +161,7 @@ impl StderrTail {
     /// longer than the agent lives, so nobody may wait for that.
     pub fn read(self, mut pipe: Receiver) -> impl Future<Output = ()> {
         self.reading.send_replace(true);
+        self.pipe.set(Some(pipe.as_fd().as_raw_fd()));
         async move {
             let mut buffer = vec![0; 4096];
             while let Ok(count) = pipe.read(&mut buffer).await
@@ -164,8 +172,23 @@ impl StderrTail {
             }
             self.tail.borrow_mut().end_line();
             self.speak();
+            self.pipe.set(None);
+            drop(pipe);
             self.reading.send_replace(false);
         }
+    }
+
+    /// Returns what was read, and the number of the pipe that more may come from.
+    pub fn state(&self) -> (Tail, Option<RawFd>) {
+        (self.tail.borrow().clone(), self.pipe.get())
+    }
+
+    /// Goes on with what another program has read.
+    pub fn again(tail: Tail) -> Self {
+        let this = Self::default();
+        this.tail.replace(tail);
+        this.speak();
+        this
     }
 
     fn speak(&self) {
@@ -207,6 +230,14 @@ impl StderrTail {
         let tail = self.tail.borrow();
         let lines = tail.telling.last(LINES);
         if lines.is_empty() { String::new() } else { format!("; last output: {}", lines.join(" / ")) }
+    }
+}
+
+/// Waits until the process writes to its standard error, but at least until `from`.
+pub async fn speaks(meaningful_lines: &mut watch::Receiver<u64>, from: Instant) {
+    tokio::time::sleep_until(from).await;
+    if meaningful_lines.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -17,15 +17,18 @@ use bgd_shared::show;
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use nix::unistd::{Whence, lseek};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
+use super::feed::Feed;
 use super::start::Start;
 use super::stderr_tail::Excerpt;
 use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
+use crate::carry::{Fd, Named, bytes};
 use crate::core::{Covers, Refusal, Report, Tokens};
 use crate::exec::context::Context;
-use crate::exec::host::{Host, Launch, PipeEnd, Process, SIGKILL, SIGTERM, pipe};
+use crate::exec::host::{Host, Launch, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, pipe};
 use crate::exec::output::OutputFolder;
 
 /// How many of the last bytes of the program's output are searched for the answer and the session.
@@ -45,8 +48,47 @@ pub struct Template {
     context: Context,
     turn: RefCell<Option<Turn>>,
     process: RefCell<Option<Process>>,
+    /// The program, from its start to its exit.
+    running: RefCell<Option<Running>>,
     /// Whether the turn was told to end, possibly before its process started.
     cancelled: Cell<bool>,
+}
+
+/// A prompt that is being written, as data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct FeedState {
+    pipe: Fd,
+    #[serde(with = "bytes")]
+    rest: Vec<u8>,
+}
+
+/// A program that runs, as data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TemplateState {
+    process: ProcessState,
+    from: [u64; 2],
+    file: Option<PathBuf>,
+    /// The pipe for the prompt, and what is still to be written to it.
+    feed: Option<FeedState>,
+    cancelled: bool,
+}
+
+impl TemplateState {
+    /// Returns its descriptor.
+    pub fn descriptor(&self) -> Option<Fd> {
+        self.feed.as_ref().map(|feed| feed.pipe)
+    }
+}
+
+/// A program that runs.
+#[derive(Debug)]
+struct Running {
+    process: Process,
+    /// The sizes of its output files before it.
+    from: [u64; 2],
+    /// Dropping this removes the file.
+    file: Option<PromptFile>,
+    feed: Option<Feed>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,8 +102,8 @@ struct Turn {
 impl Template {
     /// Creates the back end for one turn.
     pub fn new(host: Host, start: Start, context: Context) -> Self {
-        let (turn, process) = (RefCell::default(), RefCell::default());
-        Self { host, start, context, turn, process, cancelled: Cell::default() }
+        let (turn, process, running) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Self { host, start, context, turn, process, running, cancelled: Cell::default() }
     }
 
     /// Stores what the turn is for. The id of a new session is known only once the program has printed it.
@@ -80,7 +122,7 @@ impl Template {
         Ok(Opened { key: task.to_string().into(), session, warning: None })
     }
 
-    /// Runs the command line to its end.
+    /// Runs the command line to its end, or only waits for that if it came over an upgrade.
     pub async fn prompt(&self, prompt: &str) -> TurnEnd {
         let Some(turn) = self.turn.borrow().clone() else {
             return TurnEnd::Failed("no turn was opened".into());
@@ -134,37 +176,19 @@ impl Template {
     }
 
     async fn run(&self, turn: &Turn, prompt: &str) -> Result<TurnEnd, Box<str>> {
-        let folder = &self.context.folder;
-        let unusable = |error: io::Error| format!("its output can't be used: {error}");
-        let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
-        let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
-        // What earlier turns wrote does not belong to this one.
-        let from = folder.sizes(turn.task, true);
-        let agent = &self.start.agent;
-        // Dropping this removes the file, however the turn ends.
-        let file = match names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt)) {
-            Some(Ok(file)) => Some(file),
-            Some(Err(error)) => {
-                return Ok(TurnEnd::NotBegun(format!("its prompt can't be written: {error}").into()));
-            }
-            None => None,
-        };
-        let path = file.as_ref().map(|file| file.0.to_string_lossy()).unwrap_or_default();
-        let argv = match self.words(turn, prompt, &path) {
-            Ok(argv) => argv,
-            Err(error) => return Ok(TurnEnd::NotBegun(error)),
-        };
-        let is_named = file.is_some() || names(agent, PROMPT);
-        let stdin = if is_named { null() } else { Self::prompt_pipe(prompt) };
-        let stdin = stdin.map_err(|error| format!("cannot make its standard input: {error}"))?;
-        let process = match self.start(turn, argv, [stdin, out, err]).await {
-            Ok(process) => process,
-            Err(error) => return Ok(TurnEnd::NotBegun(error)),
-        };
+        let has_begun = self.running.borrow().is_some();
+        if !has_begun && let Err(end) = self.begin(turn, prompt).await? {
+            return Ok(end);
+        }
+        let process = self.process.borrow().clone().ok_or("its program is not known")?;
         let exit = process.exited().await;
+        let running = self.running.take();
+        let from = running.as_ref().map(|running| running.from).unwrap_or_default();
         // Kill what it left behind, as the turn is over.
         process.end(SIGKILL);
         process.gone().await;
+        let folder = &self.context.folder;
+        let unusable = |error: io::Error| format!("its output can't be used: {error}");
         let files = folder.files(turn.task, true);
         let (out, err) = (files.path(Stream::Stdout).to_owned(), files.path(Stream::Stderr).to_owned());
         let agent = Arc::clone(&self.start.agent);
@@ -185,16 +209,76 @@ impl Template {
         }
     }
 
-    /// Creates a standard input from which the program can read the prompt, however long it is.
-    fn prompt_pipe(prompt: &str) -> io::Result<OwnedFd> {
-        let (theirs, ours) = pipe(PipeEnd::Reading)?;
-        let mut sender = tokio::net::unix::pipe::Sender::from_owned_fd(ours)?;
-        let prompt = prompt.to_owned();
-        tokio::task::spawn_local(async move {
-            // A program need not read all of the prompt.
-            let _ = tokio::io::AsyncWriteExt::write_all(&mut sender, prompt.as_bytes()).await;
-        });
-        Ok(theirs)
+    /// Starts the program. Returns how the turn ends that can't begin.
+    async fn begin(&self, turn: &Turn, prompt: &str) -> Result<Result<(), TurnEnd>, Box<str>> {
+        let folder = &self.context.folder;
+        let unusable = |error: io::Error| format!("its output can't be used: {error}");
+        let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
+        let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
+        // What earlier turns wrote does not belong to this one.
+        let from = folder.sizes(turn.task, true);
+        let agent = &self.start.agent;
+        // Dropping this removes the file, however the turn ends.
+        let file = match names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt)) {
+            Some(Ok(file)) => Some(file),
+            Some(Err(error)) => {
+                return Ok(Err(TurnEnd::NotBegun(format!("its prompt can't be written: {error}").into())));
+            }
+            None => None,
+        };
+        let path = file.as_ref().map(|file| file.0.to_string_lossy()).unwrap_or_default();
+        let argv = match self.words(turn, prompt, &path) {
+            Ok(argv) => argv,
+            Err(error) => return Ok(Err(TurnEnd::NotBegun(error))),
+        };
+        let is_named = file.is_some() || names(agent, PROMPT);
+        let unmade = |error: io::Error| format!("cannot make its standard input: {error}");
+        let (stdin, feed) = if is_named {
+            (null().map_err(unmade)?, None)
+        } else {
+            let (theirs, ours) = pipe(PipeEnd::Reading).map_err(unmade)?;
+            (theirs, Some(Feed::begin(ours, prompt.as_bytes().to_vec()).map_err(unmade)?))
+        };
+        match self.start(turn, argv, [stdin, out, err]).await {
+            Ok(process) => {
+                self.running.replace(Some(Running { process, from, file, feed }));
+                Ok(Ok(()))
+            }
+            Err(error) => Ok(Err(TurnEnd::NotBegun(error))),
+        }
+    }
+
+    /// Returns the state; `None` while the program does not run.
+    pub fn state(&self, named: &mut Named) -> Option<TemplateState> {
+        let running = self.running.borrow();
+        let Running { process, from, file, feed } = running.as_ref()?;
+        let feed = feed.as_ref().and_then(Feed::state);
+        process.runs().then(|| TemplateState {
+            process: process.state(),
+            from: *from,
+            file: file.as_ref().map(|file| file.0.clone()),
+            feed: feed.map(|(number, rest)| FeedState { pipe: named.number(number), rest }),
+            cancelled: self.cancelled.get(),
+        })
+    }
+
+    /// Goes on with a program that another program has started; [`Self::open`] and [`Self::prompt`] follow.
+    ///
+    /// # Errors
+    /// A descriptor of it can't be used.
+    pub fn again(
+        self,
+        state: TemplateState,
+        take: impl FnOnce(Fd) -> io::Result<OwnedFd>,
+    ) -> io::Result<Self> {
+        let TemplateState { process, from, file, feed, cancelled } = state;
+        let process = Process::again(process, &self.context);
+        let feed =
+            feed.map(|feed| take(feed.pipe).and_then(|pipe| Feed::begin(pipe, feed.rest))).transpose()?;
+        self.process.replace(Some(process.clone()));
+        self.running.replace(Some(Running { process, from, file: file.map(PromptFile), feed }));
+        self.cancelled.set(cancelled);
+        Ok(self)
     }
 
     /// Asks the program to end, right away or as soon as it has started.

@@ -8,20 +8,23 @@ use std::time::Duration;
 
 use bgd_shared::agent::{InputOption, OptionKind, Permissions};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::limits::{AGENT_SESSION_BYTES, INPUT_OPTION_BYTES, INPUT_OPTIONS};
-use bgd_shared::text::beginning;
-use tokio::sync::{mpsc, oneshot, watch};
+use bgd_shared::limits::AGENT_SESSION_BYTES;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::after;
-use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update, Wanted};
+use super::after::with_prompt;
+use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update};
 use super::link::Connection;
 use super::live::{Live, too_slow};
 use super::manager::{Lease, Manager};
 use super::order::{Control, TurnOrder};
+use super::pool::ProcessId;
 use super::recorder::Recorder;
-use crate::agents::Agent;
-use crate::core::{Fact, Note, Refusal, Spec};
+use super::refusals::{bounded, broken, no_folder, refusal_of, too_long};
+use super::shown::{Shown, Visible};
+use super::state::{AskedState, FollowState};
+use super::stderr_tail::speaks;
+use crate::core::{Fact, Note, Refusal};
 use crate::exec::context::Context;
 
 /// How long to wait for a sign of life after a prompt to an earlier session, before the prompt counts as
@@ -41,7 +44,10 @@ enum Phase {
 
 /// A pending question.
 struct Asked {
-    decide: oneshot::Sender<Option<String>>,
+    /// What the agent calls it.
+    reference: Arc<str>,
+    /// `None` until it comes again after an upgrade.
+    decide: Option<oneshot::Sender<Option<String>>>,
     /// The ids of the options that deny the request.
     denials: Vec<String>,
 }
@@ -60,50 +66,59 @@ struct Turn {
     stopping: bool,
     /// Whether a permission was denied in this turn.
     denied: bool,
+    /// How many lines its agent had written to its standard error before it.
+    lines: Option<u64>,
+    /// What it shows of itself for an upgrade.
+    shown: Shown,
+}
+
+/// What a turn has to do with others.
+#[derive(Debug)]
+pub struct Ties {
+    /// Its commands.
+    pub control: mpsc::UnboundedReceiver<Control>,
+    /// What it shows of itself.
+    pub shown: Shown,
+    /// Where it reports.
+    pub context: Context,
 }
 
 /// Runs a turn to its end, then keeps recording late output.
-pub async fn run(
-    manager: Rc<Manager>,
-    order: TurnOrder,
-    control: mpsc::UnboundedReceiver<Control>,
-    context: Context,
-) {
-    let withdrawn = mpsc::unbounded_channel();
-    let mut turn = Turn {
-        order: with_prompt(order, &context).await,
-        context,
-        control,
-        asked: HashMap::new(),
-        last_question: 0,
-        withdrawn,
-        stopping: false,
-        denied: false,
-    };
+pub async fn run(manager: Rc<Manager>, order: TurnOrder, ties: Ties) {
+    let order = with_prompt(order, &ties.context).await;
+    let mut turn = Turn::new(order, ties);
+    turn.shown.show(Visible::Opening(Box::new(turn.order.clone())));
     let late = turn.take(&manager).await;
-    manager.turn_ended(turn.order.task, turn.order.run);
-    drop(turn);
-    if let Some((recorder, updates)) = late {
-        keep_late(recorder, updates).await;
-    }
+    turn.leave(&manager, late).await;
 }
 
-/// Fills in the prompt's placeholders for the tasks that it ran after.
-async fn with_prompt(mut order: TurnOrder, context: &Context) -> TurnOrder {
-    if order.after.is_empty() || !after::has_any(&order.prompt) {
-        return order;
-    }
-    let (prompt, others) = (Arc::clone(&order.prompt), std::mem::take(&mut order.after));
-    let folder = Arc::clone(&context.folder);
-    // If the worker panics, the prompt stays as written: the unfilled placeholders show that something went wrong.
-    if let Some(prompt) = context.workers.run(move || after::fill_in(&prompt, &others, &folder)).await {
-        order.prompt = prompt;
-    }
-    order
+/// Goes on with a turn after an upgrade.
+pub async fn go_on(
+    manager: Rc<Manager>,
+    state: FollowState,
+    lease: Lease,
+    updates: mpsc::Receiver<Update>,
+    ties: Ties,
+) {
+    let FollowState { order, opened, is_accepted, recorder, asked, .. } = state;
+    let mut turn = Turn::new(order, ties);
+    let again = |asked: AskedState| {
+        let AskedState { key, reference, denials } = asked;
+        (key, Asked { reference, decide: None, denials })
+    };
+    turn.asked = asked.into_iter().map(again).collect();
+    turn.last_question = state.last_question;
+    (turn.stopping, turn.denied, turn.lines) = (state.stopping, state.denied, Some(state.lines));
+    let recorder = Recorder::again(recorder, turn.context.clone());
+    let phase = if is_accepted { Phase::Running } else { Phase::Starting };
+    let talk = Talk { live: Rc::clone(lease.live()), opened, recorder, phase };
+    let late = turn.finish(&manager, &lease, talk, updates).await;
+    drop(lease);
+    turn.leave(&manager, late).await;
 }
 
-/// What a finished turn leaves behind to record late output.
-type Late = Option<(Recorder, mpsc::Receiver<Update>)>;
+/// What a finished turn leaves behind to record late output, with the process and its key for the session.
+type Late = Option<(Recorder, mpsc::Receiver<Update>, Option<(ProcessId, Arc<str>)>)>;
 
 /// Why no session could be opened for a prompt.
 enum Unopened {
@@ -135,6 +150,31 @@ struct Ready {
 }
 
 impl Turn {
+    fn new(order: TurnOrder, ties: Ties) -> Self {
+        let Ties { control, shown, context } = ties;
+        Self {
+            order,
+            context,
+            control,
+            asked: HashMap::new(),
+            last_question: 0,
+            withdrawn: mpsc::unbounded_channel(),
+            stopping: false,
+            denied: false,
+            lines: None,
+            shown,
+        }
+    }
+
+    /// Leaves the manager, and keeps recording late output.
+    async fn leave(self, manager: &Rc<Manager>, late: Late) {
+        manager.turn_ended(self.order.task, self.order.run);
+        drop(self);
+        if let Some((recorder, updates, of)) = late {
+            manager.keep_late(recorder, updates, of).await;
+        }
+    }
+
     /// Runs the turn. If a process that was kept warm turns out to have just ended, tries again in a new one.
     async fn take(&mut self, manager: &Rc<Manager>) -> Late {
         let deadline = Instant::now() + self.order.agent.start_timeout;
@@ -168,13 +208,7 @@ impl Turn {
     async fn open(&mut self, manager: &Rc<Manager>, deadline: Instant) -> Result<Ready, Unopened> {
         let (sender, updates) = mpsc::channel(UPDATES);
         let order = &self.order;
-        let wanted = Wanted {
-            task: order.task,
-            session: order.session.clone(),
-            cwd: order.spec.cwd.as_ref().clone(),
-            title: order.spec.description.as_deref().map(Into::into),
-            settings: order.agent.settings(&order.settings),
-        };
+        let wanted = order.wanted();
         let folder = order.spec.cwd.clone();
         let opening = async {
             let is_folder = move || std::path::Path::new(folder.as_os_str()).is_dir();
@@ -241,8 +275,9 @@ impl Turn {
         manager: &Rc<Manager>,
         lease: &Lease,
         opened: Opened,
-        mut updates: mpsc::Receiver<Update>,
+        updates: mpsc::Receiver<Update>,
     ) -> Late {
+        self.shown.hide();
         // On a first run, warn before `Started`, so that the event for the start already shows the warning.
         // The start of a later run clears all notes, so `accepted` warns after it.
         if self.order.session.is_none() {
@@ -257,8 +292,21 @@ impl Turn {
             }
         };
         let live = Rc::clone(lease.live());
-        let mut talk = Talk { live, opened, recorder, phase: Phase::Starting };
-        let end = match self.follow(&mut talk, &mut updates).await {
+        let talk = Talk { live, opened, recorder, phase: Phase::Starting };
+        self.finish(manager, lease, talk, updates).await
+    }
+
+    /// Follows the turn to its end, and reports the end.
+    async fn finish(
+        &mut self,
+        manager: &Rc<Manager>,
+        lease: &Lease,
+        mut talk: Talk,
+        mut updates: mpsc::Receiver<Update>,
+    ) -> Late {
+        let end = self.follow(manager, lease, &mut talk, &mut updates).await;
+        self.shown.hide();
+        let end = match end {
             Some(end) => end,
             None => force(manager, lease).await,
         };
@@ -297,11 +345,19 @@ impl Turn {
         }
         let result = self.result(end, &talk.live).await;
         talk.recorder.end(result).await;
-        Some((talk.recorder, updates))
+        let of = lease.seat().map(|seat| (seat, talk.opened.key));
+        Some((talk.recorder, updates, of))
     }
 
-    /// Sends the prompt and follows the turn to its end; `None` if the turn must be ended by force.
-    async fn follow(&mut self, talk: &mut Talk, updates: &mut mpsc::Receiver<Update>) -> Option<TurnEnd> {
+    /// Sends the prompt and follows the turn to its end; `None` if the turn must be ended by force. If the turn was
+    /// begun before an upgrade, the connection knows that.
+    async fn follow(
+        &mut self,
+        manager: &Rc<Manager>,
+        lease: &Lease,
+        talk: &mut Talk,
+        updates: &mut mpsc::Receiver<Update>,
+    ) -> Option<TurnEnd> {
         let patience = if self.order.session.is_some() { ACCEPTED_AFTER } else { Duration::ZERO };
         let accepted = tokio::time::sleep(patience);
         tokio::pin!(accepted);
@@ -312,12 +368,19 @@ impl Turn {
         let died = live.server_exited();
         tokio::pin!(died);
         let mut meaningful_lines = live.stderr_tail().meaningful_lines();
-        let (before, mut next) = (*meaningful_lines.borrow_and_update(), Instant::now());
+        let (now, mut next) = (*meaningful_lines.borrow_and_update(), Instant::now());
+        let before = *self.lines.get_or_insert(now);
+        if now > before {
+            meaningful_lines.mark_changed();
+        }
+        let mut hold = manager.hold();
         loop {
+            let holds = *hold.borrow_and_update();
+            self.show(holds, lease, talk);
             tokio::select! {
                 biased;
                 Some(control) = self.control.recv() => {
-                    if self.handle_control(control, talk) {
+                    if self.handle_control(control, talk, manager) {
                         return None;
                     }
                 }
@@ -334,8 +397,35 @@ impl Turn {
                     next = Instant::now() + SPEAKS_EVERY;
                 }
                 () = &mut accepted, if matches!(talk.phase, Phase::Starting) => self.accepted(talk),
+                // The sender lives as long as the manager.
+                Ok(()) = hold.changed() => {}
             }
         }
+    }
+
+    /// Shows how far the turn has come while agents are held back.
+    fn show(&self, holds: bool, lease: &Lease, talk: &mut Talk) {
+        if !holds {
+            return self.shown.hide();
+        }
+        let asked = self.asked.iter().map(|(key, asked)| {
+            let Asked { reference, decide: _, denials } = asked;
+            AskedState { key: *key, reference: Arc::clone(reference), denials: denials.clone() }
+        });
+        let state = Box::new(FollowState {
+            order: self.order.clone(),
+            seat: lease.seat(),
+            opened: talk.opened.clone(),
+            is_accepted: matches!(talk.phase, Phase::Running),
+            recorder: talk.recorder.state(),
+            asked: asked.collect(),
+            last_question: self.last_question,
+            stopping: self.stopping,
+            denied: self.denied,
+            lines: self.lines.unwrap_or_default(),
+            template: None,
+        });
+        self.shown.show(Visible::Following { live: Rc::clone(&talk.live), state });
     }
 
     /// Reports, once, that the agent has the prompt.
@@ -355,7 +445,7 @@ impl Turn {
     }
 
     /// Obeys a command. Returns `true` if the turn must be ended by force.
-    fn handle_control(&mut self, control: Control, talk: &mut Talk) -> bool {
+    fn handle_control(&mut self, control: Control, talk: &mut Talk, manager: &Rc<Manager>) -> bool {
         match control {
             Control::Stop { force: true } => return true,
             Control::Stop { force: false } if self.stopping => {}
@@ -365,17 +455,17 @@ impl Turn {
                 let asked = std::mem::take(&mut self.asked);
                 // The agent may be slow to take the cancel, and the turn must be followed meanwhile. Drop its
                 // questions only afterwards: that denies them, and a denial may end the turn, too.
-                tokio::task::spawn_local(async move {
+                manager.errand(async move {
                     live.connection.cancel(&key).await;
                     drop(asked);
                 });
             }
             Control::Answer { key, option } => {
-                if let Some(Asked { decide, denials }) = self.asked.remove(&key) {
+                if let Some(Asked { decide, denials, .. }) = self.asked.remove(&key) {
                     self.denied |=
                         option.as_deref().is_none_or(|option| denials.iter().any(|id| id == option));
                     // Fails if the agent has gone on without the answer.
-                    let _ = decide.send(option.map(Into::into));
+                    let _ = decide.map(|decide| decide.send(option.map(Into::into)));
                     talk.recorder.note_activity();
                 }
             }
@@ -410,8 +500,16 @@ impl Turn {
     }
 
     fn asked(&mut self, ask: Ask, recorder: &mut Recorder) {
-        let Ask { question, options, mut answer } = ask;
+        let Ask { reference, question, options, answer } = ask;
         recorder.worked();
+        let before =
+            self.asked.iter_mut().find(|(_, asked)| asked.reference == reference && asked.decide.is_none());
+        if let Some((key, asked)) = before {
+            // It comes again after an upgrade, and is known already.
+            let (key, (decide, decided)) = (*key, oneshot::channel());
+            asked.decide = Some(decide);
+            return self.wait_for(key, decided, answer);
+        }
         let options = bounded(options);
         let allowed = match self.order.agent.permissions {
             Permissions::Allow => [OptionKind::AllowOnce, OptionKind::AllowAlways]
@@ -421,20 +519,13 @@ impl Turn {
             Permissions::Ask if !self.stopping => {
                 self.last_question += 1;
                 let key = self.last_question;
-                let (decide, mut decided) = oneshot::channel();
+                let (decide, decided) = oneshot::channel();
                 let denies = |option: &&InputOption| {
                     matches!(option.kind, OptionKind::RejectOnce | OptionKind::RejectAlways)
                 };
                 let denials = options.iter().filter(denies).map(|option| option.id.clone()).collect();
-                self.asked.insert(key, Asked { decide, denials });
-                let withdrawn = self.withdrawn.0.clone();
-                tokio::task::spawn_local(async move {
-                    tokio::select! {
-                        biased;
-                        option = &mut decided => { let _ = answer.send(option.unwrap_or(None)); }
-                        () = answer.closed() => { let _ = withdrawn.send(key); }
-                    }
-                });
+                self.asked.insert(key, Asked { reference, decide: Some(decide), denials });
+                self.wait_for(key, decided, answer);
                 return recorder.asked(key, &question, options);
             }
             Permissions::Deny | Permissions::Ask => None,
@@ -448,6 +539,23 @@ impl Turn {
         } else {
             recorder.note_activity();
         }
+    }
+
+    /// Passes on the answer to a question, or that the agent no longer waits for it.
+    fn wait_for(
+        &self,
+        key: u64,
+        mut decided: oneshot::Receiver<Option<String>>,
+        mut answer: oneshot::Sender<Option<String>>,
+    ) {
+        let withdrawn = self.withdrawn.0.clone();
+        tokio::task::spawn_local(async move {
+            tokio::select! {
+                biased;
+                option = &mut decided => { let _ = answer.send(option.unwrap_or(None)); }
+                () = answer.closed() => { let _ = withdrawn.send(key); }
+            }
+        });
     }
 
     /// Returns the task's result for this end of the turn. The core uses it only if nobody stopped the task.
@@ -480,76 +588,4 @@ async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
     let why = "another turn of it did not end when cancelled";
     Rc::clone(lease.live()).kill_with_reason(why).await;
     TurnEnd::Cancelled
-}
-
-/// Waits until the process writes to its standard error, but at least until `from`.
-async fn speaks(meaningful_lines: &mut watch::Receiver<u64>, from: Instant) {
-    tokio::time::sleep_until(from).await;
-    if meaningful_lines.changed().await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Drops options beyond the limits, which nobody could choose from, and shortens long names.
-fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
-    options.retain(|option| option.id.len() <= INPUT_OPTION_BYTES);
-    options.truncate(INPUT_OPTIONS);
-    for option in &mut options {
-        option.name.truncate(beginning(&option.name, INPUT_OPTION_BYTES).len());
-    }
-    options
-}
-
-/// Returns the refusal for a prompt that never reached the session; `None` if this end means that it did.
-async fn refusal_of(end: &TurnEnd, live: &Live) -> Option<Refusal> {
-    match end {
-        TurnEnd::Forgotten(why) => Some(
-            Refusal::new(ErrorKind::SessionExpired, why.clone())
-                .hint("submit a new task; the old result stays"),
-        ),
-        TurnEnd::LoggedOut(why) => Some(Refusal::new(ErrorKind::AuthenticationRequired, why.clone())),
-        TurnEnd::NotBegun(why) => Some(Refusal::new(ErrorKind::AgentUnavailable, why.clone())),
-        TurnEnd::Broken(why) => {
-            Some(Refusal::new(ErrorKind::AgentUnavailable, live.describe_end(why).await).hint("try it again"))
-        }
-        TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed(_) => None,
-    }
-}
-
-fn too_long(agent: &Agent) -> Refusal {
-    let message = format!(
-        "the agent {:?} gave its session an id of more than {AGENT_SESSION_BYTES} bytes",
-        &*agent.name
-    );
-    Refusal::new(ErrorKind::AgentUnavailable, message)
-}
-
-fn no_folder(spec: &Spec) -> Refusal {
-    let folder = spec.cwd.to_string_lossy();
-    Refusal::new(ErrorKind::NotResumable, format!("cannot work in the folder {folder}: it does not exist"))
-}
-
-async fn broken(lease: &Lease, why: &str) -> Refusal {
-    Refusal::new(ErrorKind::AgentUnavailable, lease.live().describe_end(why).await)
-}
-
-/// Records what an agent says after its turn, for as long as its process holds the session.
-async fn keep_late(mut recorder: Recorder, mut updates: mpsc::Receiver<Update>) {
-    while let Some(update) = updates.recv().await {
-        match update {
-            Update::Text(text) => recorder.text(&text),
-            Update::Consumed(report) => recorder.consumed(report),
-            // Dropping a question denies it.
-            Update::Ask(_)
-            | Update::Message
-            | Update::Tool(_)
-            | Update::Worked
-            | Update::Model(_)
-            | Update::Retries(_)
-            | Update::Plan(_)
-            | Update::Activity
-            | Update::Session(_)
-            | Update::Answer(_) => {}
-        }
-    }
 }

@@ -3,19 +3,46 @@
 use std::rc::Rc;
 
 use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
-use super::manager::{Manager, Running};
+use super::connection::Update;
+use super::manager::{Lease, Manager, Running};
 use super::order::TurnOrder;
-use super::turn;
+use super::shown::Shown;
+use super::state::FollowState;
+use super::turn::{self, Ties};
 use crate::core::{Fact, Refusal};
 
 impl Manager {
     pub(super) fn begin(self: &Rc<Self>, order: TurnOrder) {
         let (task, run) = (order.task, order.run);
         let (control, orders) = mpsc::unbounded_channel();
-        self.turns.borrow_mut().insert(task, Running { run, control });
-        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, orders, self.context.clone()));
+        let shown = Shown::default();
+        self.turns.borrow_mut().insert(task, Running { run, control, shown: shown.clone() });
+        let ties = Ties { control: orders, shown, context: self.context.clone() };
+        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, ties));
+        self.watch_turn(task, run, turn);
+    }
+
+    /// Goes on with a turn of the program before an upgrade.
+    pub(super) fn begin_again(
+        self: &Rc<Self>,
+        state: FollowState,
+        lease: Lease,
+        updates: mpsc::Receiver<Update>,
+    ) {
+        let (task, run) = (state.order.task, state.order.run);
+        let (control, orders) = mpsc::unbounded_channel();
+        let shown = Shown::default();
+        self.turns.borrow_mut().insert(task, Running { run, control, shown: shown.clone() });
+        let ties = Ties { control: orders, shown, context: self.context.clone() };
+        let turn = turn::go_on(Rc::clone(self), state, lease, updates, ties);
+        self.watch_turn(task, run, tokio::task::spawn_local(turn));
+    }
+
+    fn watch_turn(self: &Rc<Self>, task: TaskId, run: u32, turn: JoinHandle<()>) {
         let manager = Rc::clone(self);
         tokio::task::spawn_local(async move {
             // A turn always reports its end. If it panics first, the task must not be left running. The core

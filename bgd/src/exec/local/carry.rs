@@ -39,9 +39,7 @@ impl Local {
             reports,
             context,
         } = self;
-        if let Some(what) = helpers.obstacle() {
-            return Err(Obstacle::lasting(what));
-        }
+        let helpers = helpers.state()?;
         if let Some(task) = handoffs.any() {
             return Err(Obstacle::lasting(format!("task {task} was handed over by another program")));
         }
@@ -57,7 +55,7 @@ impl Local {
         }
         let owner = |task| owners.get(&task).map(|client| client.id);
         let starts = starts.iter().map(|start| StartState::of(start, owner(start.task), named)).collect();
-        Ok(LocalState { processes: all, starts, outputs: context.outputs.tracked() })
+        Ok(LocalState { processes: all, starts, outputs: context.outputs.tracked(), helpers })
     }
 
     /// Goes on with what another program has carried over. `spec` returns what a task is.
@@ -70,11 +68,12 @@ impl Local {
         came: &mut Came,
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
-        let LocalState { processes, starts, outputs } = state;
+        let LocalState { processes, starts, outputs, helpers } = state;
         // First, so that no end of a leader is taken for that of an orphan.
         let unreaped = processes.iter().filter(|process| process.progress.stage != Stage::Rest);
         unreaped.for_each(|process| self.context.adopted.add(process.leader));
         self.context.outputs.track_again(outputs);
+        self.helpers.again(helpers, &self.context.helpers);
         for process in processes {
             process.resume(&mut self.processes, &mut self.terminals, came)?;
         }

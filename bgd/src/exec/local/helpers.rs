@@ -5,8 +5,11 @@ use std::collections::HashMap;
 
 use bgd_shared::id::TaskId;
 
+use crate::carry::Obstacle;
 use crate::core::Fact;
+use crate::exec::carried::HelperState;
 use crate::exec::executor::Close;
+use crate::exec::helper::Lives;
 use crate::exec::host::{Alive, Purpose, SIGKILL, Watcher};
 
 #[derive(Debug)]
@@ -71,13 +74,32 @@ impl Helpers {
         self.all.iter().filter(|(_, helper)| is_wanted(helper)).map(|(id, _)| *id).collect()
     }
 
-    /// Says which helper keeps the executor from being carried over an upgrade, if any.
-    pub(super) fn obstacle(&self) -> Option<&'static str> {
-        self.all.values().next().map(|helper| match helper.purpose {
-            Purpose::Agent => "the program of an agent runs",
-            Purpose::Hook => "the command of a channel runs",
-            Purpose::Bridge => "a connection to another machine is open",
-        })
+    /// Returns the state.
+    ///
+    /// # Errors
+    /// One of them can't be carried over an upgrade.
+    pub(super) fn state(&self) -> Result<Vec<HelperState>, Obstacle> {
+        let mut all = Vec::new();
+        for (id, Helper { purpose, waiting: _, watcher }) in &self.all {
+            match purpose {
+                Purpose::Agent => {}
+                Purpose::Hook => return Err(Obstacle::lasting("the command of a channel runs")),
+                Purpose::Bridge => return Err(Obstacle::lasting("a connection to another machine is open")),
+            }
+            if watcher.begun.is_some() {
+                return Err(Obstacle::passing("a process is being started"));
+            }
+            all.push(HelperState { id: *id, purpose: *purpose, life: watcher.life.borrow().clone() });
+        }
+        Ok(all)
+    }
+
+    /// Goes on with helpers of another program. Whoever had asked for them takes them from `lives`.
+    pub(super) fn again(&mut self, all: Vec<HelperState>, lives: &Lives) {
+        for HelperState { id, purpose, life } in all {
+            let watcher = lives.keep(id, purpose, life);
+            self.all.insert(id, Helper { purpose, waiting: None, watcher });
+        }
     }
 
     /// Whether any helper is left.

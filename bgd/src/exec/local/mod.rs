@@ -244,6 +244,7 @@ impl Executor for Local {
         match carried {
             Carried::Local(state) => self.go_on_with(state, came, spec),
             Carried::Nothing => Ok(()),
+            Carried::Other(_) => Err(io::Error::other("the state of another executor")),
         }
     }
 

@@ -3,10 +3,12 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentCheck;
 use bgd_shared::error::ErrorKind;
+use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
 
 use crate::core::Refusal;
@@ -17,7 +19,43 @@ use crate::features::Feature;
 #[derive(Debug)]
 pub struct Acp(Infallible);
 
+/// The state of one, which can't exist either.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum AcpState {}
+
+impl AcpState {
+    /// Never called, as no connection exists.
+    pub fn sessions(&self) -> std::slice::Iter<'_, Arc<str>> {
+        match *self {}
+    }
+}
+
 impl Acp {
+    /// Never called, as no connection exists.
+    pub fn again(
+        state: AcpState,
+        _: pipe::Sender,
+        _: pipe::Receiver,
+        _: impl FnMut(&Arc<str>) -> Option<Updates>,
+    ) -> Self {
+        match state {}
+    }
+
+    /// Never called, as no connection exists.
+    pub fn hold(&self, _: bool) {
+        match self.0 {}
+    }
+
+    /// Never called, as no connection exists.
+    pub fn state(&self) -> Option<(AcpState, [RawFd; 2])> {
+        match self.0 {}
+    }
+
+    /// Never called, as no connection exists.
+    pub fn asking(&self, _: &str) -> Vec<String> {
+        match self.0 {}
+    }
+
     /// Refuses to connect.
     ///
     /// # Errors

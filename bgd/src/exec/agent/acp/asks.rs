@@ -1,11 +1,11 @@
 //! An agent's permission request: what it asks, which answers it accepts, and the answer itself. Who decides
 //! is not known here.
 
-use agent_client_protocol::UntypedMessage;
 use agent_client_protocol::v1::schema::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
 };
 use bgd_shared::agent::{InputOption, OptionKind};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::question::question;
@@ -14,7 +14,7 @@ use super::question::question;
 pub const METHOD: &str = "session/request_permission";
 
 /// A permission request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// The session that it is about.
     pub session: String,
@@ -25,9 +25,8 @@ pub struct Question {
 }
 
 impl Question {
-    /// Parses the request. Unknown kinds of options and tools are no error.
-    pub fn read(request: &UntypedMessage) -> Option<Self> {
-        let params = request.params();
+    /// Parses the parameters of the request. Unknown kinds of options and tools are no error.
+    pub fn read(params: &Value) -> Option<Self> {
         let session = params["sessionId"].as_str()?.to_owned();
         let options = params["options"].as_array()?.iter().filter_map(option).collect();
         let text = question(&params["toolCall"]);

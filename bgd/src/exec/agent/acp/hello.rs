@@ -6,7 +6,7 @@ use agent_client_protocol::v1::schema::{
 };
 use bgd_shared::agent::{AgentCheck, Continuation};
 use bgd_shared::error::ErrorKind;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::trouble::{self, Asked, Meaning, Trouble, bounded};
@@ -20,7 +20,7 @@ const LOGIN_BYTES: usize = 1 << 10;
 const NAME_BYTES: usize = 200;
 
 /// What an agent reported about itself.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// Its name, its version, and how it continues a conversation.
     pub about: AgentCheck,
@@ -37,7 +37,7 @@ pub async fn greet(wire: &Wire) -> Result<Hello, Refusal> {
     let request = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(ClientCapabilities::new())
         .client_info(Implementation::new("bgd", env!("CARGO_PKG_VERSION")));
-    let answer = match wire.call("initialize", request, ()).await {
+    let answer = match wire.call("initialize", request).await {
         Ok(answer) => answer,
         Err(Trouble::Gone(why)) => return Err(no_acp(wire, &why)),
         Err(Trouble::Refused(error)) => {

@@ -13,7 +13,7 @@ use agent_client_protocol::{Error, ErrorCode, RawJsonRpcId, RawJsonRpcMessage};
 use bgd_shared::show;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt as _, BufReader, Chain};
 
 use super::trouble::bounded;
 
@@ -52,15 +52,30 @@ impl fmt::Display for Broken {
 /// The lines of a stream, never holding more than [`LINE_BYTES`] of one.
 #[derive(Debug)]
 pub struct Lines<R> {
-    input: BufReader<R>,
+    input: BufReader<Chain<io::Cursor<Vec<u8>>, R>>,
     /// What was read of the next line so far.
     line: Vec<u8>,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     /// Creates a reader for the lines of this stream.
+    #[cfg(test)]
     pub fn new(input: R) -> Self {
-        Self { input: BufReader::with_capacity(READ_BYTES, input), line: Vec::new() }
+        Self::after(Vec::new(), input)
+    }
+
+    /// Creates a reader for a stream of which these bytes were read before.
+    pub fn after(read: Vec<u8>, input: R) -> Self {
+        let input = BufReader::with_capacity(READ_BYTES, io::Cursor::new(read).chain(input));
+        Self { input, line: Vec::new() }
+    }
+
+    /// Returns what was read, but not returned as a line.
+    pub fn unhandled(&self) -> Vec<u8> {
+        let (before, _) = self.input.get_ref().get_ref();
+        let at = usize::try_from(before.position()).unwrap_or(usize::MAX);
+        let unread = before.get_ref().get(at..).unwrap_or_default();
+        [&self.line, self.input.buffer(), unread].concat()
     }
 
     /// Returns the next line without its newline. A line that is cut off by the end of the stream counts,

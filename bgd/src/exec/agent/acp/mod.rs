@@ -6,21 +6,27 @@
 //! session's channel has to be read; `reader` says what happens when it is full.
 
 mod asks;
+mod calls;
+mod carry;
 mod hello;
 mod lines;
+mod outbox;
 mod question;
+mod questions;
 mod reader;
 mod routes;
 mod settings;
 mod setup;
 mod spent;
+mod state;
 #[cfg(test)]
 mod tests;
 mod trouble;
 mod updates;
 mod wire;
 
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_client_protocol::v1::schema::{
@@ -32,17 +38,20 @@ use bgd_shared::error::ErrorKind;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
 
+use self::calls::Outcome;
 use self::hello::Hello;
 use self::routes::{NotBegun, Routes};
 use self::setup::Setup;
 use self::trouble::{Asked, Meaning, Trouble};
-use self::wire::Wire;
+use self::wire::{Wire, WireState};
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::signs::{self, Model};
 use crate::core::{Refusal, Report};
 
 pub use self::lines::LINE_BYTES;
+pub use self::state::AcpState;
 
 /// How many pages of an agent's list of sessions are searched for one of them.
 const LIST_PAGES: usize = 32;
@@ -68,6 +77,8 @@ pub struct Acp {
     hello: Hello,
     /// The setup of the session that was opened last.
     last: Mutex<Arc<Setup>>,
+    /// The answers to prompts that another program had sent before an upgrade, until somebody waits for them.
+    prompted: Mutex<HashMap<Arc<str>, oneshot::Receiver<Outcome>>>,
 }
 
 impl Acp {
@@ -78,12 +89,10 @@ impl Acp {
     pub async fn connect(stdin: pipe::Sender, stdout: pipe::Receiver) -> Result<Self, Refusal> {
         let started = Instant::now();
         let routes = Arc::new(Routes::default());
-        let wire = Wire::start(stdin, stdout, Arc::clone(&routes))
-            .await
-            .map_err(|trouble| Refusal::new(ErrorKind::AgentUnavailable, trouble.words()))?;
+        let wire = Wire::start(stdin, stdout, Arc::clone(&routes), WireState::default());
         let mut hello = hello::greet(&wire).await?;
         hello.about.started_in_ms = u64::try_from(started.elapsed().as_millis()).ok();
-        Ok(Self { wire, routes, hello, last: Mutex::default() })
+        Ok(Self { wire, routes, hello, last: Mutex::default(), prompted: Mutex::default() })
     }
 
     /// Opens a new session, or resumes the wanted one. From now on its updates go to this channel only. What
@@ -128,7 +137,7 @@ impl Acp {
     }
 
     async fn new_session(&self, cwd: &str) -> Result<(Arc<str>, Value), Refusal> {
-        let answer = self.wire.call("session/new", NewSessionRequest::new(cwd), ()).await;
+        let answer = self.wire.call("session/new", NewSessionRequest::new(cwd)).await;
         let answer = answer.map_err(|trouble| self.refusal("could not begin a session", &trouble))?;
         let key = answer["sessionId"].as_str().map(Arc::from).ok_or_else(|| {
             let message = "the agent began a session without saying its name";
@@ -142,9 +151,9 @@ impl Acp {
         let id = SessionId::new(session);
         let answer = match self.hello.about.continuation {
             Continuation::Resume => {
-                self.wire.call("session/resume", ResumeSessionRequest::new(id, cwd), ()).await
+                self.wire.call("session/resume", ResumeSessionRequest::new(id, cwd)).await
             }
-            Continuation::Load => self.wire.call("session/load", LoadSessionRequest::new(id, cwd), ()).await,
+            Continuation::Load => self.wire.call("session/load", LoadSessionRequest::new(id, cwd)).await,
             Continuation::None => {
                 let message = "the agent can't take up an earlier conversation, and its process is gone";
                 return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
@@ -178,7 +187,7 @@ impl Acp {
         for _ in 0..LIST_PAGES {
             let request =
                 ListSessionsRequest::new().cwd(cwd.map(std::path::PathBuf::from)).cursor(cursor.take());
-            let Ok(page) = self.wire.call("session/list", request, ()).await else { return true };
+            let Ok(page) = self.wire.call("session/list", request).await else { return true };
             let Some(sessions) = page["sessions"].as_array() else { return true };
             if sessions.iter().any(|entry| entry["sessionId"].as_str() == Some(session)) {
                 return true;
@@ -196,18 +205,25 @@ impl Acp {
         tokio::time::timeout(LIST_PATIENCE, self.lists(session, None)).await.unwrap_or(true)
     }
 
-    /// Sends a prompt to an open session, and waits for the end of the turn. By then everything that was said
+    /// Sends a prompt to an open session, and waits for the end of the turn. If the session's turn goes on after an
+    /// upgrade, only waits. By then everything that was said
     /// before the end is in the session's channel. If this is dropped earlier, the agent is told to stop, and
     /// a later prompt to the session waits until it has.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
-        let gate = match self.routes.begin(key).await {
-            Ok(gate) => gate,
-            Err(NotBegun::Cancelled) => return TurnEnd::Cancelled,
-            Err(NotBegun::NotOpen) => return TurnEnd::Failed("the session is not open".into()),
+        let prompted = self.prompted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        let (mut turn, answer) = if let Some(prompted) = prompted {
+            let turn = Turn { acp: self, key, is_over: false };
+            (turn, self.wire.outcome(prompted).await)
+        } else {
+            let gate = match self.routes.begin(key).await {
+                Ok(gate) => gate,
+                Err(NotBegun::Cancelled) => return TurnEnd::Cancelled,
+                Err(NotBegun::NotOpen) => return TurnEnd::Failed("the session is not open".into()),
+            };
+            let turn = Turn { acp: self, key, is_over: false };
+            let request = PromptRequest::new(SessionId::new(&**key), vec![ContentBlock::from(prompt)]);
+            (turn, self.wire.prompt(key, "session/prompt", request, gate).await)
         };
-        let mut turn = Turn { acp: self, key, is_over: false };
-        let request = PromptRequest::new(SessionId::new(&**key), vec![ContentBlock::from(prompt)]);
-        let answer = self.wire.call("session/prompt", request, gate).await;
         turn.is_over = true;
         match answer {
             Ok(answer) => {

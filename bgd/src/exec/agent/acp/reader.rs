@@ -1,27 +1,34 @@
-//! Reads what an agent says, in order: routes session updates, asks questions, and passes answers to the crate.
+//! Reads what an agent says, in order: routes session updates, asks questions, and passes on answers.
 //!
-//! Updates bypass the crate, because its queue is unbounded. Each goes into its session's channel before the
-//! next line is read. So a session whose channel is full makes the agent wait, with all of its sessions,
-//! until somebody reads from the channel or drops it. And when the answer to a prompt is passed on,
-//! everything that was said before it is in the channel.
+//! Each update goes into its session's channel before the next line is read. So a session whose channel is full
+//! makes the agent wait, with all of its sessions, until somebody reads from the channel or drops it. And when the
+//! answer to a prompt is passed on, everything that was said before it is in the channel.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_client_protocol::{
-    Agent, ConnectionTo, Error, RawJsonRpcMessage, RequestCancellation, Responder, UntypedMessage,
+    Error, RawJsonRpcId, RawJsonRpcMessage, RawJsonRpcNotification, RawJsonRpcParams, RawJsonRpcRequest,
+    RawJsonRpcResponse,
 };
-use bgd_shared::agent::InputOption;
+use serde_json::Value;
 use tokio::net::unix::pipe;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
 
 use super::asks::{self, Question};
+use super::calls::Calls;
 use super::lines::{self, Lines, Noise};
+use super::outbox::Outbox;
+use super::questions::Questions;
 use super::routes::Routes;
 use super::updates::{self, News};
 use crate::exec::agent::connection::{Ask, Update};
 
-/// A request of the agent, with the responder for its answer.
-pub type Request = (UntypedMessage, Responder);
+/// The method by which an agent withdraws a request.
+const CANCEL: &str = "$/cancel_request";
+
+/// Where a reader that is held back puts what it has read and not handled; `None` while it reads.
+pub type Parked = Arc<Mutex<Option<Vec<u8>>>>;
 
 /// Reads an agent's output.
 #[derive(Debug)]
@@ -30,12 +37,18 @@ pub struct Reader {
     pub lines: Lines<pipe::Receiver>,
     /// Why the agent's input can't be written any more; `None` while it can.
     pub input_closed: watch::Receiver<Option<Box<str>>>,
-    /// Requests as they come back from the crate, with their responders.
-    pub requests: mpsc::UnboundedReceiver<Request>,
-    /// One permit for each request that may be unanswered at a time.
-    pub permits: Arc<Semaphore>,
-    /// Runs the tasks that answer questions, so that reading is not held up.
-    pub connection: ConnectionTo<Agent>,
+    /// Whether reading is held back.
+    pub hold: watch::Receiver<bool>,
+    /// Its place while it is held back.
+    pub parked: Parked,
+    /// The requests to the agent.
+    pub calls: Arc<Calls>,
+    /// What is written to the agent.
+    pub outbox: Arc<Outbox>,
+    /// The agent's open questions.
+    pub questions: Arc<Questions>,
+    /// Decide on them, so that reading is not held up.
+    pub deciding: JoinSet<()>,
     /// Where updates go.
     pub routes: Arc<Routes>,
     /// Lines that are no messages.
@@ -43,95 +56,133 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads to the end, and returns the reason for it. `pass_on` hands a message to the crate.
-    pub async fn run(mut self, pass_on: impl Fn(RawJsonRpcMessage)) -> Box<str> {
+    /// Reads to the end, and returns the reason for it. Begins with questions that were asked before.
+    pub async fn run(mut self, asked: Vec<(RawJsonRpcId, Question)>) -> Box<str> {
+        for (id, question) in asked {
+            self.outbox.admit().await;
+            self.ask(id, question).await;
+        }
         loop {
+            self.park().await;
             let line = tokio::select! {
                 biased;
+                () = held(&mut self.hold) => continue,
                 line = self.lines.next() => line,
                 why = silence(&mut self.input_closed) => return why,
             };
             match line {
-                Ok(line) => self.take(&line, &pass_on).await,
+                Ok(line) => self.take(&line).await,
                 Err(broken) => return broken.to_string().into(),
             }
         }
     }
 
-    async fn take(&mut self, line: &[u8], pass_on: &impl Fn(RawJsonRpcMessage)) {
+    /// Waits for as long as reading is held back.
+    async fn park(&mut self) {
+        let holds = *self.hold.borrow();
+        if holds {
+            let park = |place| *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = place;
+            park(Some(self.lines.unhandled()));
+            // Fails if the connection is dropped, which also ends this.
+            let _ = self.hold.wait_for(|holds| !holds).await;
+            park(None);
+        }
+    }
+
+    async fn take(&mut self, line: &[u8]) {
         match lines::message(line) {
             Some(RawJsonRpcMessage::Notification(news)) if &*news.method == "session/update" => {
-                let Some(News { session, update, message }) = updates::read(news.params) else { return };
-                // Look up the route even without an update: a replay includes the user's own messages, which
-                // count as signs of it.
-                let (Some(updates), Some(update)) = (self.routes.updates(&session), update) else { return };
-                // Fails if nobody wants the updates any more.
-                if matches!(update, Update::Text(_)) && self.routes.is_another_message(&session, message) {
-                    let _ = updates.send(Update::Message).await;
-                }
-                let _ = updates.send(update).await;
+                self.update(news).await;
             }
-            Some(request @ RawJsonRpcMessage::Request(_)) => {
-                // The permit comes back when the answer is written. If the semaphore is closed, nothing is
-                // written any more.
-                if let Ok(permit) = self.permits.acquire().await {
-                    permit.forget();
-                }
-                pass_on(request);
-                if let Some((request, responder)) = self.requests.recv().await {
-                    self.answer(&request, responder).await;
-                }
+            Some(RawJsonRpcMessage::Notification(news)) if &*news.method == CANCEL => {
+                let params = news.params.map(RawJsonRpcParams::into_value).unwrap_or_default();
+                self.questions.withdraw(&params["requestId"].to_string());
             }
-            Some(message) => {
-                pass_on(message);
-                // Let the crate take it before the next message is read, so that its queue stays short.
+            Some(RawJsonRpcMessage::Notification(_)) => {}
+            Some(RawJsonRpcMessage::Request(request)) => {
+                self.outbox.admit().await;
+                self.answer(request).await;
+            }
+            Some(RawJsonRpcMessage::Response(response)) => {
+                match response {
+                    RawJsonRpcResponse::Result { id, result } => self.calls.answered(&id, Ok(result)),
+                    RawJsonRpcResponse::Error { id, error } => {
+                        self.calls.answered(&id, Err(error.into_acp_error()));
+                    }
+                }
+                // Let whoever waits for the answer see it before the next message is read: what comes after the end of
+                // a turn is late.
                 tokio::task::yield_now().await;
             }
             None => self.noise.add(line),
         }
     }
 
-    /// Answers a request, or asks for the decision. Responding fails only if the connection is over.
-    async fn answer(&self, request: &UntypedMessage, responder: Responder) {
-        if request.method() != asks::METHOD {
-            let _ = responder.respond_with_error(Error::method_not_found().data(request.method()));
-            return;
+    async fn update(&self, news: RawJsonRpcNotification) {
+        let Some(News { session, update, message }) = updates::read(news.params) else { return };
+        // Look up the route even without an update: a replay includes the user's own messages, which
+        // count as signs of it.
+        let (Some(updates), Some(update)) = (self.routes.updates(&session), update) else { return };
+        // Fails if nobody wants the updates any more.
+        if matches!(update, Update::Text(_)) && self.routes.is_another_message(&session, message) {
+            let _ = updates.send(Update::Message).await;
         }
-        let Some(question) = Question::read(request) else {
-            let _ = responder.respond_with_error(Error::invalid_params());
-            return;
-        };
+        let _ = updates.send(update).await;
+    }
+
+    /// Answers a request, or asks for the decision.
+    async fn answer(&mut self, request: RawJsonRpcRequest) {
+        let RawJsonRpcRequest { id, method, params } = request;
+        if &*method != asks::METHOD {
+            let error = Error::method_not_found().data(&*method);
+            return self.outbox.send(&RawJsonRpcMessage::response(id, Err(error)));
+        }
+        let params = params.map(RawJsonRpcParams::into_value).unwrap_or_default();
+        match Question::read(&params) {
+            Some(question) => self.ask(id, question).await,
+            None => self.outbox.send(&RawJsonRpcMessage::response(id, Err(Error::invalid_params()))),
+        }
+    }
+
+    async fn ask(&mut self, id: RawJsonRpcId, question: Question) {
         let Some((updates, called_off)) = self.routes.ask(&question.session) else {
-            let _ = responder.respond(Question::called_off());
-            return;
+            return self.outbox.send(&RawJsonRpcMessage::response(id, Ok(Question::called_off())));
         };
         let (answer, chosen) = oneshot::channel();
-        let options = question.options.clone();
-        let _ = self.connection.spawn(decide(responder, options, called_off, chosen));
+        let reference = reference(&id);
+        let withdrawn = self.questions.open(&reference, &id, &question);
+        let (questions, outbox) = (Arc::clone(&self.questions), Arc::clone(&self.outbox));
+        let (options, own) = (question.options.clone(), reference.clone());
+        // Those that are done.
+        while self.deciding.try_join_next().is_some() {}
+        self.deciding.spawn(async move {
+            let answer = tokio::select! {
+                biased;
+                _ = called_off => Question::called_off(),
+                _ = withdrawn => Question::called_off(),
+                chosen = chosen => Question::answer(&options, chosen.ok().flatten().as_deref()),
+            };
+            questions.close(&own);
+            outbox.send(&RawJsonRpcMessage::response(id, Ok(answer)));
+        });
+        let Question { text, options, session: _ } = question;
         // Fails if nobody wants it any more; that drops the answer's channel, which denies.
-        let _ = updates
-            .send(Update::Ask(Ask { question: question.text, options: question.options, answer }))
-            .await;
+        let ask = Ask { reference: reference.into(), question: text, options, answer };
+        let _ = updates.send(Update::Ask(ask)).await;
     }
 }
 
-/// Waits for the decision on a question, and sends it to the agent.
-async fn decide(
-    responder: Responder,
-    options: Vec<InputOption>,
-    called_off: oneshot::Receiver<()>,
-    chosen: oneshot::Receiver<Option<String>>,
-) -> Result<(), Error> {
-    let withdrawn: RequestCancellation = responder.cancellation();
-    let answer = tokio::select! {
-        biased;
-        _ = called_off => Question::called_off(),
-        () = withdrawn.cancelled() => Question::called_off(),
-        chosen = chosen => Question::answer(&options, chosen.ok().flatten().as_deref()),
-    };
-    // Returning an error would end the connection, but this one only says that the connection is over.
-    let _ = responder.respond(answer);
-    Ok(())
+/// Resolves when reading is held back.
+async fn held(hold: &mut watch::Receiver<bool>) {
+    if hold.wait_for(|holds| *holds).await.is_err() {
+        // The connection is being dropped.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns the id of an agent's request as text.
+fn reference(id: &RawJsonRpcId) -> String {
+    serde_json::to_value(id).as_ref().map(Value::to_string).unwrap_or_default()
 }
 
 /// Resolves when the agent's input is gone and the runtime has checked once more for something to read. So

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as Gate, Notify, OwnedMutexGuard, oneshot};
 
-use super::setup::Setup;
+use super::setup::{Setup, SetupState};
 use crate::exec::agent::connection::Updates;
 
 /// The sessions that the agent holds for this connection.
@@ -33,7 +34,7 @@ struct Route {
     interrupted: Arc<Notify>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Turn {
     #[default]
     None,
@@ -42,7 +43,7 @@ enum Turn {
 }
 
 /// The most recent piece of the answer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 enum LastPiece {
     /// This turn has none yet.
     #[default]
@@ -51,7 +52,65 @@ enum LastPiece {
     Of(Option<String>),
 }
 
+/// A session, as data.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RouteState {
+    /// The session.
+    pub session: Arc<str>,
+    replaying: bool,
+    setup: SetupState,
+    turn: Turn,
+    last: LastPiece,
+}
+
 impl Routes {
+    /// Goes on with the sessions of another program. `updates` returns where the updates of one go.
+    pub fn again(
+        all: Vec<RouteState>,
+        last_setup: &mut Arc<Setup>,
+        mut updates: impl FnMut(&Arc<str>) -> Option<Updates>,
+    ) -> Self {
+        let routes = all.into_iter().map(|state| {
+            let RouteState { session, replaying, setup, turn, last } = state;
+            let setup = Setup::again(setup, last_setup);
+            let route =
+                Route { updates: updates(&session), replaying, setup, turn, last, ..Route::default() };
+            (session, route)
+        });
+        Self(Mutex::new(routes.collect()))
+    }
+
+    /// Returns all sessions; `None` if an update is on its way to one of them.
+    pub fn state(&self) -> Option<Vec<RouteState>> {
+        let mut all = Vec::new();
+        for (session, route) in &*self.lock() {
+            let Route { updates, replaying, setup, turn, last, .. } = route;
+            let updates = updates.as_ref().filter(|updates| !updates.is_closed());
+            if updates.is_some_and(|updates| updates.capacity() < updates.max_capacity()) {
+                return None;
+            }
+            all.push(RouteState {
+                session: Arc::clone(session),
+                replaying: *replaying,
+                setup: setup.state(),
+                turn: *turn,
+                last: last.clone(),
+            });
+        }
+        Some(all)
+    }
+
+    /// Returns whether the session is in a turn.
+    pub fn is_in_turn(&self, session: &str) -> bool {
+        self.lock().get(session).is_some_and(|route| route.turn != Turn::None)
+    }
+
+    /// Keeps further prompts to the session waiting until the result is dropped; `None` if the session is not known, or
+    /// they are kept waiting already.
+    pub fn engage(&self, session: &str) -> Option<OwnedMutexGuard<()>> {
+        Arc::clone(&self.lock().get(session)?.gate).try_lock_owned().ok()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {
         // No panic can leave the map half changed, so poisoning does not matter.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

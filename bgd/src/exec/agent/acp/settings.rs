@@ -90,8 +90,9 @@ impl Acp {
         }
         let mut params = json!({ "sessionId": session });
         let method = match way {
-            Way::Method(method, key) => {
-                params[*key] = value.clone();
+            Way::Method(by) => {
+                let (method, key) = by.names();
+                params[key] = value.clone();
                 method
             }
             Way::Option(id) => {
@@ -103,7 +104,7 @@ impl Acp {
                 "session/set_config_option"
             }
         };
-        let Err(trouble) = self.wire.call(method, params, ()).await else { return Ok(()) };
+        let Err(trouble) = self.wire.call(method, params).await else { return Ok(()) };
         let mut refusal = self.refusal(&format!("did not accept {what}"), &trouble);
         if refusal.hint.is_none() {
             refusal.hint = offered(offer, way).map(Into::into);

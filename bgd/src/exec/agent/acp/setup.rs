@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::agent::{Permissions, Setting};
 use bgd_shared::error::ErrorKind;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::trouble::bounded;
@@ -19,17 +20,36 @@ const STRICT: [&str; 5] = ["default", "read-only", "approve", "ask", "session-mo
 /// How many bytes of a list of choices are reported.
 const OFFER_BYTES: usize = 500;
 
+/// The dedicated methods for choices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum By {
+    /// For the mode.
+    Mode,
+    /// For the model.
+    Model,
+}
+
+impl By {
+    /// Returns the method's name, and its name for the value.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Mode => ("session/set_mode", "modeId"),
+            Self::Model => ("session/set_model", "modelId"),
+        }
+    }
+}
+
 /// How a choice is sent to an agent.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Way {
-    /// By a dedicated method, with this name for the value.
-    Method(&'static str, &'static str),
+    /// By a dedicated method.
+    Method(By),
     /// As the option with this id.
     Option(String),
 }
 
 /// A choice that an agent offers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     pub way: Way,
     /// The value that a session starts with.
@@ -81,7 +101,7 @@ impl Choice {
 }
 
 /// What the sessions of an agent offer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// Its modes.
     pub modes: Option<Choice>,
@@ -99,9 +119,9 @@ impl Offer {
         let options = || answer["configOptions"].as_array().into_iter().flatten();
         let of_category =
             |category: &str| Choice::of_option(options().find(|option| option["category"] == category)?);
-        let by = Way::Method("session/set_mode", "modeId");
+        let by = Way::Method(By::Mode);
         let modes = Choice::of_list(by, &answer["modes"], "availableModes", "id", "currentModeId");
-        let by = Way::Method("session/set_model", "modelId");
+        let by = Way::Method(By::Model);
         Self {
             modes: modes.or_else(|| of_category("mode")),
             models: Choice::of_list(by, &answer["models"], "availableModels", "modelId", "currentModelId")
@@ -109,7 +129,7 @@ impl Offer {
             options: options().filter_map(Choice::of_option).collect(),
             mode_option: of_category("mode").and_then(|choice| match choice.way {
                 Way::Option(id) => Some(id),
-                Way::Method(..) => None,
+                Way::Method(_) => None,
             }),
         }
     }
@@ -182,15 +202,38 @@ pub struct Setup {
     before: Mutex<BTreeMap<Way, Value>>,
 }
 
+/// A session's setup, as data.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct SetupState {
+    offer: Offer,
+    before: Vec<(Way, Value)>,
+}
+
 impl Setup {
     /// Reads the offer from the answer that opened a session. Shares that of the previous session if it is the same.
     pub fn of(answer: &Value, last: &Mutex<Arc<Self>>) -> Arc<Self> {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        let offer = Arc::new(Offer::of(answer));
+        Self::shared(Offer::of(answer), BTreeMap::new(), &mut last)
+    }
+
+    /// Goes on with what another program has known. Shares the offer of the previous session if it is the same.
+    pub fn again(state: SetupState, last: &mut Arc<Self>) -> Arc<Self> {
+        let SetupState { offer, before } = state;
+        Self::shared(offer, before.into_iter().collect(), last)
+    }
+
+    fn shared(offer: Offer, before: BTreeMap<Way, Value>, last: &mut Arc<Self>) -> Arc<Self> {
+        let offer = Arc::new(offer);
         let offer = if last.offer == offer { Arc::clone(&last.offer) } else { offer };
-        let setup = Arc::new(Self { offer, before: Mutex::default() });
+        let setup = Arc::new(Self { offer, before: Mutex::new(before) });
         *last = Arc::clone(&setup);
         setup
+    }
+
+    /// Returns it as data.
+    pub fn state(&self) -> SetupState {
+        let before = self.before().iter().map(|(way, value)| (way.clone(), value.clone())).collect();
+        SetupState { offer: Offer::clone(&self.offer), before }
     }
 
     /// Returns the initial values of what was changed since.
@@ -217,12 +260,12 @@ pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
     match (offer.choice(way), way) {
         (Some(choice), _) if choice.values.is_empty() => Some("it can be true or false".to_owned()),
         (Some(choice), _) => Some(format!("it can be: {}", listed(&choice.values))),
-        (None, Way::Method(..)) => None,
+        (None, Way::Method(_)) => None,
         (None, Way::Option(_)) if offer.options.is_empty() => Some("the agent has no options".to_owned()),
         (None, Way::Option(_)) => {
             let ids = offer.options.iter().filter_map(|choice| match &choice.way {
                 Way::Option(id) => Some(id.clone()),
-                Way::Method(..) => None,
+                Way::Method(_) => None,
             });
             Some(format!("its options are: {}", listed(&ids.collect::<Vec<_>>())))
         }
@@ -235,7 +278,7 @@ pub fn shown(offer: &Offer, way: &Way, value: &Value) -> String {
         (0, _) => format!("the model {value}"),
         (2, _) => format!("the mode {value}"),
         (_, Way::Option(id)) => format!("the value {value} of the option {id:?}"),
-        (_, Way::Method(..)) => value.to_string(),
+        (_, Way::Method(_)) => value.to_string(),
     }
 }
 

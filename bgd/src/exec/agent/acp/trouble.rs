@@ -1,6 +1,6 @@
 //! Interprets an agent's errors. Agents don't agree on codes, so the wording counts as well.
 
-use agent_client_protocol::{Error, ErrorCode, is_connection_terminated, is_incoming_transport_closed};
+use agent_client_protocol::{Error, ErrorCode};
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
@@ -78,11 +78,6 @@ pub fn meaning(error: &Error, asked: Asked) -> Meaning {
     } else {
         Meaning::Other
     }
-}
-
-/// Returns whether the error is not the agent's, but says that the connection is over.
-pub fn is_gone(error: &Error) -> bool {
-    is_incoming_transport_closed(error) || is_connection_terminated(error)
 }
 
 /// Returns what the agent says about its error: the message, and the details that many agents add to it.

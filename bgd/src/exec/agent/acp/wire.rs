@@ -1,124 +1,141 @@
-//! The crate's connection over two pipes: requests and their answers. The process behind the pipes is not known here.
+//! The connection over two pipes: requests and their answers. The process behind the pipes is not known here.
 //!
-//! The crate does ids, the matching of answers, cancellation and the types. Two parts of it are not used: its
-//! framing (see [`super::lines`]), and its check of the protocol version. That check belongs to a mode that
-//! answers an agent's early requests by itself, so that [`Reader`] would wait for them for ever;
-//! [`super::hello`] does the check instead.
+//! The crate of the protocol only does the types. Its own connection gives requests random ids, and keeps them to
+//! itself, so that no request could be carried over an upgrade in place.
 
-use std::io;
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::sync::{Arc, PoisonError};
 
-use agent_client_protocol::{
-    Agent, Builder, Channel, Client, ConnectionTo, Error, RawJsonRpcMessage, Responder, TransportFrame,
-    UntypedMessage, on_receive_request,
-};
-use serde::Serialize;
+use agent_client_protocol::{Error, RawJsonRpcId, RawJsonRpcMessage};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
+use super::asks::Question;
+use super::calls::{Calls, CallsState, Outcome};
 use super::lines::{Lines, Noise};
-use super::reader::{Reader, Request};
+use super::outbox::Outbox;
+use super::questions::Questions;
+use super::reader::{Parked, Reader};
 use super::routes::Routes;
-use super::trouble::{self, Trouble};
-
-/// How many requests of an agent may be unanswered at a time, questions included. At the limit, the agent's
-/// output is not read any further, so that what waits to be written to the agent is bounded.
-const REQUESTS: usize = 256;
+use super::trouble::Trouble;
+use crate::carry::bytes;
 
 /// An established connection. Dropping it ends it.
 #[derive(Debug)]
 pub struct Wire {
-    connection: ConnectionTo<Agent>,
+    calls: Arc<Calls>,
+    outbox: Arc<Outbox>,
+    /// The agent's open questions.
+    pub questions: Arc<Questions>,
     /// Why the connection is over; `None` while it is open.
     ended: watch::Receiver<Option<Box<str>>>,
     /// What the agent wrote besides the protocol.
     pub noise: Arc<Noise>,
+    hold: watch::Sender<bool>,
+    parked: Parked,
+    /// The numbers of the pipes.
+    pipes: [RawFd; 2],
     /// Aborted on drop.
     _tasks: JoinSet<()>,
 }
 
+/// A connection for the program that takes over.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct WireState {
+    /// The requests to the agent.
+    pub calls: CallsState,
+    /// The agent's questions.
+    questions: Vec<(RawJsonRpcId, Question)>,
+    #[serde(with = "bytes")]
+    read: Vec<u8>,
+    #[serde(with = "bytes")]
+    to_write: Vec<u8>,
+}
+
 impl Wire {
-    /// Starts reading and writing.
-    pub async fn start(
+    /// Starts reading and writing, or goes on with that.
+    pub fn start(
         stdin: pipe::Sender,
         stdout: pipe::Receiver,
         routes: Arc<Routes>,
-    ) -> Result<Self, Trouble> {
-        let mut tasks = JoinSet::new();
-        let (end, ended) = watch::channel(None);
-        let (channel, theirs) = Channel::duplex();
-        let (connection, requests) = drive(&mut tasks, theirs, end.clone());
-        let connection =
-            connection.await.map_err(|_| Trouble::Gone("the connection has not begun".into()))?;
-
-        let permits = Arc::new(Semaphore::new(REQUESTS));
+        before: WireState,
+    ) -> Self {
+        let WireState { calls, questions: asked, read, to_write } = before;
+        let pipes = [stdin.as_fd().as_raw_fd(), stdout.as_fd().as_raw_fd()];
+        let (calls, questions) = (Arc::new(Calls::after(&calls)), Arc::new(Questions::default()));
+        let (outbox, noise, parked) =
+            (Arc::new(Outbox::new(to_write)), Arc::new(Noise::default()), Parked::default());
         let (deafness, input_closed) = watch::channel(None);
-        let (mut frames, sink) = channel.into_parts();
-        let answered = Arc::clone(&permits);
+        let mut tasks = JoinSet::new();
+        let writer = Arc::clone(&outbox);
         tasks.spawn(async move {
-            let mut stdin = stdin;
-            // After an error, keep taking the crate's messages: the agent's output may still contain answers.
-            while let Ok(frame) = frames.recv().await {
-                if answered.is_closed() {
-                    continue;
-                }
-                match write(&mut stdin, &frame).await {
-                    Ok(true) => answered.add_permits(1),
-                    Ok(false) => {}
-                    Err(error) => {
-                        answered.close();
-                        let why = format!("the agent does not read its input: {error}");
-                        deafness.send_replace(Some(why.into()));
-                    }
-                }
-            }
+            let error = writer.write_to(stdin).await;
+            deafness.send_replace(Some(format!("the agent does not read its input: {error}").into()));
+            // Keeps the reason readable.
+            deafness.closed().await;
         });
-
-        let noise = Arc::new(Noise::default());
+        let (hold, hold_seen) = watch::channel(false);
         let reader = Reader {
-            lines: Lines::new(stdout),
+            lines: Lines::after(read, stdout),
             input_closed,
-            requests,
-            permits,
-            connection: connection.clone(),
+            hold: hold_seen,
+            parked: Arc::clone(&parked),
+            calls: Arc::clone(&calls),
+            outbox: Arc::clone(&outbox),
+            questions: Arc::clone(&questions),
+            deciding: JoinSet::new(),
             routes,
             noise: Arc::clone(&noise),
         };
+        let (end, ended) = watch::channel(None);
+        let all = Arc::clone(&calls);
         tasks.spawn(async move {
-            let why = reader.run(|message| {
-                // Fails if the crate's side has ended; then nobody waits for the message.
-                let _ = sink.unbounded_send(TransportFrame::Single(message));
-            });
-            set(&end, why.await);
-            // Makes the crate fail the requests without an answer. Only now, so that they can report the reason.
-            drop(sink);
+            let why = reader.run(asked).await;
+            end.send_replace(Some(why));
+            // Fails the requests without an answer. Only now, so that they can report the reason.
+            all.end();
         });
-        Ok(Self { connection, ended, noise, _tasks: tasks })
+        Self { calls, outbox, questions, ended, noise, hold, parked, pipes, _tasks: tasks }
     }
 
-    /// Sends a request and waits for its answer. `held` is dropped when the answer comes, even if nobody
-    /// waits for the answer any more; the agent does not learn that.
-    pub async fn call(
+    /// Sends a request and waits for its answer.
+    pub async fn call(&self, method: &str, params: impl Serialize) -> Result<Value, Trouble> {
+        let (id, answered) = self.calls.begin(None, ());
+        self.request(id, method, params)?;
+        self.outcome(answered).await
+    }
+
+    /// Sends a session a prompt and waits for the answer. `held` is dropped when the answer comes, even if nobody waits
+    /// for it any more; the agent does not learn that.
+    pub async fn prompt(
         &self,
+        session: &Arc<str>,
         method: &str,
         params: impl Serialize,
         held: impl Send + 'static,
     ) -> Result<Value, Trouble> {
-        let request = UntypedMessage::new(method, params).map_err(Trouble::Refused)?;
-        let (answer, answered) = oneshot::channel();
-        // Fails if the connection is over; that drops the answer's channel.
-        let _ = self.connection.send_request(request).on_receiving_result(async move |result| {
-            drop(held);
-            // Fails if nobody waits any more. Returning an error would end the connection.
-            let _ = answer.send(result);
-            Ok(())
-        });
+        let (id, answered) = self.calls.begin(Some(Arc::clone(session)), held);
+        self.request(id, method, params)?;
+        self.outcome(answered).await
+    }
+
+    /// Prepares to wait for the answer to a prompt that was sent before. `held` as in [`Self::prompt`].
+    pub fn prompted(
+        &self,
+        id: i64,
+        session: &Arc<str>,
+        held: impl Send + 'static,
+    ) -> oneshot::Receiver<Outcome> {
+        self.calls.wait(id, Some(Arc::clone(session)), held)
+    }
+
+    /// Waits for an answer.
+    pub async fn outcome(&self, answered: oneshot::Receiver<Outcome>) -> Result<Value, Trouble> {
         match answered.await {
             Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) if trouble::is_gone(&error) => Err(Trouble::Gone(self.ended().await)),
             Ok(Err(error)) => Err(Trouble::Refused(error)),
             Err(_) => Err(Trouble::Gone(self.ended().await)),
         }
@@ -126,18 +143,38 @@ impl Wire {
 
     /// Sends a request whose answer does not matter.
     pub fn send(&self, method: &str, params: impl Serialize) {
-        match UntypedMessage::new(method, params) {
-            Ok(request) => self.connection.send_request(request).detach(),
-            Err(error) => tracing::debug!(method, %error, "a request could not be sent to an agent"),
+        let (id, _) = self.calls.begin(None, ());
+        if let Err(trouble) = self.request(id, method, params) {
+            tracing::debug!(method, why = trouble.words(), "a request could not be sent to an agent");
+        }
+    }
+
+    fn request(&self, id: i64, method: &str, params: impl Serialize) -> Result<(), Trouble> {
+        let message = serde_json::to_value(params)
+            .map_err(|error| Error::internal_error().data(error.to_string()))
+            .and_then(|params| {
+                RawJsonRpcMessage::request(method.to_owned(), params, RawJsonRpcId::Number(id))
+            });
+        match message {
+            Ok(message) => {
+                self.outbox.send(&message);
+                Ok(())
+            }
+            Err(error) => {
+                self.calls.answered(&RawJsonRpcId::Number(id), Err(error.clone()));
+                Err(Trouble::Refused(error))
+            }
         }
     }
 
     /// Sends a notification, in order with the requests. Nobody learns whether it arrived.
     pub fn tell(&self, method: &str, params: impl Serialize) {
-        let sent = UntypedMessage::new(method, params)
-            .and_then(|notification| self.connection.send_notification(notification));
-        if let Err(error) = sent {
-            tracing::debug!(method, %error, "a notification could not be sent to an agent");
+        let message = serde_json::to_value(params)
+            .map_err(|error| Error::internal_error().data(error.to_string()))
+            .and_then(|params| RawJsonRpcMessage::notification(method.to_owned(), params));
+        match message {
+            Ok(message) => self.outbox.send(&message),
+            Err(error) => tracing::debug!(method, %error, "a notification could not be sent to an agent"),
         }
     }
 
@@ -149,52 +186,18 @@ impl Wire {
             Err(_) => "the connection to the agent was closed".into(),
         }
     }
-}
 
-/// Lets the crate run its end of a channel. Returns receivers for the connection, which comes as soon as it
-/// is up, and for the agent's requests as they are passed to the crate.
-fn drive(
-    tasks: &mut JoinSet<()>,
-    channel: Channel,
-    end: watch::Sender<Option<Box<str>>>,
-) -> (oneshot::Receiver<ConnectionTo<Agent>>, mpsc::UnboundedReceiver<Request>) {
-    let (begun, connection) = oneshot::channel();
-    // Holds one request at most: the reader waits for each before it reads on.
-    let (request, requests) = mpsc::unbounded_channel::<Request>();
-    let driver = Builder::new(Client)
-        .on_receive_request(
-            async move |message: UntypedMessage, responder: Responder, _| {
-                // Fails if the reader is gone; then the responder answers by being dropped.
-                let _ = request.send((message, responder));
-                Ok(())
-            },
-            on_receive_request!(),
-        )
-        .connect_with(channel, async move |connection: ConnectionTo<Agent>| {
-            let _ = begun.send(connection);
-            std::future::pending::<Result<(), Error>>().await
-        });
-    tasks.spawn(async move {
-        // Returns only because of an internal fault.
-        let fault = driver.await.err().map(|error| error.to_string()).unwrap_or_default();
-        set(&end, format!("the connection to the agent broke: {fault}").into());
-    });
-    (connection, requests)
-}
+    /// Holds reading back after the line that is being handled, or lets it go on.
+    pub fn hold(&self, holds: bool) {
+        self.hold.send_if_modified(|held| std::mem::replace(held, holds) != holds);
+    }
 
-/// Sets the reason, unless there is one already.
-fn set(end: &watch::Sender<Option<Box<str>>>, why: Box<str>) {
-    end.send_if_modified(|end| {
-        let is_first = end.is_none();
-        end.get_or_insert(why);
-        is_first
-    });
-}
-
-/// Writes a message. Returns whether it was an answer.
-async fn write(stdin: &mut pipe::Sender, frame: &TransportFrame) -> io::Result<bool> {
-    let mut line = frame.to_json().map_err(io::Error::other)?;
-    line.push('\n');
-    stdin.write_all(line.as_bytes()).await?;
-    Ok(matches!(frame, TransportFrame::Single(RawJsonRpcMessage::Response(_))))
+    /// Returns the state, and the numbers of the pipes to and from the agent; `None` while reading goes on, or if the
+    /// connection is about to end.
+    pub fn state(&self) -> Option<(WireState, [RawFd; 2])> {
+        let read = self.parked.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let to_write = self.outbox.rest()?;
+        let (calls, questions) = (self.calls.state(), self.questions.all());
+        self.ended.borrow().is_none().then_some((WireState { calls, questions, read, to_write }, self.pipes))
+    }
 }

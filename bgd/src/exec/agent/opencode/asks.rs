@@ -156,7 +156,8 @@ impl AskContext {
             option("reject", "Reject", OptionKind::RejectOnce),
         ];
         let question = asked::permission(&asked.action, &asked.patterns, &asked.metadata);
-        let chosen = match self.ask(question, options, &mut taken_back).await {
+        let reference = asked.id.as_str().into();
+        let chosen = match self.ask(reference, question, options, &mut taken_back).await {
             Chosen::Option(chosen) => Some(chosen),
             Chosen::Nothing => None,
             Chosen::TakenBack => return Settled { id: asked.id, answered: true },
@@ -172,12 +173,13 @@ impl AskContext {
 
     async fn questions(self, asked: Questions, mut taken_back: oneshot::Receiver<()>) -> Settled {
         let mut answers = Vec::new();
-        for question in &asked.list {
+        for (number, question) in asked.list.iter().enumerate() {
             let choices = question.options.iter().map(|choice| choice.label.as_str());
             let mut options: Vec<InputOption> =
                 choices.map(|label| option(label, label, OptionKind::Other)).collect();
             options.push(option(DISMISS, "Dismiss", OptionKind::RejectOnce));
-            match self.ask(bounded(&question.question).into(), options, &mut taken_back).await {
+            let reference = format!("{}#{number}", asked.id).into();
+            match self.ask(reference, bounded(&question.question).into(), options, &mut taken_back).await {
                 Chosen::Option(chosen) if question.options.iter().any(|choice| choice.label == chosen) => {
                     answers.push(vec![chosen]);
                 }
@@ -197,6 +199,7 @@ impl AskContext {
 
     async fn ask(
         &self,
+        reference: Arc<str>,
         question: String,
         options: Vec<InputOption>,
         taken_back: &mut oneshot::Receiver<()>,
@@ -204,7 +207,7 @@ impl AskContext {
         let (answer, chosen) = oneshot::channel();
         let asking = async {
             // If nobody listens, the answer's sender is dropped with the question.
-            let _ = self.updates.send(Update::Ask(Ask { question, options, answer })).await;
+            let _ = self.updates.send(Update::Ask(Ask { reference, question, options, answer })).await;
             chosen.await.ok().flatten()
         };
         tokio::select! {

@@ -1,0 +1,124 @@
+//! The daemon's requests to an agent that are not answered yet. It gives out their ids itself, so that they can be
+//! carried over an upgrade in place. Writes and reads nothing.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use agent_client_protocol::{Error, RawJsonRpcId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+/// What an agent answers.
+pub type Outcome = Result<Value, Error>;
+
+/// The requests in flight.
+#[derive(Debug, Default)]
+pub struct Calls(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// The id given out last.
+    last: i64,
+    in_flight: BTreeMap<i64, Call>,
+    /// Whether no answer can come any more.
+    is_over: bool,
+}
+
+struct Call {
+    /// The session, if it is a prompt.
+    prompts: Option<Arc<str>>,
+    /// Dropped if no answer comes.
+    answer: oneshot::Sender<Outcome>,
+    /// Dropped with the answer.
+    _held: Box<dyn Any + Send>,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("prompts", &self.prompts).finish_non_exhaustive()
+    }
+}
+
+/// The requests in flight, as data. The answer to any other than a prompt is of no use after an upgrade, as whoever
+/// waited for it asks again.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct CallsState {
+    last: i64,
+    /// The prompts with their sessions.
+    pub prompts: Vec<(i64, Arc<str>)>,
+}
+
+impl Calls {
+    /// Goes on counting where another program has stopped.
+    pub fn after(state: &CallsState) -> Self {
+        Self(Mutex::new(Table { last: state.last, ..Table::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // No panic can leave the table half changed, so poisoning does not matter.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a request its id, and a receiver for its answer, which closes if none can come. `held` is dropped with the
+    /// answer, even if nobody waits for it any more.
+    pub fn begin(
+        &self,
+        prompts: Option<Arc<str>>,
+        held: impl Send + 'static,
+    ) -> (i64, oneshot::Receiver<Outcome>) {
+        let mut table = self.lock();
+        table.last += 1;
+        let id = table.last;
+        drop(table);
+        (id, self.wait(id, prompts, held))
+    }
+
+    /// Waits for the answer to a request that was sent before.
+    pub fn wait(
+        &self,
+        id: i64,
+        prompts: Option<Arc<str>>,
+        held: impl Send + 'static,
+    ) -> oneshot::Receiver<Outcome> {
+        let (answer, answered) = oneshot::channel();
+        let mut table = self.lock();
+        if !table.is_over {
+            table.in_flight.insert(id, Call { prompts, answer, _held: Box::new(held) });
+        }
+        answered
+    }
+
+    /// Takes an answer. One to no request in flight is dropped.
+    pub fn answered(&self, id: &RawJsonRpcId, outcome: Outcome) {
+        let id = match id {
+            RawJsonRpcId::Number(id) => Some(*id),
+            RawJsonRpcId::Str(id) => id.parse().ok(),
+            RawJsonRpcId::Null => None,
+        };
+        let call = id.and_then(|id| self.lock().in_flight.remove(&id));
+        if let Some(call) = call {
+            // Fails if nobody waits any more.
+            let _ = call.answer.send(outcome);
+        }
+    }
+
+    /// Notes that no answer can come any more.
+    pub fn end(&self) {
+        let mut table = self.lock();
+        table.is_over = true;
+        let all = std::mem::take(&mut table.in_flight);
+        drop(table);
+        drop(all);
+    }
+
+    /// Returns the requests in flight.
+    pub fn state(&self) -> CallsState {
+        let table = self.lock();
+        let prompts = table.in_flight.iter();
+        let prompts = prompts.filter_map(|(id, call)| Some((*id, call.prompts.clone()?))).collect();
+        CallsState { last: table.last, prompts }
+    }
+}

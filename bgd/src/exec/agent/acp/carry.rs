@@ -1,0 +1,61 @@
+//! What a connection carries over an upgrade in place, and how it is built from that again.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex};
+
+use tokio::net::unix::pipe;
+
+use super::Acp;
+use super::routes::Routes;
+use super::setup::Setup;
+use super::state::AcpState;
+use super::wire::Wire;
+use crate::exec::agent::connection::Updates;
+
+impl Acp {
+    /// Goes on with a connection of another program. `updates` returns where the updates of a session go.
+    pub fn again(
+        state: AcpState,
+        stdin: pipe::Sender,
+        stdout: pipe::Receiver,
+        updates: impl FnMut(&Arc<str>) -> Option<Updates>,
+    ) -> Self {
+        let AcpState { wire, routes, hello } = state;
+        let mut last = Arc::<Setup>::default();
+        let routes = Arc::new(Routes::again(routes, &mut last, updates));
+        let prompts = wire.calls.prompts.clone();
+        let wire = Wire::start(stdin, stdout, Arc::clone(&routes), wire);
+        let mut prompted = HashMap::new();
+        for (id, session) in prompts {
+            let answered = wire.prompted(id, &session, routes.engage(&session));
+            // Nobody waits for the answer to a prompt that was given up.
+            if routes.is_in_turn(&session) {
+                prompted.insert(session, answered);
+            }
+        }
+        Self { wire, routes, hello, last: Mutex::new(last), prompted: Mutex::new(prompted) }
+    }
+
+    /// Holds reading back, or lets it go on.
+    pub fn hold(&self, holds: bool) {
+        self.wire.hold(holds);
+    }
+
+    /// Returns the state, and the numbers of the pipes to and from the agent; `None` while something is under way in it
+    /// that the state would not have.
+    pub fn state(&self) -> Option<(AcpState, [RawFd; 2])> {
+        let (wire, pipes) = self.wire.state()?;
+        let routes = self.routes.state()?;
+        // Between the answer to a prompt and the end of its turn nothing is in flight.
+        let is_prompted = |session: &Arc<str>| wire.calls.prompts.iter().any(|(_, of)| of == session);
+        let are_settled =
+            routes.iter().all(|route| is_prompted(&route.session) || !self.routes.is_in_turn(&route.session));
+        are_settled.then(|| (AcpState { wire, routes, hello: self.hello.clone() }, pipes))
+    }
+
+    /// Returns what the open questions of a session are called.
+    pub fn asking(&self, session: &str) -> Vec<String> {
+        self.wire.questions.of(session)
+    }
+}

@@ -1,0 +1,120 @@
+//! What is to be written to an agent's standard input, and how much of it was. Knows no methods.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use agent_client_protocol::RawJsonRpcMessage;
+use tokio::net::unix::pipe;
+use tokio::sync::{Notify, Semaphore};
+
+/// How many requests of an agent may be unanswered at a time, questions included. At the limit, the agent's
+/// output is not read any further, so that what waits to be written to the agent is bounded.
+const REQUESTS: usize = 256;
+
+/// Messages for an agent.
+#[derive(Debug)]
+pub struct Outbox {
+    queue: Mutex<Queue>,
+    more: Notify,
+    /// One permit for each request of the agent that may be unanswered at a time.
+    permits: Semaphore,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    /// How much of the first one is written.
+    written: usize,
+    /// Whether nothing can be written any more.
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Message {
+    line: Vec<u8>,
+    is_answer: bool,
+}
+
+impl Outbox {
+    /// Creates an outbox with the rest of what was to be written before, which may be the end of a line.
+    pub fn new(rest: Vec<u8>) -> Self {
+        let rest = (!rest.is_empty()).then_some(Message { line: rest, is_answer: false });
+        let queue = Queue { messages: rest.into_iter().collect(), ..Queue::default() };
+        Self { queue: Mutex::new(queue), more: Notify::new(), permits: Semaphore::new(REQUESTS) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // No panic can leave the queue half changed, so poisoning does not matter.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a message. Nobody learns whether it arrives.
+    pub fn send(&self, message: &RawJsonRpcMessage) {
+        let is_answer = matches!(message, RawJsonRpcMessage::Response(_));
+        let mut line = match serde_json::to_vec(message) {
+            Ok(line) => line,
+            Err(error) => return tracing::error!(%error, "a message for an agent can't be written"),
+        };
+        line.push(b'\n');
+        let mut queue = self.lock();
+        if !queue.is_closed {
+            queue.messages.push_back(Message { line, is_answer });
+            self.more.notify_one();
+        }
+    }
+
+    /// Waits until another request of the agent may be taken. [`Self::send`] of its answer makes room for the next one,
+    /// once that is written.
+    pub async fn admit(&self) {
+        // If the semaphore is closed, nothing is written any more.
+        if let Ok(permit) = self.permits.acquire().await {
+            permit.forget();
+        }
+    }
+
+    /// Writes messages as they come, until that fails. Drops the pipe and all further messages then.
+    pub async fn write_to(&self, pipe: pipe::Sender) -> io::Error {
+        let error = loop {
+            if self.lock().messages.is_empty() {
+                self.more.notified().await;
+                continue;
+            }
+            if let Err(error) = pipe.writable().await {
+                break error;
+            }
+            match self.write_some(&pipe) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => break error,
+                Ok(()) => {}
+            }
+        };
+        let mut queue = self.lock();
+        (queue.is_closed, queue.messages, queue.written) = (true, VecDeque::new(), 0);
+        self.permits.close();
+        error
+    }
+
+    fn write_some(&self, pipe: &pipe::Sender) -> io::Result<()> {
+        let mut queue = self.lock();
+        let from = queue.written;
+        let Some(message) = queue.messages.front() else { return Ok(()) };
+        let count = pipe.try_write(&message.line[from..])?;
+        if from + count < message.line.len() {
+            queue.written += count;
+            return Ok(());
+        }
+        let is_answer = message.is_answer;
+        queue.messages.pop_front();
+        queue.written = 0;
+        self.permits.add_permits(usize::from(is_answer));
+        Ok(())
+    }
+
+    /// Returns what is still to be written; `None` if nothing can be written any more.
+    pub fn rest(&self) -> Option<Vec<u8>> {
+        let queue = self.lock();
+        let all = queue.messages.iter().flat_map(|message| &message.line).skip(queue.written);
+        (!queue.is_closed).then(|| all.copied().collect())
+    }
+}

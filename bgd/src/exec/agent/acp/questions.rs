@@ -1,0 +1,58 @@
+//! An agent's questions that are not answered yet. Who decides on them is not known here.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use agent_client_protocol::RawJsonRpcId;
+use tokio::sync::oneshot;
+
+use super::asks::Question;
+
+/// The open questions, by the text of their request's id.
+#[derive(Debug, Default)]
+pub struct Questions(Mutex<BTreeMap<String, Open>>);
+
+#[derive(Debug)]
+struct Open {
+    id: RawJsonRpcId,
+    question: Question,
+    /// Dropping it withdraws the question.
+    _withdraw: oneshot::Sender<()>,
+}
+
+impl Questions {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Open>> {
+        // No panic can leave the map half changed, so poisoning does not matter.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a question. The receiver resolves when the agent withdraws it.
+    pub fn open(&self, reference: &str, id: &RawJsonRpcId, question: &Question) -> oneshot::Receiver<()> {
+        let (withdraw, withdrawn) = oneshot::channel();
+        let open = Open { id: id.clone(), question: question.clone(), _withdraw: withdraw };
+        self.lock().insert(reference.to_owned(), open);
+        withdrawn
+    }
+
+    /// Removes a question that is being answered.
+    pub fn close(&self, reference: &str) {
+        self.lock().remove(reference);
+    }
+
+    /// Notes that the agent no longer waits for an answer.
+    pub fn withdraw(&self, reference: &str) {
+        self.close(reference);
+    }
+
+    /// Returns all questions.
+    pub fn all(&self) -> Vec<(RawJsonRpcId, Question)> {
+        self.lock().values().map(|open| (open.id.clone(), open.question.clone())).collect()
+    }
+
+    /// Returns the text of the ids of a session's questions.
+    pub fn of(&self, session: &str) -> Vec<String> {
+        let all = self.lock();
+        let own = all.iter().filter(|(_, open)| open.question.session == session);
+        own.map(|(reference, _)| reference.clone()).collect()
+    }
+}

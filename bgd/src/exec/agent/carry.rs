@@ -1,0 +1,221 @@
+//! The agents' part in what an upgrade in place carries: finds them quiet, writes down their state, and goes on with it.
+//!
+//! What agents say is held back in their pipes for as long as an upgrade looks for a moment at which nothing is under
+//! way. The state is then written while the whole thread stands still, so that nothing comes in between.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::{mpsc, watch};
+
+use super::connection::{UPDATES, Update};
+use super::link::Connection;
+use super::live::Live;
+use super::manager::{Lease, Manager, Running, Seat};
+use super::order::Freeze;
+use super::pool::ProcessId;
+use super::recorder::Recorder;
+use super::shown::Visible;
+use super::start::Start;
+use super::state::{AgentsState, FollowState, LateState, Resumed, SeatState, Taken, TurnState};
+use super::template::Template;
+use crate::carry::{Named, Obstacle};
+use crate::core::{Fact, sharing};
+use crate::exec::host::{Purpose, SIGKILL};
+use crate::exec::messages::Report;
+
+/// Where the updates of sessions come from, by their processes and keys.
+type Channels = HashMap<(ProcessId, Arc<str>), mpsc::Receiver<Update>>;
+
+impl Manager {
+    /// Returns whether agents are held back, and tells of changes.
+    pub fn hold(&self) -> watch::Receiver<bool> {
+        self.hold.subscribe()
+    }
+
+    /// Holds back what agents say, or lets it pass.
+    pub(super) fn hold_back(&self, holds: bool) {
+        for seat in self.seats.borrow().values() {
+            if let Some(Ok(live)) = &*seat.outcome.borrow() {
+                live.connection.hold(holds);
+            }
+        }
+        self.hold.send_if_modified(|held| std::mem::replace(held, holds) != holds);
+    }
+
+    /// Reports the state, and stands still with it; the whole thread does.
+    pub(super) fn freeze(&self, freeze: &Freeze) {
+        // Some may have started since they were held back.
+        self.hold_back(true);
+        let state = self.frozen();
+        let has_state = state.is_ok();
+        if freeze.tell.send(state).is_ok() && has_state {
+            let _ = freeze.until.recv();
+        }
+    }
+
+    fn frozen(&self) -> Result<(Box<RawValue>, Named), Obstacle> {
+        let mut named = Named::default();
+        let state = self.state(&mut named)?;
+        let written = sharing::written_once(|| to_raw_value(&state));
+        let written =
+            written.map_err(|error| Obstacle::lasting(format!("the agents can't be written: {error}")))?;
+        Ok((written, named))
+    }
+
+    fn state(&self, named: &mut Named) -> Result<AgentsState, Obstacle> {
+        if self.errands.get() > 0 {
+            return Err(Obstacle::passing("an agent is being told something"));
+        }
+        let (mut seats, mut running) = (Vec::new(), BTreeMap::new());
+        for (seat, Seat { outcome, agent, keep_warm }) in &*self.seats.borrow() {
+            // A start that is under way is begun again by the turns that wait for it.
+            let Some(Ok(live)) = &*outcome.borrow() else { continue };
+            let (seat, agent, keep_warm) = (*seat, Arc::clone(agent), *keep_warm);
+            seats.push(SeatState { seat, agent, keep_warm, live: live.state(named)? });
+            running.insert(seat, 0);
+        }
+        let mut turns = Vec::new();
+        for Running { shown, .. } in self.turns.borrow().values() {
+            let turn = shown.read(|visible| carried(visible, named))?;
+            if let TurnState::Following(turn) = &turn
+                && let Some(seat) = turn.seat
+            {
+                *running
+                    .get_mut(&seat)
+                    .ok_or_else(|| Obstacle::passing("the program of an agent is ending"))? += 1;
+            }
+            turns.push(turn);
+        }
+        let mut sessions = Vec::new();
+        for (task, (seat, key)) in &*self.sessions.borrow() {
+            if running.contains_key(seat) {
+                sessions.push((*task, *seat, Arc::clone(key)));
+            }
+        }
+        let mut late = Vec::new();
+        for ((seat, key), recorder) in &*self.late.borrow() {
+            if let Some(recorder) = recorder.upgrade().filter(|_| running.contains_key(seat)) {
+                let recorder = recorder.borrow_mut().state();
+                late.push(LateState { seat: *seat, key: Arc::clone(key), recorder });
+            }
+        }
+        Ok(AgentsState { pool: self.pool.borrow().only(&running), seats, sessions, turns, late })
+    }
+
+    /// Goes on with the agents of the program before.
+    pub(super) fn resume(self: &Rc<Self>, resumed: Resumed) {
+        let Resumed { state, mut taken } = resumed;
+        let AgentsState { pool, seats, sessions, turns, late } = state;
+        self.pool.replace(pool);
+        let sessions = sessions.into_iter().map(|(task, seat, key)| (task, (seat, key)));
+        self.sessions.replace(sessions.collect());
+        let mut channels = Channels::new();
+        for SeatState { seat, agent, keep_warm, live } in seats {
+            let updates = |key: &Arc<str>| {
+                let (sender, receiver) = mpsc::channel(UPDATES);
+                channels.insert((seat, Arc::clone(key)), receiver);
+                Some(sender)
+            };
+            match Live::again(live, &mut |fd| taken.take(fd), &self.context, updates) {
+                Ok(live) => {
+                    let live = Rc::new(live);
+                    let outcome = watch::channel(Some(Ok(Rc::clone(&live)))).1;
+                    self.seats
+                        .borrow_mut()
+                        .insert(seat, Seat { outcome, agent: Arc::clone(&agent), keep_warm });
+                    let manager = Rc::clone(self);
+                    tokio::task::spawn_local(async move { manager.watch_over(seat, live, &agent).await });
+                }
+                Err(error) => {
+                    tracing::error!(%agent, %error, "an agent is lost");
+                    self.pool.borrow_mut().remove(seat);
+                }
+            }
+        }
+        for turn in turns {
+            match turn {
+                TurnState::Opening(order) => self.begin(*order),
+                TurnState::Following(turn) => {
+                    let (task, run) = (turn.order.task, turn.order.run);
+                    if let Err(error) = self.follow_again(*turn, &mut channels, &mut taken) {
+                        tracing::error!(%task, %error, "a turn of an agent is lost");
+                        let result = Err("its agent was lost in an upgrade of the daemon".into());
+                        self.context.facts.send(task, run, Fact::TurnEnded { result });
+                    }
+                }
+            }
+        }
+        for LateState { seat, key, recorder } in late {
+            if let Some(updates) = channels.remove(&(seat, Arc::clone(&key))) {
+                let (manager, recorder) = (Rc::clone(self), Recorder::again(recorder, self.context.clone()));
+                tokio::task::spawn_local(async move {
+                    manager.keep_late(recorder, updates, Some((seat, key))).await;
+                });
+            }
+        }
+        let idle = self.pool.borrow().idle();
+        for (seat, rest) in idle {
+            let keep_warm = self.seats.borrow().get(&seat).map(|seat| seat.keep_warm);
+            self.close_later(seat, rest, keep_warm.unwrap_or_default());
+        }
+        // Those of starts that begin again.
+        for process in self.context.helpers.rest(Purpose::Agent) {
+            self.context.reports.send(Report::EndHelper { process, signal: SIGKILL });
+        }
+    }
+
+    fn follow_again(
+        self: &Rc<Self>,
+        mut turn: FollowState,
+        channels: &mut Channels,
+        taken: &mut Taken,
+    ) -> io::Result<()> {
+        if let Some(template) = turn.template.take() {
+            let (sender, updates) = mpsc::channel(UPDATES);
+            let template = Template::new(self.host.clone(), Start::of(&turn.order), self.context.clone())
+                .again(template, |fd| taken.take(fd))?;
+            let opened = template.open(&turn.order.wanted(), sender);
+            opened.map_err(|refusal| io::Error::other(refusal.message.to_string()))?;
+            self.begin_again(turn, Lease::of(Live::of(Connection::Template(template))), updates);
+            return Ok(());
+        }
+        let gone = || io::Error::other("its process is not there");
+        let seat = turn.seat.ok_or_else(gone)?;
+        let updates = channels.remove(&(seat, Arc::clone(&turn.opened.key))).ok_or_else(gone)?;
+        let (keep_warm, live) = {
+            let seats = self.seats.borrow();
+            let Seat { outcome, keep_warm, .. } = seats.get(&seat).ok_or_else(gone)?;
+            (*keep_warm, outcome.borrow().clone().and_then(Result::ok).ok_or_else(gone)?)
+        };
+        self.begin_again(turn, self.lease_again(seat, keep_warm, live), updates);
+        Ok(())
+    }
+}
+
+/// Returns a turn as data.
+fn carried(visible: Option<&Visible>, named: &mut Named) -> Result<TurnState, Obstacle> {
+    let busy = || Obstacle::passing("a turn of an agent is beginning or ending");
+    match visible {
+        None => Err(busy()),
+        Some(Visible::Opening(order)) => Ok(TurnState::Opening(order.clone())),
+        Some(Visible::Following { live, state }) => {
+            if let Connection::Template(template) = &live.connection {
+                let template = Some(template.state(named).ok_or_else(busy)?);
+                return Ok(TurnState::Following(Box::new(FollowState {
+                    template,
+                    ..FollowState::clone(state)
+                })));
+            }
+            // A question that is being asked or answered is known to one side only.
+            let mut known: Vec<&str> = state.asked.iter().map(|asked| &*asked.reference).collect();
+            let mut asking = live.connection.asking(&state.opened.key);
+            known.sort_unstable();
+            asking.sort_unstable();
+            if known == asking { Ok(TurnState::Following(state.clone())) } else { Err(busy()) }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Writes a prompt to the standard input of a program, however long it is.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::rc::Rc;
+
+use tokio::net::unix::pipe::Sender;
+
+/// A prompt that is being written.
+#[derive(Debug)]
+pub struct Feed(Rc<RefCell<Option<Rest>>>);
+
+#[derive(Debug)]
+struct Rest {
+    /// The pipe's number.
+    number: RawFd,
+    text: Vec<u8>,
+    /// How many bytes of it are written.
+    written: usize,
+}
+
+impl Feed {
+    /// Begins to write. The pipe is closed after that, or as soon as the program does not read any more.
+    ///
+    /// # Errors
+    /// The pipe can't be registered with the runtime.
+    pub fn begin(pipe: OwnedFd, text: Vec<u8>) -> io::Result<Self> {
+        let pipe = Sender::from_owned_fd(pipe)?;
+        let rest = Rest { number: pipe.as_fd().as_raw_fd(), text, written: 0 };
+        let rest = Rc::new(RefCell::new(Some(rest)));
+        let this = Self(Rc::clone(&rest));
+        tokio::task::spawn_local(async move {
+            while write(&pipe, &rest) {
+                if pipe.writable().await.is_err() {
+                    break;
+                }
+            }
+            rest.replace(None);
+        });
+        Ok(this)
+    }
+
+    /// Returns the number of the pipe and what is still to be written; `None` if the pipe is closed.
+    pub fn state(&self) -> Option<(RawFd, Vec<u8>)> {
+        let rest = self.0.borrow();
+        let Rest { number, text, written } = rest.as_ref()?;
+        Some((*number, text[*written..].to_vec()))
+    }
+}
+
+/// Writes what the pipe takes. Returns whether there is more to write.
+fn write(pipe: &Sender, rest: &RefCell<Option<Rest>>) -> bool {
+    let mut rest = rest.borrow_mut();
+    let Some(Rest { text, written, .. }) = &mut *rest else { return false };
+    while *written < text.len() {
+        match pipe.try_write(&text[*written..]) {
+            Ok(count) => *written += count,
+            // A program need not read all of the prompt.
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+    false
+}

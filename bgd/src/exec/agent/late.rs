@@ -1,0 +1,48 @@
+//! Records what agents say after their turns.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::connection::Update;
+use super::manager::Manager;
+use super::pool::ProcessId;
+use super::recorder::Recorder;
+
+impl Manager {
+    /// Records what an agent says after its turn, for as long as its process holds the session.
+    pub(super) async fn keep_late(
+        &self,
+        recorder: Recorder,
+        mut updates: mpsc::Receiver<Update>,
+        of: Option<(ProcessId, Arc<str>)>,
+    ) {
+        let recorder = Rc::new(RefCell::new(recorder));
+        if let Some(of) = of {
+            // The one before ends, as its updates go here now.
+            let mut late = self.late.borrow_mut();
+            late.retain(|_, recorder| recorder.strong_count() > 0);
+            late.insert(of, Rc::downgrade(&recorder));
+        }
+        while let Some(update) = updates.recv().await {
+            let mut recorder = recorder.borrow_mut();
+            match update {
+                Update::Text(text) => recorder.text(&text),
+                Update::Consumed(report) => recorder.consumed(report),
+                // Dropping a question denies it.
+                Update::Ask(_)
+                | Update::Message
+                | Update::Tool(_)
+                | Update::Worked
+                | Update::Model(_)
+                | Update::Retries(_)
+                | Update::Plan(_)
+                | Update::Activity
+                | Update::Session(_)
+                | Update::Answer(_) => {}
+            }
+        }
+    }
+}

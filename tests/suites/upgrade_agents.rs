@@ -1,0 +1,208 @@
+//! Agents over an upgrade in place (R121): they stay the same processes, conversations go on, and so do turns in the
+//! middle of what they do, with their questions. Nothing that an agent says is lost or comes twice.
+
+use std::fs;
+use std::path::Path;
+
+use bgd_tests::shared::agent::AnswerParams;
+use bgd_tests::shared::event::{Event, EventKind};
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{AgentAnswer, DaemonUpgrade, Stream, UpgradeParams, UpgradeResult};
+use bgd_tests::shared::task::Status;
+use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
+use bgd_tests::{FakeDaemon, TestDaemon, Watch, wait};
+
+/// Upgrades to the same program.
+#[track_caller]
+fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
+}
+
+#[track_caller]
+fn answer(daemon: &TestDaemon, id: TaskId, request: u64, option: &str) {
+    let params = AnswerParams { id: id.into(), request, option: option.to_owned() };
+    daemon.client().call::<AgentAnswer>(&params).expect("the question is open");
+}
+
+/// Waits until a task asks this question.
+#[track_caller]
+fn asked(watch: &mut Watch, id: TaskId, request: u64) {
+    let asks = |event: &Event| {
+        let asked = event.task.progress.needs_input.as_ref();
+        event.task.id == id && asked.is_some_and(|asked| asked.request == request)
+    };
+    watch.until(|event| event.kind == EventKind::NeedsInput && asks(event));
+}
+
+/// Waits until this is the output of a task.
+#[track_caller]
+fn output_is(daemon: &TestDaemon, id: TaskId, text: &str) {
+    wait::poll_until(text, || (daemon.output(id) == text.as_bytes()).then_some(()));
+}
+
+/// How many descriptors and threads the daemon has.
+fn footprint(daemon: &TestDaemon) -> (usize, usize) {
+    let open = fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").count();
+    (open, daemon.process().threads().len())
+}
+
+#[test]
+fn r121_a_conversation_between_two_prompts_goes_on_in_the_same_process() {
+    let daemon = FakeDaemon::start(&[], "");
+    let first = daemon.completed("say one");
+    let other = daemon.completed("say other");
+    upgrade(&daemon);
+    for (id, pid) in [(first.id, first.pid), (other.id, other.pid)] {
+        daemon.resume(id, "count");
+        let task = daemon.ends_as(id, Status::Completed);
+        assert_eq!((task.pid, daemon.result(id)), (pid, "2".to_owned()));
+    }
+    let new = daemon.completed("say new");
+    assert_eq!(new.pid, first.pid, "the process takes new conversations, too");
+    let home = daemon.fake_home();
+    assert!(home.received("session/load").is_empty() && home.received("session/resume").is_empty());
+    assert_eq!((home.received("initialize").len(), home.started().len()), (1, 1));
+}
+
+#[test]
+fn r121_a_turn_in_the_middle_goes_on_with_all_its_text() {
+    let daemon = FakeDaemon::start(&[], "");
+    let id = daemon.prompt("say before ; await go; say and after");
+    output_is(&daemon, id, "before");
+    let before = daemon.task(id);
+    let mut watch = daemon.watch();
+    upgrade(&daemon);
+    upgrade(&daemon);
+    assert_eq!(daemon.task(id).status, Status::Running);
+    daemon.touch("go");
+    let task = daemon.ends_as(id, Status::Completed);
+    assert_eq!((task.pid, task.agent_session, task.run), (before.pid, before.agent_session, 1));
+    assert_eq!(daemon.result(id), daemon.output(id).trim_ascii_end().escape_ascii().to_string());
+    watch.until_kind(id, EventKind::Completed);
+    assert_eq!(daemon.fake_home().received("session/prompt").len(), 1, "the prompt is given once");
+    daemon.resume(id, "count");
+    assert_eq!(daemon.ends_as(id, Status::Completed).pid, before.pid);
+}
+
+#[test]
+fn r121_a_pending_question_is_answered_after_an_upgrade() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("say so:; ask Run make?; say \\n; ask And make install?");
+    asked(&mut watch, id, 1);
+    let question = daemon.task(id).progress.needs_input;
+    upgrade(&daemon);
+    assert_eq!(daemon.task(id).progress.needs_input, question, "nobody is asked again");
+    daemon.run(&["answer", &id.to_string(), "allow-always"]).success();
+    asked(&mut watch, id, 2);
+    upgrade(&daemon);
+    answer(&daemon, id, 2, "reject-once");
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(daemon.output(id), b"so:allowed: allow-always\ndenied\n");
+}
+
+#[test]
+fn r121_a_turn_is_cancelled_after_an_upgrade_and_its_question_called_off() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("say begun; ask May I?");
+    asked(&mut watch, id, 1);
+    upgrade(&daemon);
+    daemon.cancel(&[id]);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.progress.needs_input), (Status::Cancelled, None));
+    assert_eq!(daemon.fake_home().received("session/cancel").len(), 1);
+}
+
+#[test]
+fn r121_prompts_that_wait_for_their_turn_are_given_after_an_upgrade() {
+    let daemon = FakeDaemon::with("max_concurrent_tasks = 1", &[], "");
+    let first = daemon.prompt("await go; say one");
+    daemon.wait_running(first);
+    let second = daemon.prompt("say two");
+    upgrade(&daemon);
+    daemon.touch("go");
+    daemon.ends_as(second, Status::Completed);
+    assert_eq!((daemon.result(first), daemon.result(second)), ("one".into(), "two".into()));
+}
+
+#[test]
+fn r121_ten_turns_over_twenty_upgrades_lose_nothing_and_leave_nothing() {
+    const TURNS: usize = 10;
+    const UPGRADES: usize = 20;
+    let config = format!("max_concurrent_tasks = {TURNS}");
+    let daemon = FakeDaemon::with(&config, &[], "permissions = \"ask\"\nmax_sessions = 3");
+    let script = |turn: usize| {
+        let step = |number: usize| format!("say {turn}.{number}\\n; await go{number}; ");
+        (0..UPGRADES).map(step).collect::<String>() + "ask May I?"
+    };
+    let turns: Vec<TaskId> = (0..TURNS).map(|turn| daemon.prompt(&script(turn))).collect();
+    let said = |turn: usize, until: usize| -> String {
+        (0..until).flat_map(|number| [turn.to_string(), format!(".{number}\n")]).collect()
+    };
+    let mut before = None;
+    for number in 0..UPGRADES {
+        for (turn, id) in turns.iter().enumerate() {
+            output_is(&daemon, *id, &said(turn, number + 1));
+        }
+        // Some of what they say comes while the program changes.
+        if number % 2 == 0 {
+            daemon.touch(&format!("go{number}"));
+        }
+        upgrade(&daemon);
+        daemon.touch(&format!("go{number}"));
+        before.get_or_insert_with(|| footprint(&daemon));
+    }
+    for id in &turns {
+        wait::poll_until("it asks", || daemon.task(*id).progress.needs_input.map(drop));
+    }
+    let (descriptors, threads) = before.expect("there were upgrades");
+    wait::poll_until("as many descriptors as before", || (footprint(&daemon).0 <= descriptors).then_some(()));
+    assert!(footprint(&daemon).1 <= threads + 1, "the guard of the last one may be there");
+    for (turn, id) in turns.iter().enumerate() {
+        answer(&daemon, *id, 1, "allow-once");
+        daemon.ends_as(*id, Status::Completed);
+        let all = format!("{}allowed: allow-once\n", said(turn, UPGRADES));
+        assert_eq!(String::from_utf8_lossy(&daemon.output(*id)), all);
+    }
+    assert_eq!(daemon.fake_home().received("session/prompt").len(), TURNS);
+    assert_eq!(daemon.fake_home().started().len(), 4);
+}
+
+#[test]
+fn r121_a_program_that_has_a_prompt_on_its_command_line_goes_on() {
+    let agent =
+        shell_agent("x", "echo \"got $1\"; echo note >&2; read line < gate; echo \"$line\"; exit 0", "");
+    let agents = format!("{agent}\n{}", remembering_agent("y", REMEMBER));
+    let daemon = TestDaemon::builder().config(agents).start();
+    let mut gate = Gate::new(daemon.home(), "gate");
+    let remembered = daemon.tell("y", "one");
+    daemon.block(&[remembered]);
+    let id = daemon.tell("x", "a prompt");
+    output_is(&daemon, id, "got a prompt\n");
+    upgrade(&daemon);
+    assert_eq!(daemon.task(id).status, Status::Running);
+    gate.open();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, daemon.result(id)), (Status::Completed, "got a prompt".into()));
+    assert_eq!(daemon.stream(id, Stream::Stderr), b"note\n");
+    daemon.resume(remembered, "two");
+    daemon.block(&[remembered]);
+    assert_eq!(daemon.result(remembered), "one;two;");
+}
+
+#[test]
+fn r121_the_rest_of_a_long_prompt_reaches_its_program_after_an_upgrade() {
+    let line = "head -c 10 > begun; read line < gate; cat > rest; wc -c < rest";
+    let daemon = TestDaemon::builder().config(reading_agent("x", line, "")).start();
+    let mut gate = Gate::new(daemon.home(), "gate");
+    // Much more than a pipe takes.
+    let prompt: String = (0..100_000).flat_map(|number| [format!("{number:07}"), "\n".to_owned()]).collect();
+    let id = daemon.tell("x", &prompt);
+    wait::for_file(&daemon.home().join("begun"));
+    upgrade(&daemon);
+    gate.open();
+    daemon.block(&[id]);
+    let read = |name: &str| fs::read(Path::new(daemon.home()).join(name)).expect("it was written");
+    assert_eq!([read("begun"), read("rest")].concat(), prompt.as_bytes());
+}

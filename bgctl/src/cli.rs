@@ -195,7 +195,7 @@ pub struct Globals {
     /// Socket of the daemon [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
     #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
-    /// Talk to the daemon of another machine by ssh; `list` takes several (a,b) [default: $BGD_HOST, else this machine]
+    /// Talk to the daemon of another machine by ssh; `list` and `top` take several (a,b) [default: $BGD_HOST, else this machine]
     #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST", conflicts_with = "socket", add = crate::candidates::machines())]
     pub host: Option<String>,
     /// With --host: give up if it can't be reached within this time [default: 30s; 5s for each of several hosts]

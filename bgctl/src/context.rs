@@ -40,7 +40,7 @@ impl Context {
         match context.hosts.len() {
             0 => Ok(context),
             count => Err(Failure::usage(format!("`{verb}` takes one host, not {count}"))
-                .hint("give one with -H; `bgctl list` takes several")),
+                .hint("give one with -H; `bgctl list` and `bgctl top` take several")),
         }
     }
 
@@ -93,13 +93,19 @@ impl Context {
         self.hosts.iter().map(|host| Link::new(quiet(host))).collect()
     }
 
-    /// A link of its own to the same daemon, which reports nothing and asks nothing: for what has the screen.
-    pub fn quiet_link(&self) -> Link {
-        let target = match self.link.host() {
+    /// The machines to ask if there are several, else none.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// A link of its own to the daemon of one of several hosts by its place, else to the same daemon. It reports nothing
+    /// and asks nothing: for what has the screen.
+    pub fn quiet_link(&self, place: usize) -> Link {
+        let target = match self.hosts.get(place).or(self.link.host()) {
             Some(host) => Target::There(host.clone()),
             None => Target::Here(self.globals.socket.clone()),
         };
-        Link::new(Options { asks: false, reports: false, starts: false, ..options(target, &self.globals) })
+        Link::new(Options { asks: false, reports: false, ..options(target, &self.globals) })
     }
 
     /// The global options.

@@ -48,6 +48,7 @@ mod remote;
 pub mod render;
 mod seek;
 mod session;
+mod several;
 mod shells;
 mod state;
 mod tail;
@@ -112,6 +113,8 @@ fn context_of(verb: &cli::Verb, globals: cli::Globals) -> Result<Context, Failur
     match verb {
         cli::Verb::Dial(_) => Context::here(globals),
         cli::Verb::List(_) => Context::for_hosts(globals),
+        #[cfg(feature = "top")]
+        cli::Verb::Top(_) => Context::for_hosts(globals),
         _ => Context::new(globals, verb.name()),
     }
 }

@@ -323,6 +323,16 @@ impl Far {
         }
     }
 
+    /// Cuts every connection to this machine, and to no other one.
+    #[track_caller]
+    pub fn cut_to(&self, host: &str) {
+        let leads_there = |master: &Process| master.cmdline().ends_with(&format!("-- {host}"));
+        let masters = || self.masters().into_iter().filter(leads_there).collect::<Vec<_>>();
+        wait::poll_until("a connection", || Some(masters()).filter(|all| !all.is_empty()))
+            .iter()
+            .for_each(Process::kill);
+    }
+
     /// Cuts every connection to the other machine.
     #[track_caller]
     pub fn cut(&self) {

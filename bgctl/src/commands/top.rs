@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::process::{Command, Stdio};
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{ListParams, TaskList};
+use bgd_shared::request::{ListResult, TaskList};
 use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 
@@ -12,11 +12,12 @@ use crate::cli::TopArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Link;
+use crate::link::{Link, reason};
 use crate::render::look::Look;
+use crate::several::{self, Asked, News};
 use crate::state;
 use crate::terminal::lend;
-use crate::top::{Environment, HostNo, Size, TaskKey, once, run as show};
+use crate::top::{Environment, HostNo, Hosts, Size, Still, TaskKey, each_page, run as show};
 
 /// The size of a frame where nothing tells one.
 const SIZE: Size = Size { rows: 24, cols: 80 };
@@ -35,10 +36,17 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     // What was seen on another machine is not known here.
     let looked = if context.link.is_remote() { None } else { state::last_look() };
     if args.once {
-        let size = size(&look);
-        let call = |params: &ListParams| context.call::<TaskList>(params);
-        let frame = once(call, &filter, size, look.colour, looked, &look.clock)?;
-        context.print(&frame)?;
+        let mut still = Still::new(&names(context), looked);
+        let links = context.links();
+        if !links.is_empty() {
+            return once_of_several(still, links, &filter, &look, context);
+        }
+        let take = |page: ListResult| {
+            still.add(HostNo::default(), &page, &look.clock);
+            true
+        };
+        each_page(|params| context.call::<TaskList>(params), take)?;
+        context.print(&still.draw(&filter, size(&look), look.colour, &look.clock))?;
         return Ok(Code::OK);
     }
     if !io::stdout().is_terminal() {
@@ -49,8 +57,52 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("this terminal can't be drawn on (TERM is unset or `dumb`)")
             .hint("`bgctl top --once` prints one frame; or set TERM, for example to xterm-256color"));
     }
-    let client = context.link.polled()?;
-    show(&Around { context, colour: look.colour }, client, &filter, looked)
+    let several = names(context);
+    let hosts = if several.is_empty() {
+        Hosts::One(Box::new(context.link.polled()?))
+    } else {
+        Hosts::Several(several)
+    };
+    show(&Around { context, colour: look.colour }, hosts, &filter, looked)
+}
+
+/// The names of the hosts, if there are several.
+fn names(context: &Context) -> Vec<String> {
+    context.hosts().iter().map(ToString::to_string).collect()
+}
+
+/// Prints a frame of several hosts' tasks, with a row for each that does not answer.
+fn once_of_several(
+    mut still: Still,
+    links: Vec<Link>,
+    filter: &str,
+    look: &Look,
+    context: &mut Context,
+) -> Result<Code, Failure> {
+    let host = |place: usize| HostNo(u8::try_from(place).unwrap_or(u8::MAX));
+    let one = |asked: &mut Asked<'_>, give: &dyn Fn(ListResult) -> bool| {
+        each_page(|params| asked.call::<TaskList>(params), give)
+    };
+    let mut failures: Vec<(usize, Failure)> = Vec::new();
+    several::ask(links, context.connect_timeout(), one, |news| {
+        match news {
+            News::Part(place, page) => still.add(host(place), &page, &look.clock),
+            News::End(place, Err(failure)) => failures.push((place, failure)),
+            News::End(_, Ok(())) | News::Pause => {}
+        }
+        Ok(())
+    })?;
+    failures.sort_by_key(|(place, _)| *place);
+    let names = names(context);
+    for (place, failure) in &failures {
+        still.silent(host(*place), &reason(&names[*place], failure));
+    }
+    context.print(&still.draw(filter, size(look), look.colour, &look.clock))?;
+    context.flush()?;
+    for (_, failure) in &failures {
+        failure.tell(false);
+    }
+    Ok(if failures.len() < names.len() { Code::OK } else { Code::NO_DAEMON })
 }
 
 /// The size of the terminal, else `$COLUMNS` and `$LINES`.
@@ -67,11 +119,19 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// This program with the same global options.
-    fn bgctl(&self) -> Result<Command, Failure> {
+    /// This program with the same global options, for one of the hosts, or for what its other arguments name.
+    fn bgctl(&self, host: Option<HostNo>) -> Result<Command, Failure> {
         let own = std::env::current_exe().map_err(|error| Failure::io("can't find bgctl itself", &error))?;
         let mut command = Command::new(own);
-        command.args(self.context.globals().words());
+        let mut globals = self.context.globals().clone();
+        match host {
+            None => (globals.host, globals.socket) = (None, None),
+            Some(host) => {
+                let named = self.context.hosts().get(host.index()).map(ToString::to_string);
+                globals.host = named.or(globals.host);
+            }
+        }
+        command.args(globals.words());
         Ok(command)
     }
 }
@@ -81,17 +141,17 @@ fn cannot_start(error: &io::Error) -> Failure {
 }
 
 impl Environment for Around<'_> {
-    fn link(&self) -> Link {
-        self.context.quiet_link()
+    fn link(&self, host: HostNo) -> Link {
+        self.context.quiet_link(host.index())
     }
 
-    fn verb(&self, _host: HostNo, args: &[String], signals: &[Signal]) -> Result<u8, Failure> {
-        let mut command = self.bgctl()?;
+    fn verb(&self, host: Option<HostNo>, args: &[String], signals: &[Signal]) -> Result<u8, Failure> {
+        let mut command = self.bgctl(host)?;
         lend(signals, command.args(args)).map_err(|error| cannot_start(&error))
     }
 
     fn page(&self, task: TaskKey, signals: &[Signal]) -> Result<u8, Failure> {
-        let mut output = self.bgctl()?;
+        let mut output = self.bgctl(Some(task.host))?;
         output.args(["output", &task.id.to_string()]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut output = output.spawn().map_err(|error| cannot_start(&error))?;
         let pager = std::env::var("PAGER").ok().filter(|pager| !pager.trim().is_empty());

@@ -1,8 +1,11 @@
 //! The failures that only another machine has: which they are, and how they are told.
 
+use bgd_shared::show::shortened;
+
 use super::host::Host;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::render::clean;
 
 /// Says in a failure which machine it is about.
 pub fn named(host: &Host, failure: Failure) -> Failure {
@@ -17,6 +20,16 @@ pub fn named(host: &Host, failure: Failure) -> Failure {
     let hint = hint.or_else(|| LOST.contains(&failure.kind).then(check));
     let Failure { code, kind, rpc_code, candidates, .. } = failure;
     Failure { code, kind, rpc_code, message, hint, candidates }
+}
+
+/// The most characters of a reason on a line.
+const REASON_CHARS: usize = 120;
+
+/// Why a host gave no answer, in one short line that is safe to show, without the host's name.
+pub fn reason(host: &str, failure: &Failure) -> String {
+    let text = failure.message.strip_prefix(host).and_then(|text| text.strip_prefix(": "));
+    let line = text.unwrap_or(&failure.message).lines().map(str::trim).filter(|line| !line.is_empty());
+    shortened(&clean(&line.collect::<Vec<_>>().join("; ")), REASON_CHARS)
 }
 
 /// The kind of failure where no daemon runs.

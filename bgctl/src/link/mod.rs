@@ -4,6 +4,7 @@
 
 mod bootstrap;
 mod bounded;
+mod children;
 mod connect;
 mod daemon_process;
 mod daemon_watch;
@@ -36,15 +37,16 @@ use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 
 use self::bootstrap::supplied;
+pub use self::children::end_children;
 pub use self::connect::{Started, pauses, program_path, start_daemon, start_daemon_with};
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
 pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
 use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
-pub use self::lost::{is_lost, maybe_done};
-pub use self::ssh::LENT;
+pub use self::lost::{is_lost, maybe_done, reason};
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
+pub use self::ssh::{LENT, REFUSED};
 pub use self::streams::{Given, Streams};
 pub use self::wait::{sleep, time_left};
 pub use self::way::Way;
@@ -418,10 +420,7 @@ impl Link {
     /// there any more, or another one.
     pub fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
         let Some(host) = self.host().filter(|_| is_lost(&failure)).cloned() else { return Err(failure) };
-        self.client = None;
-        // It may be dead without knowing it.
-        let socket = SocketPath::from_env().ok();
-        ssh::forget_shared(&host, socket.as_ref().map(SocketPath::folder));
+        self.forget(&host);
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
         let [mut pause, longest] = HOST_PAUSES;
@@ -444,6 +443,25 @@ impl Link {
             thread::sleep(pause);
             pause = longest.min(pause * 2);
         }
+    }
+
+    /// Makes one attempt at another connection to a host, in place of one that may be dead without anybody knowing.
+    ///
+    /// # Errors
+    /// The daemon is on this machine, the host can't be reached, or no daemon runs there.
+    pub fn connect_again(&mut self) -> Result<(), Failure> {
+        let host = self.host().cloned().ok_or_else(no_connection)?;
+        self.forget(&host);
+        let how = Dialling { asks: false, ..self.dialling(false)? };
+        self.client = Some(self.dial_by(&host, how, None)?);
+        Ok(())
+    }
+
+    /// Drops the connection to a host, also the shared one.
+    fn forget(&mut self, host: &Host) {
+        self.client = None;
+        let socket = SocketPath::from_env().ok();
+        ssh::forget_shared(host, socket.as_ref().map(SocketPath::folder));
     }
 
     fn report(&self, text: &str) {

@@ -22,10 +22,10 @@ use nix::errno::Errno;
 use nix::fcntl::Flock;
 use nix::poll::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Deserialize;
 
 use super::bounded;
+use super::children::{self, SHORT, end, ended};
 use super::greeting::{BANNER_BYTES, Trouble, greet};
 use super::host::Host;
 use super::programs::Programs;
@@ -49,11 +49,11 @@ const PERSIST_SECONDS: u32 = 60;
 /// Only for users who have set no interval of their own.
 const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=3"];
 
-/// The time ssh gets to print its configuration, and to end after its streams were closed.
-pub const SHORT: Duration = Duration::from_secs(5);
-
 /// The kind of failure where the host may be reached another time.
 pub const UNREACHABLE: &str = "host_unreachable";
+
+/// The kind of failure where the host does not let this user in: only the user can change that.
+pub const REFUSED: &str = "host_refused";
 
 /// The kind of failure where the host has no `bgctl`.
 pub const NO_BGCTL: &str = "no_remote_bgctl";
@@ -343,7 +343,7 @@ impl<'a> Dial<'a> {
             .stdin(Stdio::null())
             .stdout(writer)
             .stderr(Stdio::null());
-        let Ok(mut ssh) = command.spawn() else { return false };
+        let Ok(mut ssh) = children::spawn(&mut command) else { return false };
         drop(command);
         let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT.min(self.how.within));
         let _ = ssh.kill();
@@ -385,7 +385,7 @@ impl<'a> Dial<'a> {
             (Trouble::Closed, Some(255) | None) => {
                 // These need the user; trying again would only look like an attack.
                 let is_final = FINAL.iter().any(|words| said.contains(words));
-                let kind = if is_final { "host_refused" } else { UNREACHABLE };
+                let kind = if is_final { REFUSED } else { UNREACHABLE };
                 Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
                     .hint(format!("check the connection with: ssh {host} true"))
             }
@@ -485,7 +485,7 @@ fn start(mut command: Command) -> Result<(Child, File), Failure> {
 }
 
 fn spawn(command: &mut Command) -> Result<Child, Failure> {
-    command.spawn().map_err(|error| {
+    children::spawn(command).map_err(|error| {
         let message = format!("can't start {}: {error}", program().display());
         Failure::new(Code::NO_DAEMON, "no_ssh", message)
             .hint("install OpenSSH's client, or set BGD_SSH to its path")
@@ -524,27 +524,6 @@ fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, F
                 Err(_) => return Ok(true),
             }
         }
-    }
-}
-
-/// Waits for the exit of ssh until then. `None`: it is still running.
-pub fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
-    let pidfd = pidfd_open(Pid::from_child(ssh), PidfdFlags::empty()).ok()?;
-    while let Err(Errno::EINTR) = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], time_left(until))
-    {
-    }
-    ssh.try_wait().ok().flatten()
-}
-
-/// Ends ssh, with time to put the terminal in order that it may have asked something.
-pub fn end(ssh: &mut Child) {
-    if matches!(ssh.try_wait(), Ok(Some(_))) {
-        return;
-    }
-    let _ = kill_process(Pid::from_child(ssh), Signal::TERM);
-    if ended(ssh, Instant::now() + SHORT).is_none() {
-        let _ = ssh.kill();
-        let _ = ssh.wait();
     }
 }
 

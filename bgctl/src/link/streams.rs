@@ -10,8 +10,9 @@ use std::thread;
 use std::time::Instant;
 
 use super::bounded;
+use super::children::{self, SHORT};
 use super::greeting::{BANNER_BYTES, Trouble, read_more};
-use super::ssh::{self, Dial, ERRORS_BYTES, LENT, Lender, SHORT};
+use super::ssh::{self, Dial, ERRORS_BYTES, LENT, Lender};
 use crate::failure::Failure;
 
 /// The bytes that are carried at once.
@@ -86,7 +87,7 @@ impl Streams {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        ssh::end(&mut self.ssh);
+        children::end(&mut self.ssh);
     }
 }
 

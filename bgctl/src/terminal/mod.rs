@@ -30,5 +30,5 @@ pub use self::signals::{
     Caught, Signals, hold as hold_signals, lend, release as release_signals, signal_group, stop_here,
 };
 pub use self::talk::{SIGNALS as TALKED, TextView};
-pub use self::turn::{Ready, Wants};
+pub use self::turn::{LinkReady, LinkWants, Ready, Wants};
 pub use self::view::{View, run};

@@ -11,6 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::signals::Signals;
 use crate::link::time_left;
 
+/// Number of sources besides several connections.
+const OWN: usize = 6;
+
 /// What a turn waits for. A source that is `None` is not polled.
 #[derive(Debug)]
 pub struct Wants<'a> {
@@ -60,6 +63,48 @@ pub struct Ready {
     pub changes: bool,
 }
 
+/// One of several connections that a turn waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkWants<'a> {
+    descriptor: BorrowedFd<'a>,
+    writes: bool,
+    until: Option<Instant>,
+}
+
+impl<'a> LinkWants<'a> {
+    /// Waits for anything on a connection, and for the time to check on a silent daemon.
+    pub fn of(link: &'a PolledClient) -> Self {
+        Self { descriptor: link.as_fd(), writes: link.wants_write(), until: link.until() }
+    }
+
+    /// Waits until something can be read.
+    pub const fn of_descriptor(descriptor: BorrowedFd<'a>) -> Self {
+        Self { descriptor, writes: false, until: None }
+    }
+}
+
+/// What has happened on one of several connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkReady {
+    /// It is readable or closed.
+    pub reads: bool,
+    /// It accepts more output.
+    pub writes: bool,
+}
+
+impl LinkReady {
+    /// Writes pending output to the daemon, and checks on a silent one.
+    ///
+    /// # Errors
+    /// The connection is broken, or the daemon does not answer.
+    pub fn tend(self, link: &mut PolledClient) -> Result<(), ClientError> {
+        if self.writes {
+            link.write()?;
+        }
+        if self.reads { Ok(()) } else { link.keep_up() }
+    }
+}
+
 impl Ready {
     /// Writes pending output to the daemon, and checks on a silent one.
     ///
@@ -107,6 +152,14 @@ impl<'a> Wants<'a> {
     /// # Errors
     /// `poll` fails.
     pub fn wait(&self) -> io::Result<Ready> {
+        self.wait_with(&[]).map(|(ready, _)| ready)
+    }
+
+    /// Like [`Self::wait`], for any of these connections as well. Returns what has happened on each of them.
+    ///
+    /// # Errors
+    /// `poll` fails.
+    pub fn wait_with(&self, links: &[LinkWants<'_>]) -> io::Result<(Ready, Vec<LinkReady>)> {
         let flags = |reads: bool, writes: bool| {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::POLLIN, reads);
@@ -119,7 +172,7 @@ impl<'a> Wants<'a> {
             Some(descriptor) => PollFd::new(descriptor, flags),
             None => PollFd::new(self.signals, PollFlags::empty()),
         };
-        let mut sources = [
+        let own = [
             PollFd::new(self.signals, PollFlags::POLLIN),
             other(link, flags(self.reads_link, self.writes_link)),
             other(self.keyboard, flags(self.reads_keyboard, false)),
@@ -127,7 +180,10 @@ impl<'a> Wants<'a> {
             other(self.changes, PollFlags::POLLIN),
             other(self.news, PollFlags::POLLIN),
         ];
-        let until = self.until.into_iter().chain(self.link_until.filter(|_| self.reads_link)).min();
+        let others = links.iter().map(|link| PollFd::new(link.descriptor, flags(true, link.writes)));
+        let mut sources: Vec<PollFd<'_>> = own.into_iter().chain(others).collect();
+        let until = [self.until, self.link_until.filter(|_| self.reads_link)];
+        let until = until.into_iter().chain(links.iter().map(|link| link.until)).flatten().min();
         loop {
             match poll(&mut sources, until.map_or(PollTimeout::NONE, time_left)) {
                 Ok(_) => break,
@@ -135,11 +191,12 @@ impl<'a> Wants<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
+        let mut met = sources.iter().map(|source| source.revents().unwrap_or(PollFlags::empty()));
         let [_, link, keyboard, screen, changes, news] =
-            sources.map(|source| source.revents().unwrap_or(PollFlags::empty()));
+            [(); OWN].map(|()| met.next().unwrap_or(PollFlags::empty()));
         let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
         let typed = keyboard.contains(PollFlags::POLLIN);
-        Ok(Ready {
+        let ready = Ready {
             reads_link: link.intersects(PollFlags::POLLIN | gone),
             writes_link: link.contains(PollFlags::POLLOUT),
             quiet_link: self.link.is_some() && self.reads_link && !link.intersects(PollFlags::POLLIN | gone),
@@ -148,7 +205,12 @@ impl<'a> Wants<'a> {
             hung_up: keyboard.intersects(gone) && !typed,
             screen: !screen.is_empty(),
             changes: !changes.is_empty(),
-        })
+        };
+        let of_link = |met: PollFlags| LinkReady {
+            reads: met.intersects(PollFlags::POLLIN | gone),
+            writes: met.contains(PollFlags::POLLOUT),
+        };
+        Ok((ready, met.map(of_link).collect()))
     }
 }
 
@@ -174,6 +236,9 @@ mod tests {
         assert_eq!(wants.wait().unwrap(), Ready { writes_link: true, ..Ready::default() });
         wants.reads_keyboard = true;
         assert!(wants.wait().unwrap().keyboard);
+        let several = [here.as_fd(), quiet.as_fd()].map(LinkWants::of_descriptor);
+        let (_, links) = wants.wait_with(&several).unwrap();
+        assert_eq!(links, [LinkReady { reads: true, writes: false }, LinkReady::default()]);
         drop(there);
         wants.reads_keyboard = false;
         wants.writes_link = false;

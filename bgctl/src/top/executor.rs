@@ -1,26 +1,25 @@
-//! The loop of the live view: sleeps until the daemon, the keyboard, a signal or a visible time has something, tells
+//! The loop of the live view: sleeps until a daemon, the keyboard, a signal or a visible time has something, tells
 //! the state, and draws what has changed. Idle, it makes no call and draws nothing.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use bgd_shared::client::{ClientError, PolledClient};
-use bgd_shared::id::TaskId;
+use bgd_shared::client::PolledClient;
 use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 use ratatui::buffer::Buffer;
 
 use super::canvas::Canvas;
-use super::connector::Connector;
+use super::environment::Environment;
 use super::keys::Keys;
-use super::task_key::{HostNo, TaskKey};
+use super::links::Links;
+use super::task_key::HostNo;
 use super::ui::{Ui, Want};
-use super::view::{Frame, Panes, Scene, draw};
-use super::wire::Wire;
+use super::view::{Frame, Scene, draw};
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Link;
-use crate::terminal::{Ready, Signals, Wants};
+use crate::render::wall::Clock;
+use crate::terminal::{LinkReady, Ready, Signals, Wants};
 
 /// The shortest time between two frames.
 const FRAME: Duration = Duration::from_millis(16);
@@ -35,41 +34,12 @@ const TICK: Duration = Duration::from_secs(1);
 const SIGNALS: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
 
-/// What the view needs from its surroundings.
-pub trait Environment {
-    /// A link for another connection to the same daemon, which prints nothing and asks nothing.
-    fn link(&self) -> Link;
-
-    /// Runs a verb for a host in the terminal. Returns its exit code.
-    ///
-    /// # Errors
-    /// It can't be started.
-    fn verb(&self, host: HostNo, args: &[String], signals: &[Signal]) -> Result<u8, Failure>;
-
-    /// Shows the output of a task in the pager. Returns its exit code.
-    ///
-    /// # Errors
-    /// It can't be started.
-    fn page(&self, task: TaskKey, signals: &[Signal]) -> Result<u8, Failure>;
-
-    /// Whether to use colours.
-    fn colour(&self) -> bool;
-
-    /// The user leaves now, and has not seen these failures, with the times of their ends.
-    fn left(&self, unseen: Vec<(TaskId, Timestamp)>);
-}
-
-/// The connection, or the attempt to make one.
-enum Connection {
-    Live(Box<Wire>),
-    Lost(Connector),
-}
-
 /// The live view at work.
 pub struct Executor<'a> {
     environment: &'a dyn Environment,
     ui: Ui,
-    connection: Connection,
+    links: Links<'a>,
+    clock: Clock,
     canvas: Canvas,
     signals: Signals,
     keys: Keys,
@@ -81,21 +51,23 @@ pub struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Takes the terminal, and begins to list.
+    /// Takes the terminal, and begins to list: with the connection to the only host, else with those to all hosts that
+    /// it makes.
     ///
     /// # Errors
     /// There is no terminal, or the connection is broken.
     pub fn begin(
         environment: &'a dyn Environment,
-        client: PolledClient,
+        client: Option<PolledClient>,
         mut ui: Ui,
     ) -> Result<Self, Failure> {
         let signals = Signals::take(&SIGNALS)?;
-        let connection = Connection::Live(Box::new(Wire::begin(HostNo::default(), client, &mut ui)?));
+        let links = Links::begin(environment, client, &mut ui)?;
         Ok(Self {
             environment,
             ui,
-            connection,
+            links,
+            clock: Clock::system(Timestamp::now()),
             canvas: Canvas::open()?,
             signals,
             keys: Keys::default(),
@@ -112,19 +84,19 @@ impl<'a> Executor<'a> {
     /// The terminal is gone.
     pub fn run(mut self) -> Result<Code, Failure> {
         let code = self.turns()?;
-        // Of what is not known nobody can tell whether it was seen.
-        if self.ui.is_listed && self.ui.lost.is_none() {
-            self.environment.left(self.ui.model.unseen());
+        // Of what is not known nobody can tell whether it was seen. What several hosts have is not this machine's.
+        let model = &self.ui.model;
+        if !model.is_several() && model.is_listed() && model.silence(HostNo::default()).is_none() {
+            self.environment.left(model.unseen());
         }
         Ok(code)
     }
 
     fn turns(&mut self) -> Result<Code, Failure> {
-        self.hear()?;
         loop {
             self.draw()?;
             self.tend()?;
-            let ready = self.wait()?;
+            let (ready, links) = self.wait()?;
             if let Some(code) = self.signalled()? {
                 return Ok(code);
             }
@@ -137,7 +109,7 @@ impl<'a> Executor<'a> {
             if let Some(code) = self.typed(ready)? {
                 return Ok(code);
             }
-            self.linked(ready)?;
+            self.is_dirty |= self.links.ready(&links, &mut self.ui)?;
         }
     }
 
@@ -147,12 +119,9 @@ impl<'a> Executor<'a> {
         if !self.is_dirty || !is_due || !self.canvas.is_free() {
             return Ok(());
         }
-        let panes = match &self.connection {
-            Connection::Live(wire) => Some(&wire.panes),
-            Connection::Lost(_) => None,
-        };
+        self.clock.now = Timestamp::now();
         let scene =
-            Scene { panes: Panes(vec![panes]), now: Timestamp::now(), colour: self.environment.colour() };
+            Scene { panes: self.links.panes(), clock: &self.clock, colour: self.environment.colour() };
         let mut buffer = Buffer::empty(self.canvas.area());
         self.frame = draw(&mut self.ui, &scene, &mut buffer);
         self.ui.model.shown_now(&self.frame.tasks);
@@ -163,33 +132,19 @@ impl<'a> Executor<'a> {
 
     /// Asks for what the last frame lacked.
     fn tend(&mut self) -> Result<(), Failure> {
-        self.ui.model.keep_live(&self.frame.tasks);
-        if let Connection::Live(wire) = &mut self.connection
-            && let Err(error) = wire.tend(&mut self.ui, &self.frame)
-        {
-            return self.lost(error);
-        }
+        self.is_dirty |= self.links.tend(&mut self.ui, &self.frame)?;
         Ok(())
     }
 
-    fn wait(&self) -> Result<Ready, Failure> {
+    fn wait(&self) -> Result<(Ready, Vec<LinkReady>), Failure> {
         let mut wants = Wants::new(self.signals.as_fd());
-        match &self.connection {
-            Connection::Live(wire) => {
-                wants.link = Some(wire.client.as_fd());
-                wants.reads_link = true;
-                wants.writes_link = wire.client.wants_write();
-                wants.link_until = wire.client.until();
-            }
-            Connection::Lost(connector) => wants.changes = Some(connector.descriptor()),
-        }
         wants.keyboard = Some(self.canvas.keyboard().as_fd());
         wants.reads_keyboard = true;
         wants.screen = self.canvas.pending();
         let next_frame =
             self.drawn_at.filter(|_| self.is_dirty && self.canvas.is_free()).map(|at| at + FRAME);
         wants.until = [next_frame, self.ticks_at(), self.escape_until].into_iter().flatten().min();
-        wants.wait().map_err(|error| Failure::io("can't wait", &error))
+        wants.wait_with(&self.links.wants()).map_err(|error| Failure::io("can't wait", &error))
     }
 
     /// When a visible time changes.
@@ -257,19 +212,9 @@ impl<'a> Executor<'a> {
                 self.lend(returns_at_once, |environment| environment.verb(host, &args, &SIGNALS))?;
             }
             Want::Page(task) => self.lend(true, |environment| environment.page(task, &SIGNALS))?,
-            Want::Search(text) => match &mut self.connection {
-                Connection::Live(wire) => wire.search(&text, &mut self.ui),
-                Connection::Lost(_) => self.ui.note = Some("there is no daemon to ask".to_owned()),
-            },
-            Want::Call(act) => match &mut self.connection {
-                Connection::Live(wire) => {
-                    let mut parts = act.by_host().into_iter();
-                    if let Err(error) = parts.try_for_each(|(_, part)| wire.act(&part, &mut self.ui)) {
-                        self.lost(error)?;
-                    }
-                }
-                Connection::Lost(_) => self.ui.note = Some("there is no daemon to ask".to_owned()),
-            },
+            Want::Search(text) => self.links.search(&text, &mut self.ui),
+            Want::Call(act) => self.links.act(act, &mut self.ui)?,
+            Want::Retry(host) => self.links.retry(host, &mut self.ui),
         }
         Ok(None)
     }
@@ -299,71 +244,5 @@ impl<'a> Executor<'a> {
         }
         self.is_dirty = true;
         self.canvas.enter()
-    }
-
-    /// Reads from the connection, or takes a new one.
-    fn linked(&mut self, ready: Ready) -> Result<(), Failure> {
-        match &mut self.connection {
-            Connection::Lost(connector) => {
-                if let Some(client) = connector.made() {
-                    self.ui.lost = None;
-                    self.is_dirty = true;
-                    match Wire::begin(HostNo::default(), client, &mut self.ui) {
-                        Ok(wire) => self.connection = Connection::Live(Box::new(wire)),
-                        Err(error) => self.lost(error)?,
-                    }
-                }
-                Ok(())
-            }
-            Connection::Live(wire) => {
-                let tended = ready.tend(&mut wire.client);
-                let read = if ready.reads_link { wire.client.read() } else { Ok(()) };
-                // What the daemon sent before it went away comes first.
-                if ready.reads_link {
-                    self.hear()?;
-                }
-                match tended.and(read) {
-                    Ok(()) => Ok(()),
-                    Err(error) => self.lost(error),
-                }
-            }
-        }
-    }
-
-    /// Handles everything that has arrived.
-    fn hear(&mut self) -> Result<(), Failure> {
-        while let Connection::Live(wire) = &mut self.connection {
-            let outcome = match wire.client.next_received() {
-                Ok(None) => return Ok(()),
-                Ok(Some(received)) => wire.received(received, &mut self.ui),
-                Err(error) => Err(error),
-            };
-            self.is_dirty = true;
-            if let Err(error) = outcome {
-                return self.lost(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Connects again. What was known stays visible until then.
-    fn lost(&mut self, error: ClientError) -> Result<(), Failure> {
-        if matches!(self.connection, Connection::Lost(_)) {
-            return Ok(());
-        }
-        let link = self.environment.link();
-        let what = match error {
-            ClientError::Closed | ClientError::Io(_) if link.is_remote() => {
-                "the connection is lost; connecting again".to_owned()
-            }
-            ClientError::Closed | ClientError::Io(_) => "the daemon is gone; waiting for it".to_owned(),
-            error => format!("{}; connecting again", Failure::from(error).message),
-        };
-        self.ui.lost = Some(what);
-        self.ui.search = None;
-        self.ui.model.set_found(None);
-        self.is_dirty = true;
-        self.connection = Connection::Lost(Connector::begin(link)?);
-        Ok(())
     }
 }

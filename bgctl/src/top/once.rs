@@ -8,7 +8,7 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
-use super::model::Model;
+use super::model::{Model, Silence};
 use super::task_key::HostNo;
 use super::ui::{Preview, Ui};
 use super::view::{Panes, Scene, draw, width as width_of};
@@ -25,38 +25,61 @@ pub struct Size {
     pub cols: u16,
 }
 
-/// Lists all tasks by as many calls as that takes, and returns the first frame for a user who has looked at this
-/// before.
+/// A frame of the tasks that it is given.
+pub struct Still(Ui);
+
+impl Still {
+    /// Begins a frame without tasks, of one host if there are no names, for a user who has looked at this before.
+    pub fn new(names: &[String], looked: Option<Looked>) -> Self {
+        let mut model = Model::new(names.len().max(1), looked);
+        model.name_hosts(names);
+        let mut ui = Ui::new(model);
+        (ui.preview, ui.is_still) = (Preview::Off, true);
+        Self(ui)
+    }
+
+    /// Takes a page of a host's list.
+    pub fn add(&mut self, host: HostNo, page: &ListResult, clock: &Clock) {
+        self.0.model.make_room(host, usize::try_from(page.summary.total()).unwrap_or(0));
+        for task in &page.tasks {
+            self.0.model.put(host, task, clock);
+        }
+    }
+
+    /// A host does not answer: why.
+    pub fn silent(&mut self, host: HostNo, why: &str) {
+        let why = format!("no answer: {why}");
+        self.0.model.set_silence(host, Some(Silence { since: None, why }));
+    }
+
+    /// Draws the frame.
+    pub fn draw(mut self, filter: &str, size: Size, colour: bool, clock: &Clock) -> String {
+        for host in self.0.model.hosts() {
+            self.0.model.end_listing(host);
+        }
+        self.0.model.set_filter(filter);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, size.cols, size.rows));
+        draw(&mut self.0, &Scene { panes: Panes::default(), clock, colour }, &mut buffer);
+        text(&buffer, colour)
+    }
+}
+
+/// Lists all tasks by as many calls as that takes.
 ///
 /// # Errors
 /// A call fails.
-pub fn once(
+pub fn each_page(
     mut call: impl FnMut(&ListParams) -> Result<ListResult, Failure>,
-    filter: &str,
-    size: Size,
-    colour: bool,
-    looked: Option<Looked>,
-    clock: &Clock,
-) -> Result<String, Failure> {
-    let mut ui = Ui::new(Model::new(1, looked));
-    ui.preview = Preview::Off;
+    mut take: impl FnMut(ListResult) -> bool,
+) -> Result<(), Failure> {
     let mut params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
     loop {
         let page = call(&params)?;
-        ui.model.make_room(HostNo::default(), usize::try_from(page.summary.total()).unwrap_or(0));
-        for task in &page.tasks {
-            ui.model.put(HostNo::default(), task, clock);
-        }
         params.after = page.next;
-        if params.after.is_none() {
-            break;
+        if !take(page) || params.after.is_none() {
+            return Ok(());
         }
     }
-    ui.model.set_filter(filter);
-    let mut buffer = Buffer::empty(Rect::new(0, 0, size.cols, size.rows));
-    (ui.is_still, ui.is_listed) = (true, true);
-    draw(&mut ui, &Scene { panes: Panes::default(), now: clock.now, colour }, &mut buffer);
-    Ok(text(&buffer, colour))
 }
 
 /// The cells as lines without trailing blanks, and without empty lines at the end.
@@ -125,11 +148,20 @@ mod tests {
     use crate::render::samples;
     use bgd_shared::task::{Status, Summary, Task};
 
+    fn still(task: Task, looked: Option<Looked>, colour: bool) -> String {
+        let summary = Summary { running: 1, ..Summary::default() };
+        let page = ListResult { tasks: vec![task], next: None, summary };
+        let (clock, mut still) = (Clock::of_tests(), Still::new(&[], looked));
+        let take = |page| {
+            still.add(HostNo::default(), &page, &clock);
+            true
+        };
+        each_page(|_| Ok(page.clone()), take).unwrap();
+        still.draw("", Size { rows: 24, cols: 60 }, colour, &clock)
+    }
+
     fn frame(colour: bool) -> String {
-        let tasks = vec![Task { status: Status::Running, ..samples::task() }];
-        let page = ListResult { tasks, next: None, summary: Summary { running: 1, ..Summary::default() } };
-        let size = Size { rows: 24, cols: 60 };
-        once(|_| Ok(page.clone()), "", size, colour, None, &Clock::of_tests()).unwrap()
+        still(Task { status: Status::Running, ..samples::task() }, None, colour)
     }
 
     #[test]
@@ -144,11 +176,7 @@ mod tests {
     fn r163_a_failure_that_was_looked_at_waits_for_nobody() {
         let ended = Clock::of_tests().now;
         let task = Task { status: Status::Failed, completed_at: Some(ended), ..samples::task() };
-        let page = ListResult { tasks: vec![task], next: None, summary: Summary::default() };
-        let frame = |looked| {
-            let size = Size { rows: 24, cols: 60 };
-            once(|_| Ok(page.clone()), "", size, false, looked, &Clock::of_tests()).unwrap()
-        };
+        let frame = |looked| still(task.clone(), looked, false);
         assert!(frame(None).starts_with("1 waits for you  1 failed\n"));
         let looked = Looked { at: ended, unseen: std::collections::BTreeSet::new() };
         assert!(frame(Some(looked)).starts_with("nothing waits for you  1 done\n"));

@@ -1,10 +1,12 @@
 //! What the keys do. A key changes the state, or says what is wanted from outside: a call, a verb, the end. No I/O.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bgd_shared::task::Status;
 
 use super::act::Act;
 use super::keys::Key;
-use super::model::{Model, Spot};
+use super::model::{Head, Model, Spot};
 use super::task_key::{HostNo, TaskKey};
 use crate::options;
 
@@ -16,8 +18,10 @@ const LINE_CHARS: usize = 4096;
 pub enum Want {
     /// A call to the daemon.
     Call(Act),
-    /// A verb of `bgctl` for a host, with its arguments, which gets the terminal.
-    Verb(HostNo, Vec<String>),
+    /// A verb of `bgctl` with its arguments, which gets the terminal. Without a host, the arguments name one.
+    Verb(Option<HostNo>, Vec<String>),
+    /// An attempt at once to connect to a host that does not answer.
+    Retry(HostNo),
     /// The output of a task in the pager.
     Page(TaskKey),
     /// A search in the outputs of all tasks; an empty one ends it.
@@ -55,8 +59,8 @@ pub enum Line {
     Search,
     /// A prompt to this task's agent.
     Prompt(TaskKey),
-    /// A verb.
-    Verb,
+    /// A verb for this host. `None`: it names one itself.
+    Verb(Option<HostNo>),
 }
 
 /// How the preview is shown.
@@ -82,12 +86,10 @@ pub struct Ui {
     pub preview: Preview,
     /// Something to tell the user until the next key.
     pub note: Option<String>,
-    /// The search in progress, or done.
+    /// What became of the last calls, by host; `Err`: what failed.
+    pub told: BTreeMap<HostNo, Result<String, String>>,
+    /// The search in progress, or done, on all hosts.
     pub search: Option<super::search::State>,
-    /// Why there is no connection.
-    pub lost: Option<String>,
-    /// Whether all tasks are known: until then an empty list says nothing.
-    pub is_listed: bool,
     /// Whether nobody can press a key: a single frame is printed.
     pub is_still: bool,
     /// The lines that were drawn last, with the first one's row on the screen.
@@ -102,9 +104,8 @@ impl Ui {
             mode: Mode::List,
             preview: Preview::Auto,
             note: None,
+            told: BTreeMap::new(),
             search: None,
-            lost: None,
-            is_listed: false,
             is_still: false,
             drawn: (0, Vec::new()),
         }
@@ -113,6 +114,7 @@ impl Ui {
     /// Handles a key. Returns what is wanted from outside.
     pub fn key(&mut self, key: Key) -> Option<Want> {
         self.note = None;
+        self.told.clear();
         if key == Key::Ctrl('z') {
             return Some(Want::Stop);
         }
@@ -147,6 +149,20 @@ impl Ui {
         }
     }
 
+    /// Tells the user what became of a call to a host. The words of several hosts stand side by side, failures first.
+    pub fn tell(&mut self, host: HostNo, outcome: Result<String, String>) {
+        if !self.model.is_several() {
+            self.note = Some(outcome.unwrap_or_else(|failed| failed));
+            return;
+        }
+        self.told.insert(host, outcome);
+        let words = |is_failed: bool| {
+            let told = self.told.iter().filter(move |(_, outcome)| outcome.is_err() == is_failed);
+            told.map(|(host, Ok(words) | Err(words))| format!("{}: {words}", self.model.host_name(*host)))
+        };
+        self.note = Some(words(true).chain(words(false)).collect::<Vec<_>>().join("; "));
+    }
+
     fn in_list(&mut self, key: Key) -> Option<Want> {
         let page = isize::try_from(self.drawn.1.len().max(2) - 1).unwrap_or(1);
         match key {
@@ -171,7 +187,7 @@ impl Ui {
             }
             Key::Char('/') => self.mode = Mode::Typing(Line::Filter, self.model.filter().to_owned()),
             Key::Char('?') => self.mode = Mode::Typing(Line::Search, String::new()),
-            Key::Char(':') => self.mode = Mode::Typing(Line::Verb, String::new()),
+            Key::Char(':') => self.mode = Mode::Typing(Line::Verb(self.target()), String::new()),
             Key::Char('g') => self.show_graph(),
             Key::Help => self.mode = Mode::Help,
             Key::Escape => return self.escape(),
@@ -185,6 +201,11 @@ impl Ui {
     /// The keys that do something with tasks.
     fn on_tasks(&mut self, key: &Key) -> Option<Want> {
         if let (Key::Enter, Some(Spot::Head(head))) = (key, self.model.selected()) {
+            if let Head::Host(host) = head
+                && self.model.silence(*host).is_some()
+            {
+                return Some(Want::Retry(*host));
+            }
             let is_folded = self.model.is_folded(head);
             self.model.fold(!is_folded);
             return None;
@@ -238,7 +259,7 @@ impl Ui {
         let is_running =
             self.model.row(key).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed));
         if is_running {
-            return Some(Want::Verb(key.host, vec!["attach".to_owned(), key.id.to_string()]));
+            return Some(Want::Verb(Some(key.host), vec!["attach".to_owned(), key.id.to_string()]));
         }
         Some(Want::Page(key))
     }
@@ -294,7 +315,7 @@ impl Ui {
         let whom = match &keys[..] {
             [key] => format!("{} {}", key.short(), self.model.row(*key).map_or("", |row| &row.description)),
             keys => format!("{} tasks", keys.len()),
-        };
+        } + &self.on_hosts(&keys);
         self.mode = Mode::Confirm(format!("{what} {whom}? y/n"), Want::Call(act(keys)));
         None
     }
@@ -362,12 +383,46 @@ impl Ui {
             Line::Search => Some(Want::Search(text)),
             _ if text.trim().is_empty() => None,
             Line::Prompt(key) => Some(Want::Call(Act::Prompt(key, text))),
-            Line::Verb => self.verb(&text),
+            Line::Verb(host) => self.verb(host, &text),
+        }
+    }
+
+    /// The only host of the chosen tasks, or that of the selected heading.
+    fn target(&self) -> Option<HostNo> {
+        if !self.model.is_several() {
+            return self.model.hosts().next();
+        }
+        let hosts: BTreeSet<HostNo> = self.model.chosen().iter().map(|key| key.host).collect();
+        match (hosts.len(), self.model.selected()) {
+            (1, _) => hosts.first().copied(),
+            (0, Some(Spot::Head(Head::Host(host)))) => Some(*host),
+            _ => None,
+        }
+    }
+
+    /// What a question about a verb shows of its host. `None`: nobody has named one.
+    fn prefix(&self, host: Option<HostNo>, words: &[String]) -> Option<String> {
+        match host {
+            Some(host) if self.model.is_several() => Some(format!("-H {} ", self.model.host_name(host))),
+            Some(_) => Some(String::new()),
+            None => super::words::names_host(words).then(String::new),
+        }
+    }
+
+    /// Where these tasks are, in words for a question; nothing if there is one host.
+    fn on_hosts(&self, keys: &[TaskKey]) -> String {
+        let hosts: BTreeSet<HostNo> = keys.iter().map(|key| key.host).collect();
+        match hosts.first() {
+            Some(host) if self.model.is_several() && hosts.len() == 1 => {
+                format!(" on {}", self.model.host_name(*host))
+            }
+            Some(_) if self.model.is_several() => format!(" on {} hosts", hosts.len()),
+            _ => String::new(),
         }
     }
 
     /// Runs a typed verb; one that ends work is asked about first.
-    fn verb(&mut self, text: &str) -> Option<Want> {
+    fn verb(&mut self, host: Option<HostNo>, text: &str) -> Option<Want> {
         let mut words = match super::words::split(text) {
             Ok(words) => words,
             Err(why) => {
@@ -378,12 +433,17 @@ impl Ui {
         if words.first().is_some_and(|word| word == "bgctl") {
             words.remove(0);
         }
+        let host = host.filter(|_| !super::words::names_host(&words));
+        let Some(prefix) = self.prefix(host, &words) else {
+            self.note = Some("of which host? select one task of it, or name it: `:-H HOST VERB`".to_owned());
+            return None;
+        };
         let asks = super::words::ends_work(&words);
-        let want = Want::Verb(HostNo::default(), words);
+        let want = Want::Verb(host, words);
         if asks {
             let text = text.trim();
             let named = text.strip_prefix("bgctl ").unwrap_or(text);
-            self.mode = Mode::Confirm(format!("bgctl {named}? y/n"), want);
+            self.mode = Mode::Confirm(format!("bgctl {prefix}{named}? y/n"), want);
             return None;
         }
         Some(want)

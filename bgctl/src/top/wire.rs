@@ -1,7 +1,7 @@
 //! The side of a host's daemon of the live view: what it is asked, and what becomes of its answers and events. It only
 //! speaks of what is looked at: the list by events, and the outputs of visible tasks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
 use bgd_shared::agent::{AnswerParams, ResumeParams};
@@ -23,7 +23,7 @@ use super::act::Act;
 use super::meter::Meter;
 use super::model::Live;
 use super::pane::{Pane, TAIL};
-use super::search::{PAGE, Page, Place, Search};
+use super::search::{PAGE, Page, Place, Search, State};
 use super::task_key::{HostNo, TaskKey};
 use super::ui::Ui;
 use super::view::Frame;
@@ -189,10 +189,8 @@ impl Wire {
             Asked::Usage => self.measured(outcome, ui)?,
             Asked::Search(id, stream, number) => self.searched(id, stream, number, outcome, ui)?,
             Asked::Act(words) => {
-                ui.note = Some(match outcome {
-                    Ok(_) => words,
-                    Err(error) => Failure::from(ClientError::Rpc(error)).message,
-                });
+                let failed = |error| Failure::from(ClientError::Rpc(error)).message;
+                ui.tell(self.host, outcome.map(|_| words).map_err(failed));
             }
         }
         Ok(())
@@ -210,7 +208,6 @@ impl Wire {
             return self.page(page.next);
         }
         ui.model.end_listing(self.host);
-        ui.is_listed = true;
         Ok(())
     }
 
@@ -342,22 +339,17 @@ impl Wire {
         self.call::<TaskDetach>(&DetachParams { id: id.into(), background: false }, Asked::Nothing)
     }
 
-    /// Begins a search in the outputs of all tasks, instead of the one before; an empty text ends it.
-    pub fn search(&mut self, text: &str, ui: &mut Ui) {
-        ui.model.set_found(None);
-        (self.search, ui.search) = (None, None);
-        if text.is_empty() {
-            return;
-        }
+    /// Begins a search in the outputs of these tasks, instead of the one before; without a text, ends it. Returns
+    /// false if the text is too long.
+    pub fn search(&mut self, text: &str, tasks: VecDeque<TaskId>) -> bool {
         self.searches += 1;
-        let own = ui.model.all().into_iter().filter(|key| key.host == self.host).map(|key| key.id);
-        let Some(search) = Search::begin(self.searches, text, own.collect()) else {
-            ui.note = Some("this text is too long to search for".to_owned());
-            return;
-        };
-        ui.search = Some(search.state.clone());
-        ui.model.set_found(Some(std::collections::BTreeSet::new()));
-        self.search = Some(search);
+        self.search = if text.is_empty() { None } else { Search::begin(self.searches, text, tasks) };
+        text.is_empty() || self.search.is_some()
+    }
+
+    /// What the search is like at the moment, if there is one.
+    pub fn search_state(&self) -> Option<&State> {
+        self.search.as_ref().map(|search| &search.state)
     }
 
     fn tend_search(&mut self) -> Result<(), ClientError> {
@@ -403,7 +395,6 @@ impl Wire {
             // A task that is gone is not found.
             search.skip(id);
         }
-        ui.search = Some(search.state.clone());
         more.map_or(Ok(()), |place| self.search_at(place, number))
     }
 
@@ -420,7 +411,8 @@ impl Wire {
         let select = |ids: &[TaskId]| SelectParams { ids: refs(ids), matching: None };
         match act {
             Act::Cancel(ids) => {
-                ui.note = Some(format!("cancelling {}; SIGKILL follows after the grace period", whom(ids)));
+                let words = format!("cancelling {}; SIGKILL follows after the grace period", whom(ids));
+                ui.tell(self.host, Ok(words));
                 self.call::<TaskCancel>(&cancel(ids), Asked::Act(format!("cancelled {}", whom(ids))))
             }
             Act::Kill(ids) => {

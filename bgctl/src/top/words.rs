@@ -1,9 +1,9 @@
 //! A typed verb: split into words as a shell does, by blanks, with quotes and backslashes, without any expansion; and
-//! whether it ends work, as `bgctl` itself would read it.
+//! whether it ends work or names a host, as `bgctl` itself would read it.
 
 use std::ffi::OsString;
 
-use crate::cli::{self, DaemonVerb, SessionVerb, Verb};
+use crate::cli::{self, DaemonVerb, Globals, SessionVerb, Verb};
 
 /// Returns the words.
 ///
@@ -33,17 +33,26 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
+/// What `bgctl` would read in these words, on a terminal, as it will be. `None`: it does not understand them.
+fn read(words: &[String]) -> Option<(Globals, Verb)> {
+    let line = std::iter::once("bgctl".into()).chain(words.iter().map(OsString::from));
+    cli::parse(line, true).ok()
+}
+
 /// Whether `bgctl` with these words would end or delete something. Words that it does not understand end nothing.
 pub fn ends_work(words: &[String]) -> bool {
-    let line = std::iter::once("bgctl".into()).chain(words.iter().map(OsString::from));
-    // On a terminal, as it will be.
-    let Ok((_, verb)) = cli::parse(line, true) else { return false };
+    let Some((_, verb)) = read(words) else { return false };
     match verb {
         Verb::Cancel(_) | Verb::Clear(_) | Verb::Signal(_) => true,
         Verb::Session(args) => matches!(args.verb, SessionVerb::End { .. }),
         Verb::Daemon(args) => matches!(args.verb, DaemonVerb::Stop { .. } | DaemonVerb::Restart { .. }),
         _ => false,
     }
+}
+
+/// Whether `bgctl` with these words speaks to a machine that they name. Words that it does not understand name none.
+pub fn names_host(words: &[String]) -> bool {
+    read(words).is_some_and(|(globals, _)| globals.host.is_some())
 }
 
 #[cfg(test)]
@@ -80,6 +89,19 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(ends_work(&split(line).unwrap()), wanted, "{line}");
+        }
+    }
+
+    #[test]
+    fn r144_a_verb_may_name_its_host() {
+        for (line, names) in [
+            ("-H far list", true),
+            ("list --host=far", true),
+            ("list", false),
+            ("submit -- ssh -H far", false),
+            ("-H far nonsense", false),
+        ] {
+            assert_eq!(names_host(&split(line).unwrap()), names, "{line}");
         }
     }
 }

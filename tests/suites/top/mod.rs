@@ -2,6 +2,7 @@
 
 mod burst;
 mod ends;
+mod hosts;
 mod keys;
 mod odd;
 mod places;

@@ -2,11 +2,7 @@
 //! delays nobody: on a terminal, rows appear as hosts answer; elsewhere all come at once, after a short time at most.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use bgd_shared::client::ClientError;
 use bgd_shared::request::{ListParams, ListResult, TaskList};
 use bgd_shared::show::shortened;
 use bgd_shared::task::{Summary, Task};
@@ -18,20 +14,11 @@ use crate::bar;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Link;
-use crate::render::clean;
+use crate::link::{Link, reason};
 use crate::render::columns::Measured;
 use crate::render::look::{Look, lines};
 use crate::render::table::{Listing, listings};
-
-/// The most characters of the reason in a row; standard error has all of it.
-const REASON_CHARS: usize = 120;
-
-/// How long an ssh whose time is over may take to end.
-const ENDING: Duration = Duration::from_secs(6);
-
-/// How long to wait for the next answer before those so far are shown: most hosts answer at once.
-const PAUSE: Duration = Duration::from_millis(200);
+use crate::several::{self, Asked, News};
 
 /// What to list.
 pub struct Wanted<'a> {
@@ -102,48 +89,34 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
     Ok(if outcomes.iter().any(Result::is_ok) { Code::OK } else { Code::NO_DAEMON })
 }
 
-/// Asks each host on a thread of its own. Returns when all have answered or their time is over.
+/// Asks each host, and shows on a terminal what was answered so far.
 fn ask(
     wanted: &Wanted<'_>,
     links: Vec<Link>,
     context: &Context,
     mut so_far: Option<&mut SoFar<'_>>,
 ) -> Result<Vec<Outcome>, Failure> {
-    let within = context.connect_timeout();
-    let deadline = Instant::now() + within;
-    let (sender, receiver) = mpsc::channel();
-    let overdue: Vec<Failure> = links.iter().map(|link| late(link, within)).collect();
     let mut outcomes: Vec<Option<Outcome>> = links.iter().map(|_| None).collect();
-    for (place, link) in links.into_iter().enumerate() {
-        let (sender, params, most) = (sender.clone(), wanted.asked.clone(), wanted.shown.most);
-        let thread = thread::Builder::new().name("host".to_owned()).spawn(move || {
-            let outcome = ask_one(&link, &params, most, deadline).map_err(|failure| link.name_host(failure));
-            // Nobody listens any more if this took too long.
-            let _ = sender.send((place, outcome));
-        });
-        if let Err(error) = thread {
-            outcomes[place] = Some(Err(Failure::io("can't start a thread", &error)));
-        }
-    }
-    let end = deadline + ENDING;
-    let mut is_shown = true;
-    while outcomes.iter().any(Option::is_none) {
-        let until = if is_shown { end } else { end.min(Instant::now() + PAUSE) };
-        match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok((place, outcome)) => {
-                outcomes[place] = Some(outcome);
-                is_shown = so_far.is_none();
-            }
-            Err(_) if Instant::now() >= end => break,
-            Err(_) => {
-                if let Some(so_far) = so_far.as_mut().filter(|_| !is_shown) {
+    let (params, most) = (wanted.asked.clone(), wanted.shown.most);
+    let one = move |asked: &mut Asked<'_>, give: &dyn Fn(ListResult) -> bool| {
+        give(fetch(&params, most, |params| asked.call::<TaskList>(params))?);
+        Ok(())
+    };
+    several::ask(links, context.connect_timeout(), one, |news| {
+        match news {
+            News::Part(place, result) => outcomes[place] = Some(Ok(result)),
+            News::End(place, Err(failure)) => outcomes[place] = Some(Err(failure)),
+            News::End(_, Ok(())) => {}
+            News::Pause => {
+                if let Some(so_far) = &mut so_far {
                     so_far.draw(&outcomes, context)?;
                 }
-                is_shown = true;
             }
         }
-    }
-    Ok(outcomes.into_iter().zip(overdue).map(|(outcome, late)| outcome.unwrap_or(Err(late))).collect())
+        Ok(())
+    })?;
+    // Each has ended, so each has an outcome.
+    Ok(outcomes.into_iter().flatten().collect())
 }
 
 /// What is on the terminal while some hosts have not answered yet.
@@ -172,23 +145,6 @@ impl SoFar<'_> {
     }
 }
 
-fn ask_one(link: &Link, params: &ListParams, most: usize, deadline: Instant) -> Outcome {
-    let within = deadline.saturating_duration_since(Instant::now());
-    let mut client = link.connect()?;
-    fetch(params, most, |params| {
-        client.wait_at_most(deadline.saturating_duration_since(Instant::now()));
-        client.call::<TaskList>(params).map_err(|error| match error {
-            ClientError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => late(link, within),
-            error => error.into(),
-        })
-    })
-}
-
-fn late(link: &Link, within: Duration) -> Failure {
-    let message = format!("no answer within {} ms", within.as_millis());
-    link.name_host(Failure::new(Code::NO_DAEMON, "no_answer", message))
-}
-
 fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Result<(), Failure> {
     let is_empty = |outcome: &Outcome| outcome.as_ref().is_ok_and(|result| result.tasks.is_empty());
     if !all.iter().all(|(_, outcome)| is_empty(outcome)) {
@@ -215,13 +171,6 @@ fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
     let mut look = Look::of_output(context.colours());
     shown.set_columns(&mut look);
     listings(&rows, shown.tree.then(lines), &look)
-}
-
-/// Returns why a host gave no list, in one short line without its name.
-fn reason(host: &str, failure: &Failure) -> String {
-    let text = failure.message.strip_prefix(host).and_then(|text| text.strip_prefix(": "));
-    let line = text.unwrap_or(&failure.message).lines().map(str::trim).filter(|line| !line.is_empty());
-    shortened(&clean(&line.collect::<Vec<_>>().join("; ")), REASON_CHARS)
 }
 
 fn printed<'a>(all: &[(&'a str, &'a Outcome)]) -> Printed<'a> {

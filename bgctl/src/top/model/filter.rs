@@ -13,6 +13,7 @@ enum Word {
     Group(String),
     Session(String),
     Batch(String),
+    Host(String),
     /// Part of the description, or the beginning of the id.
     Text(String),
 }
@@ -23,7 +24,8 @@ pub struct Filter(Vec<Word>);
 
 impl Filter {
     /// Reads a filter as typed, such as `s:failed tag:nightly make`. Case is ignored. Every text is a filter.
-    pub fn parse(text: &str) -> Self {
+    /// `has_hosts`: there are hosts to tell apart.
+    pub fn parse(text: &str, has_hosts: bool) -> Self {
         let word = |word: &str| {
             let word = word.to_lowercase();
             let Some((name, value)) = word.split_once(':') else { return Word::Text(word) };
@@ -34,14 +36,23 @@ impl Filter {
                 "g" | "group" => Word::Group(value),
                 "b" | "batch" => Word::Batch(value),
                 "session" => Word::Session(value),
+                "host" if has_hosts => Word::Host(value),
                 _ => Word::Text(word),
             }
         };
         Self(text.split_whitespace().map(word).collect())
     }
 
-    /// Whether a task is shown.
-    pub fn takes(&self, row: &Row, section: Section) -> bool {
+    /// Whether anything of a host is shown.
+    pub fn takes_host(&self, name: &str) -> bool {
+        self.0.iter().all(|word| match word {
+            Word::Host(host) => has(name, host),
+            _ => true,
+        })
+    }
+
+    /// Whether a task of the host with this name is shown.
+    pub fn takes(&self, row: &Row, section: Section, host: &str) -> bool {
         self.0.iter().all(|word| match word {
             Word::Status(names) => names.iter().any(|name| {
                 section.name().starts_with(name.as_str()) || row.status.as_str().starts_with(name.as_str())
@@ -50,6 +61,7 @@ impl Filter {
             Word::Group(group) => has(&row.group, group),
             Word::Session(session) => row.session.as_ref().is_some_and(|own: &Rc<str>| has(own, session)),
             Word::Batch(batch) => row.batch.is_some_and(|own| own.to_string().starts_with(batch.as_str())),
+            Word::Host(name) => has(host, name),
             Word::Text(text) => {
                 // Most words are no beginning of an id: to write out 100,000 ids would be the slowest part.
                 let is_of_id = || text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
@@ -79,7 +91,7 @@ mod tests {
 
     fn takes(filter: &str, task: &Task) -> bool {
         let row = Row::of(HostNo::default(), task, &mut Texts::default(), &Clock::of_tests());
-        Filter::parse(filter).takes(&row, row.section(false))
+        Filter::parse(filter, true).takes(&row, row.section(false), "me@Build1")
     }
 
     #[test]
@@ -92,15 +104,30 @@ mod tests {
             session: Some("discord:4711".into()),
             ..samples::task()
         };
-        for filter in
-            ["", "s:failed", "s:run,fail", "tag:night", "g:gpu MAKE", "ünï", "3f2a", "session:discord:4711"]
-        {
+        for filter in [
+            "",
+            "s:failed",
+            "s:run,fail",
+            "tag:night",
+            "g:gpu MAKE",
+            "ünï",
+            "3f2a",
+            "session:discord:4711",
+            "host:build1",
+        ] {
             assert!(takes(filter, &task), "{filter}");
         }
-        for filter in ["s:run", "tag:x", "make tests", "g:default", "b:3f2a", "f2a9", "session:slack"] {
+        for filter in
+            ["s:run", "tag:x", "make tests", "g:default", "b:3f2a", "f2a9", "session:slack", "host:build2"]
+        {
             assert!(!takes(filter, &task), "{filter}");
         }
         assert!(takes("http://x:1", &Task { description: "get http://x:1/".into(), ..samples::task() }));
-        assert_eq!(Filter::parse(" \t"), Filter::default());
+        assert_eq!(Filter::parse(" \t", false), Filter::default());
+        let one = Filter::parse("host:8080", false);
+        let (task, texts) =
+            (Task { description: "on host:8080".into(), ..samples::task() }, &mut Texts::default());
+        let row = Row::of(HostNo::default(), &task, texts, &Clock::of_tests());
+        assert!(one.takes(&row, row.section(false), ""), "one host has no name to filter by");
     }
 }

@@ -3,15 +3,19 @@
 //! number of tasks.
 
 mod filter;
+mod hosts;
 mod order;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
 use self::filter::Filter;
+use self::hosts::Hosts;
+pub use self::hosts::Silence;
 pub use self::order::{By, Counts, Head, Spot};
 use self::order::{Order, Place};
 use super::row::{Row, Section, Texts};
@@ -52,15 +56,6 @@ struct Known {
     round: u32,
 }
 
-/// A host whose tasks are listed.
-#[derive(Clone, Debug, Default)]
-struct Host {
-    /// The number of its latest listing.
-    round: u32,
-    /// How many tasks it has, as far as it has told.
-    tasks: usize,
-}
-
 /// The state of the live view.
 #[derive(Debug)]
 pub struct Model {
@@ -77,10 +72,12 @@ pub struct Model {
     order: Order,
     selected: Option<Spot>,
     top: Option<Spot>,
+    /// Whether the first line was visible in the last window.
+    is_at_top: bool,
     marks: BTreeSet<TaskKey>,
     pins: Vec<TaskKey>,
     live: HashMap<TaskKey, Live>,
-    hosts: Vec<Host>,
+    hosts: Hosts,
     /// What the user has looked at before.
     looked: Option<Looked>,
 }
@@ -100,41 +97,92 @@ impl Model {
             order: Order::default(),
             selected: None,
             top: None,
+            is_at_top: false,
             marks: BTreeSet::new(),
             pins: Vec::new(),
             live: HashMap::new(),
-            hosts: vec![Host::default(); hosts],
+            hosts: Hosts::new(hosts),
             looked,
         }
     }
 
+    /// Takes the names of the hosts in their order.
+    pub fn name_hosts(&mut self, names: &[String]) {
+        self.hosts.set_names(names);
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = HostNo> + use<> {
+        self.hosts.all()
+    }
+
+    /// Whether there are several hosts to tell apart.
+    pub fn is_several(&self) -> bool {
+        self.hosts.is_several()
+    }
+
+    /// The name of a host.
+    pub fn host_name(&self, host: HostNo) -> &str {
+        self.hosts.name(host)
+    }
+
+    /// Why a host tells nothing, if so.
+    pub fn silence(&self, host: HostNo) -> Option<&Silence> {
+        self.hosts.silence(host)
+    }
+
+    /// A host does not answer, or answers again. What is known of its tasks stays.
+    pub fn set_silence(&mut self, host: HostNo, silence: Option<Silence>) {
+        self.hosts.set_silence(host, silence);
+        self.order.set_standing(self.standing());
+        let line = Spot::Head(Head::Host(host));
+        if self.selected.as_ref() == Some(&line) && self.order.nearest(&line).as_ref() != Some(&line) {
+            // Whoever had nothing else to select is not to stay at a heading.
+            self.selected = None;
+        }
+        self.settle();
+    }
+
+    /// The headings that are there without tasks: hosts that do not answer, and all when the tasks are folded by them.
+    fn standing(&self) -> BTreeSet<Head> {
+        let is_shown = |host: &HostNo| {
+            let has_line = self.by == By::Host || self.silence(*host).is_some();
+            self.is_several() && has_line && self.filter.takes_host(self.host_name(*host))
+        };
+        self.hosts().filter(is_shown).map(Head::Host).collect()
+    }
+
+    /// Whether all tasks of the hosts that answer are known: until then an empty list says nothing.
+    pub fn is_listed(&self) -> bool {
+        self.hosts.is_listed()
+    }
+
     /// Makes room for this many tasks of a host.
     pub fn make_room(&mut self, host: HostNo, tasks: usize) {
-        self.hosts[host.index()].tasks = tasks;
-        let all = self.hosts.iter().map(|host| host.tasks).fold(0, usize::saturating_add);
+        let all = self.hosts.set_tasks(host, tasks);
         self.known.reserve(all.saturating_sub(self.known.len()));
     }
 
     /// Begins a new listing of a host: what it does not have is gone after [`Self::end_listing`].
     pub fn begin_listing(&mut self, host: HostNo) {
-        let host = &mut self.hosts[host.index()];
-        host.round = host.round.wrapping_add(1);
+        self.hosts.begin_listing(host);
     }
 
     /// Removes the tasks of a host that were neither listed nor changed since [`Self::begin_listing`].
     pub fn end_listing(&mut self, host: HostNo) {
-        let round = self.hosts[host.index()].round;
+        let round = self.hosts.round(host);
         let is_gone =
             |(key, known): (&TaskKey, &Known)| (key.host == host && known.round != round).then_some(*key);
         for key in self.known.iter().filter_map(is_gone).collect::<Vec<_>>() {
             self.remove(key);
         }
+        self.hosts.end_listing(host);
     }
 
     /// Takes the current state of a host's task.
     pub fn put(&mut self, host: HostNo, task: &Task, clock: &Clock) {
         let row = Row::of(host, task, &mut self.texts, clock);
-        let (key, round) = (row.key(), self.hosts[host.index()].round);
+        let (key, round) = (row.key(), self.hosts.round(host));
         let before = self.known.get(&key);
         if before.is_some_and(|known| known.row == row) {
             if let Some(known) = self.known.get_mut(&key) {
@@ -196,10 +244,11 @@ impl Model {
 
     fn place(&self, known: &Known) -> Place {
         let section = known.row.section(known.is_seen);
-        let named = |text: &std::rc::Rc<str>| Head::Named(text.clone());
+        let named = |text: &Rc<str>| Head::Named(text.clone());
         let row = &known.row;
         let head = match self.by {
             By::Section => Head::Section(section),
+            By::Host => Head::Host(row.host),
             By::Session => row.session.as_ref().map_or(Head::Rest, named),
             By::Group => named(&row.group),
             By::Batch => row.batch.map_or(Head::Rest, |batch| Head::Task(row.host.task(batch))),
@@ -214,7 +263,8 @@ impl Model {
 
     fn is_shown(&self, known: &Known) -> bool {
         let is_found = self.found.as_ref().is_none_or(|found| found.contains(&known.row.key()));
-        is_found && self.filter.takes(&known.row, known.row.section(known.is_seen))
+        let host = self.host_name(known.row.host);
+        is_found && self.filter.takes(&known.row, known.row.section(known.is_seen), host)
     }
 
     /// Takes a task out of the order before it changes, and returns where it was.
@@ -251,6 +301,7 @@ impl Model {
 
     fn reorder(&mut self) {
         let selected = self.selected_task();
+        self.order.set_standing(self.standing());
         let shown = self.known.values().filter(|known| self.is_shown(known));
         let places = shown.map(|known| self.place(known)).collect();
         self.order.fill(places);
@@ -281,7 +332,7 @@ impl Model {
 
     /// Folds by the next property.
     pub fn fold_by_next(&mut self) {
-        self.by = self.by.next();
+        self.by = self.by.next(self.is_several());
         self.reorder();
     }
 
@@ -293,7 +344,7 @@ impl Model {
     /// Shows only the tasks that a filter takes.
     pub fn set_filter(&mut self, text: &str) {
         self.filter_text = text.chars().take(FILTER_CHARS).collect();
-        let filter = Filter::parse(&self.filter_text);
+        let filter = Filter::parse(&self.filter_text, self.is_several());
         if filter != self.filter {
             self.filter = filter;
             self.reorder();
@@ -378,13 +429,16 @@ impl Model {
         if self.selected.is_none() {
             self.selected = self.first_task();
         }
-        let Some(selected) = self.selected.clone() else { return Vec::new() };
+        // Hosts have lines before any task is known.
+        let Some(selected) = self.selected.clone().or_else(|| self.order.first()) else { return Vec::new() };
         if height == 0 {
             return Vec::new();
         }
         let back = isize::try_from(height - 1).unwrap_or(isize::MAX);
         let lowest = self.order.moved(&selected, -back);
-        let top = match self.top.take() {
+        // Whoever looks at the first line wants to see what comes before it.
+        let top = if self.is_at_top { self.order.first() } else { self.top.take() };
+        let top = match top {
             Some(top) if top < lowest => lowest,
             Some(top) if top > selected => selected,
             Some(top) => top,
@@ -394,21 +448,26 @@ impl Model {
         let end = self.order.last().map(|last| self.order.moved(&last, -back));
         let top = end.filter(|end| *end < top).unwrap_or(top);
         let lines = self.order.lines(&top, height);
+        self.is_at_top = self.order.first().as_ref() == Some(&top);
         self.top = Some(top);
         lines
     }
 
-    /// The first task, or the first heading if all are folded.
+    /// The first task, or the first heading of tasks if they are folded. Nobody wants to begin at a host without tasks.
     fn first_task(&self) -> Option<Spot> {
-        let first = self.order.first()?;
+        let mut first = self.order.first()?;
+        while self.order.counts(first.head()).iter().all(|count| *count == 0) {
+            first = self.order.next(&first)?;
+        }
         Some(self.order.next(&first).filter(|spot| spot.task().is_some()).unwrap_or(first))
     }
 
     /// Moves the selection by this many lines.
     pub fn move_by(&mut self, lines: isize) {
-        if let Some(selected) = &self.selected {
-            self.selected = Some(self.order.moved(selected, lines));
-        }
+        self.selected = match &self.selected {
+            Some(selected) => Some(self.order.moved(selected, lines)),
+            None => self.order.first(),
+        };
     }
 
     /// Selects a line.

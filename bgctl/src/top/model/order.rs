@@ -18,6 +18,8 @@ pub enum By {
     /// What they are for their user.
     #[default]
     Section,
+    /// Their host.
+    Host,
     /// Their parent session.
     Session,
     /// Their group.
@@ -31,9 +33,10 @@ pub enum By {
 impl By {
     /// The next one, for a key that goes through all.
     #[must_use]
-    pub const fn next(self) -> Self {
+    pub const fn next(self, has_hosts: bool) -> Self {
         match self {
-            Self::Section => Self::Session,
+            Self::Section if has_hosts => Self::Host,
+            Self::Section | Self::Host => Self::Session,
             Self::Session => Self::Group,
             Self::Group => Self::Batch,
             Self::Batch => Self::After,
@@ -45,6 +48,7 @@ impl By {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Section => "status",
+            Self::Host => "host",
             Self::Session => "session",
             Self::Group => "group",
             Self::Batch => "batch",
@@ -53,9 +57,11 @@ impl By {
     }
 }
 
-/// A heading. Those that name something come before the rest.
+/// A heading. Hosts that do not answer come first; those that name something come before the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Head {
+    /// A host.
+    Host(HostNo),
     /// A section.
     Section(Section),
     /// A session or group of this name.
@@ -121,6 +127,8 @@ pub struct Order {
     places: BTreeSet<Place>,
     heads: BTreeMap<Head, Counts>,
     folded: HashSet<Head>,
+    /// Headings that are there without tasks, too.
+    standing: BTreeSet<Head>,
 }
 
 impl Order {
@@ -138,16 +146,33 @@ impl Order {
         }
         if let Some(counts) = self.heads.get_mut(&place.head) {
             counts[place.section as usize] -= 1;
-            if counts.iter().all(|count| *count == 0) {
-                self.heads.remove(&place.head);
-            }
+            self.drop_empty(&place.head);
         }
     }
 
-    /// Replaces all tasks at once, which costs much less than one by one; remembers what is folded.
+    /// Removes a heading that has no tasks, and does not stand without.
+    fn drop_empty(&mut self, head: &Head) {
+        let is_empty = self.counts(head).iter().all(|count| *count == 0);
+        if is_empty && !self.standing.contains(head) {
+            self.heads.remove(head);
+        }
+    }
+
+    /// Sets which headings are there without tasks, too.
+    pub fn set_standing(&mut self, standing: BTreeSet<Head>) {
+        for head in std::mem::replace(&mut self.standing, standing) {
+            self.drop_empty(&head);
+        }
+        for head in &self.standing {
+            self.heads.entry(head.clone()).or_default();
+        }
+    }
+
+    /// Replaces all tasks at once, which costs much less than one by one; remembers what is folded, and what stands
+    /// without tasks.
     pub fn fill(&mut self, mut places: Vec<Place>) {
         places.sort_unstable();
-        self.heads.clear();
+        self.heads = self.standing.iter().map(|head| (head.clone(), Counts::default())).collect();
         for same in places.chunk_by(|one, next| one.head == next.head) {
             let mut counts = Counts::default();
             for place in same {
@@ -196,16 +221,16 @@ impl Order {
     /// The last line.
     pub fn last(&self) -> Option<Spot> {
         let head = self.heads.keys().next_back()?;
-        self.last_of(head)
+        Some(self.last_of(head))
     }
 
     /// The last line below a heading: the heading itself if it is folded.
-    fn last_of(&self, head: &Head) -> Option<Spot> {
+    fn last_of(&self, head: &Head) -> Spot {
         if self.is_folded(head) {
-            return Some(Spot::Head(head.clone()));
+            return Spot::Head(head.clone());
         }
         let last = self.places.range(..=end_of(head)).next_back().filter(|place| place.head == *head);
-        last.cloned().map(Spot::Task)
+        last.cloned().map_or_else(|| Spot::Head(head.clone()), Spot::Task)
     }
 
     /// The line itself if it exists, else the one that is there now: the next one, or the last.
@@ -250,7 +275,7 @@ impl Order {
             }
             Spot::Head(head) => {
                 let before = self.heads.range(..head).next_back()?.0;
-                self.last_of(before)
+                Some(self.last_of(before))
             }
         }
     }

@@ -41,6 +41,7 @@ fn model(tasks: &[Task]) -> Model {
 fn lines(model: &mut Model, height: usize) -> Vec<String> {
     let shown = |spot: Spot| match spot {
         Spot::Head(Head::Section(section)) => section.name().to_owned(),
+        Spot::Head(Head::Host(host)) => format!("host {}", host.0),
         Spot::Head(Head::Named(name)) => name.to_string(),
         Spot::Head(Head::Task(key)) => format!("of {}", key.id.as_u128() >> 96),
         Spot::Head(Head::Rest) => "others".to_owned(),
@@ -223,6 +224,110 @@ fn r144_equal_ids_of_two_hosts_are_two_tasks() {
     assert_eq!(lines(&mut model, 9), ["running", "1"], "what one host lists says nothing about the other");
     model.remove(here.task(id(1)));
     assert!(model.window(9).is_empty());
+}
+
+/// A model of these hosts, each with a running task of the same id.
+fn hosts(names: &[&str]) -> Model {
+    let mut model = Model::new(names.len(), None);
+    model.name_hosts(&names.iter().map(ToString::to_string).collect::<Vec<_>>());
+    for host in model.hosts() {
+        model.put(host, &task(1, Status::Running), &Clock::of_tests());
+    }
+    model
+}
+
+fn silence() -> Silence {
+    Silence { since: Some(Timestamp::from_unix_ms(1)), why: "gone".into() }
+}
+
+#[test]
+fn r144_a_silent_host_has_a_line_on_top_and_keeps_its_tasks() {
+    let mut model = hosts(&["a", "b"]);
+    assert_eq!(lines(&mut model, 9), ["running", "1", "1"]);
+    let selected = model.selected_task();
+    model.set_silence(HostNo(1), Some(silence()));
+    assert_eq!(
+        lines(&mut model, 9),
+        ["host 1", "running", "1", "1"],
+        "seen by whoever looks at the first line"
+    );
+    assert_eq!(model.selected_task(), selected);
+    model.set_filter("host:a");
+    assert_eq!(lines(&mut model, 9), ["running", "1"]);
+    model.set_filter("s:failed");
+    assert_eq!(lines(&mut model, 9), ["host 1"]);
+    model.set_filter("");
+    model.set_silence(HostNo(1), None);
+    assert_eq!(lines(&mut model, 9), ["running", "1", "1"]);
+}
+
+#[test]
+fn r144_hosts_have_lines_before_any_task_is_known() {
+    let mut model = Model::new(2, None);
+    for host in model.hosts() {
+        model.set_silence(host, Some(Silence { since: None, why: "connecting".into() }));
+    }
+    assert_eq!((lines(&mut model, 9), model.is_listed()), (vec!["host 0".into(), "host 1".into()], false));
+    assert_eq!(model.selected(), None, "nobody begins at a host without tasks");
+    model.select_end(true);
+    model.set_silence(HostNo(1), None);
+    assert_eq!(model.selected(), None, "its line is gone");
+    model.put(HostNo(1), &task(1, Status::Running), &Clock::of_tests());
+    model.end_listing(HostNo(1));
+    model.set_silence(HostNo(0), Some(silence()));
+    assert!(model.is_listed());
+    assert_eq!(lines(&mut model, 9), ["host 0", "running", "1"]);
+    assert_eq!(model.selected_task(), Some(HostNo(1).task(id(1))));
+    model.move_by(-9);
+    assert_eq!(model.selected(), Some(&Spot::Head(Head::Host(HostNo(0)))));
+}
+
+#[test]
+fn r144_tab_folds_by_host_where_there_are_several() {
+    let mut model = hosts(&["a", "b", "c"]);
+    model.remove(HostNo(1).task(id(1)));
+    model.window(9);
+    model.fold_by_next();
+    assert_eq!((model.by(), lines(&mut model, 9).join(" ")), (By::Host, "host 0 1 host 1 host 2 1".into()));
+    model.move_by(9);
+    model.fold(true);
+    assert_eq!(lines(&mut model, 9).join(" "), "host 0 1 host 1 host 2");
+    model.set_filter("host:b");
+    assert_eq!(lines(&mut model, 9).join(" "), "host 1");
+    model.set_filter("");
+    model.fold_by_next();
+    assert_eq!((model.by(), lines(&mut model, 9).len()), (By::Session, 3));
+}
+
+proptest! {
+    #[test]
+    fn r144_lines_follow_each_other_whatever_several_hosts_do(
+        steps in proptest::collection::vec((0u8..3, 0u8..7, 1u128..4), 0..40),
+    ) {
+        let mut model = hosts(&["a", "b", "c"]);
+        for (host, step, number) in steps {
+            let host = HostNo(host);
+            match step {
+                0 => model.put(host, &task(number, Status::Running), &Clock::of_tests()),
+                1 => model.remove(host.task(id(number))),
+                2 => model.set_silence(host, Some(silence())),
+                3 => model.set_silence(host, None),
+                4 => model.fold_by_next(),
+                5 => model.fold(number > 2),
+                _ => model.set_filter(["", "host:a", "s:failed"][usize::from(host.0)]),
+            }
+            let lines = model.window(100);
+            prop_assert!(lines.windows(2).all(|two| model.order.next(&two[0]).as_ref() == Some(&two[1])));
+            prop_assert!(lines.windows(2).all(|two| model.order.previous(&two[1]).as_ref() == Some(&two[0])));
+            prop_assert_eq!(lines.last().cloned(), model.order.last());
+            prop_assert!(model.selected().is_none_or(|selected| lines.contains(selected)));
+            for host in model.hosts() {
+                let is_shown = model.filter.takes_host(model.host_name(host));
+                let has_line = model.silence(host).is_some() || model.by() == By::Host;
+                prop_assert_eq!(lines.contains(&Spot::Head(Head::Host(host))), is_shown && has_line);
+            }
+        }
+    }
 }
 
 /// What may happen to a model.

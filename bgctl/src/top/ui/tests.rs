@@ -80,7 +80,7 @@ fn r162_verbs_that_end_work_ask_too() {
     let mut ui = ui(&[]);
     assert_eq!(
         press(&mut ui, ":daemon status\r"),
-        Some(Want::Verb(HostNo::default(), vec!["daemon".into(), "status".into()]))
+        Some(Want::Verb(Some(HostNo::default()), vec!["daemon".into(), "status".into()]))
     );
     assert_eq!(press(&mut ui, ":list 'x\r"), None);
     assert!(ui.note.as_deref().unwrap().contains("not closed"));
@@ -119,7 +119,7 @@ fn r162_a_question_is_answered() {
 
 #[test]
 fn r162_enter_attaches_or_shows_the_output() {
-    let attach = Want::Verb(HostNo::default(), vec!["attach".into(), id(1).to_string()]);
+    let attach = Want::Verb(Some(HostNo::default()), vec!["attach".into(), id(1).to_string()]);
     assert_eq!(press(&mut ui(&[task(1, Status::Running)]), "\r"), Some(attach));
     let mut ui = ui(&[task(1, Status::Failed)]);
     assert_eq!(ui.model.waiting(), 1);
@@ -167,6 +167,69 @@ fn r162_a_filter_works_while_it_is_typed() {
     assert_eq!(ui.model.shown(), 2);
     press(&mut ui, "/mak\x1b");
     assert_eq!((ui.model.shown(), ui.model.filter()), (2, ""));
+}
+
+/// Two hosts, each with a running task of the same id.
+fn two_hosts() -> Ui {
+    let mut model = Model::new(2, None);
+    model.name_hosts(&["a".into(), "b".into()]);
+    for host in model.hosts() {
+        model.put(host, &task(1, Status::Running), &Clock::of_tests());
+    }
+    model.window(20);
+    Ui::new(model)
+}
+
+#[test]
+fn r144_a_verb_is_for_the_host_of_the_selected_task() {
+    let mut ui = two_hosts();
+    let verb = |host, words: &[&str]| Some(Want::Verb(host, words.iter().map(ToString::to_string).collect()));
+    assert_eq!(press(&mut ui, ":list\r"), verb(Some(HostNo(0)), &["list"]));
+    assert_eq!(press(&mut ui, "j:list\r"), verb(Some(HostNo(1)), &["list"]));
+    assert_eq!(press(&mut ui, ":-H c list\r"), verb(None, &["-H", "c", "list"]));
+    assert_eq!(press(&mut ui, ":cancel --all\r"), None);
+    assert_eq!(ui.mode_text(), "bgctl -H b cancel --all? y/n");
+    assert_eq!(press(&mut ui, "y"), verb(Some(HostNo(1)), &["cancel", "--all"]));
+    assert_eq!(press(&mut ui, "k  :list\r"), None, "the marked tasks are on two hosts");
+    assert!(ui.note.as_deref().unwrap().contains("of which host?"), "{:?}", ui.note);
+    assert_eq!(press(&mut ui, "\r"), verb(Some(HostNo(1)), &["attach", &id(1).to_string()]));
+}
+
+#[test]
+fn r144_a_question_says_on_which_hosts() {
+    let mut ui = two_hosts();
+    press(&mut ui, "jx");
+    assert_eq!(ui.mode_text(), "cancel 00000001 make -j8 on b? y/n");
+    press(&mut ui, "nk  X");
+    assert_eq!(ui.mode_text(), "kill 2 tasks on 2 hosts? y/n");
+    let both = vec![HostNo(0).task(id(1)), HostNo(1).task(id(1))];
+    assert_eq!(press(&mut ui, "y"), Some(Want::Call(Act::Kill(both))));
+}
+
+#[test]
+fn r144_the_outcomes_of_several_hosts_stand_side_by_side() {
+    let mut ui = two_hosts();
+    ui.tell(HostNo(0), Ok("held 2 tasks".into()));
+    ui.tell(HostNo(1), Err("no such task".into()));
+    assert_eq!(ui.note.as_deref(), Some("b: no such task; a: held 2 tasks"));
+    ui.tell(HostNo(1), Ok("held 00000001".into()));
+    assert_eq!(ui.note.as_deref(), Some("a: held 2 tasks; b: held 00000001"));
+    press(&mut ui, "j");
+    ui.tell(HostNo(1), Ok("released".into()));
+    assert_eq!(ui.note.as_deref(), Some("b: released"), "what came before the key is over");
+}
+
+#[test]
+fn r144_enter_tries_again_to_reach_a_silent_host() {
+    let mut ui = two_hosts();
+    let silence = crate::top::model::Silence { since: None, why: "gone".into() };
+    ui.model.set_silence(HostNo(1), Some(silence));
+    ui.model.select_end(false);
+    assert_eq!(press(&mut ui, "\r"), Some(Want::Retry(HostNo(1))));
+    assert_eq!(
+        press(&mut ui, ":daemon status\r"),
+        Some(Want::Verb(Some(HostNo(1)), vec!["daemon".into(), "status".into()]))
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::duration::show_ms;
 use crate::render::table::between;
 use crate::render::{bytes, clean};
 use crate::top::meter::INTERVAL_MS;
-use crate::top::model::{Head, Live, Model, Spot};
+use crate::top::model::{Head, Live, Model, Silence, Spot};
 use crate::top::row::{Row, Section};
 use crate::top::task_key::TaskKey;
 use crate::top::ui::Ui;
@@ -23,6 +23,7 @@ use crate::top::ui::Ui;
 /// What a column has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
+    Host,
     Id,
     State,
     Age,
@@ -42,44 +43,59 @@ impl Of {
     }
 }
 
+/// What a row of the list is written from.
+struct Cell<'a> {
+    row: &'a Row,
+    live: Option<&'a Live>,
+    host: &'a str,
+    now: Timestamp,
+}
+
 /// A column: its header, its width, the width of the list from which it is there, and its text.
 struct Column {
     of: Of,
     header: &'static str,
     width: u16,
     from: u16,
-    text: fn(&Row, Option<&Live>, Timestamp) -> String,
+    text: fn(&Cell<'_>) -> String,
 }
 
 /// The columns before the description. A new one is an entry here.
-const COLUMNS: [Column; 10] = [
-    Column { of: Of::Id, header: "ID", width: 8, from: 40, text: |row, _, _| row.id.short() },
+const COLUMNS: [Column; 11] = [
+    Column { of: Of::Host, header: "HOST", width: 4, from: HOST, text: |cell| cell.host.to_owned() },
+    Column { of: Of::Id, header: "ID", width: 8, from: 40, text: |cell| cell.row.id.short() },
     Column {
         of: Of::State,
         header: "STATE",
         width: 16,
         from: STATE,
-        text: |row, _, _| row.state.to_string(),
+        text: |cell| cell.row.state.to_string(),
     },
-    Column { of: Of::Age, header: "AGE", width: 7, from: 48, text: |row, _, now| age(row, now).0 },
-    Column { of: Of::Quiet, header: "QUIET", width: 7, from: 64, text: |row, _, now| quiet(row, now) },
-    Column { of: Of::Cpu, header: "CPU", width: 7, from: USAGE, text: |row, live, _| cpu(row, live) },
+    Column { of: Of::Age, header: "AGE", width: 7, from: 48, text: |cell| age(cell.row, cell.now).0 },
+    Column { of: Of::Quiet, header: "QUIET", width: 7, from: 64, text: |cell| quiet(cell.row, cell.now) },
+    Column { of: Of::Cpu, header: "CPU", width: 7, from: USAGE, text: |cell| cpu(cell.row, cell.live) },
     Column {
         of: Of::Memory,
         header: "MEMORY",
         width: 9,
         from: USAGE,
-        text: |row, live, _| memory(row, live),
+        text: |cell| memory(cell.row, cell.live),
     },
-    Column { of: Of::Tokens, header: "TOKENS", width: 6, from: CONSUMED, text: |row, _, _| tokens(row) },
-    Column { of: Of::Context, header: "CONTEXT", width: 7, from: CONSUMED, text: |row, _, _| context(row) },
-    Column { of: Of::Cost, header: "COST", width: 11, from: CONSUMED, text: |row, _, _| cost(row) },
-    Column { of: Of::Done, header: "DONE", width: 4, from: 56, text: |_, live, _| done(live) },
+    Column { of: Of::Tokens, header: "TOKENS", width: 6, from: CONSUMED, text: |cell| tokens(cell.row) },
+    Column { of: Of::Context, header: "CONTEXT", width: 7, from: CONSUMED, text: |cell| context(cell.row) },
+    Column { of: Of::Cost, header: "COST", width: 11, from: CONSUMED, text: |cell| cost(cell.row) },
+    Column { of: Of::Done, header: "DONE", width: 4, from: 56, text: |cell| done(cell.live) },
 ];
 
 /// The columns that give way to a long state, first the one that is missed least.
-const YIELDING: [Of; 8] =
-    [Of::Quiet, Of::Done, Of::Memory, Of::Cpu, Of::Cost, Of::Context, Of::Tokens, Of::Age];
+const YIELDING: [Of; 9] =
+    [Of::Quiet, Of::Done, Of::Memory, Of::Cpu, Of::Cost, Of::Context, Of::Tokens, Of::Age, Of::Host];
+
+/// The widest column of hosts.
+const HOST_MOST: u16 = 16;
+
+/// The width of the list from which it has a column of hosts, if there are several.
+const HOST: u16 = 40;
 
 /// The width of the list from which it shows what tasks use.
 const USAGE: u16 = 84;
@@ -105,36 +121,73 @@ const NAMED: u16 = 16;
 /// The height of the list from which the columns have a header.
 const HEADED: u16 = 6;
 
+/// What the visible tasks need of the columns.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needs {
+    /// The width of the widest state.
+    state: usize,
+    /// The width of the longest name of a host, of those that are not visible too, if there are several.
+    host: Option<usize>,
+    /// Whether there are agents that tell what they consume.
+    agents: bool,
+}
+
+impl Needs {
+    fn of(model: &Model, spots: &[Spot]) -> Self {
+        let rows = || spots.iter().filter_map(|spot| model.row(spot.task()?));
+        let hosts = model.hosts().map(|host| text_width(model.host_name(host)));
+        Self {
+            state: rows().map(|row| text_width(&row.state)).max().unwrap_or(0),
+            host: hosts.max().filter(|_| model.is_several()),
+            agents: rows().any(|row| row.consumed.is_some()),
+        }
+    }
+
+    /// The width of the column of hosts in a list of this width, if there is one.
+    fn host_width(&self, width: u16) -> Option<u16> {
+        let longest = self.host.filter(|_| width >= HOST)?;
+        Some(u16::try_from(longest).unwrap_or(HOST_MOST).clamp(4, HOST_MOST.min(width / 5)))
+    }
+}
+
 /// The columns of a frame.
-struct Layout(Vec<(&'static Column, u16)>);
+struct Layout {
+    columns: Vec<(&'static Column, u16)>,
+    /// The width of the list without the column of hosts.
+    room: u16,
+}
 
 impl Layout {
     /// Lays out the columns in a list of this width. The state is as wide as the widest visible one needs.
-    fn of(width: u16, widest_state: usize, has_agents: bool) -> Self {
-        let mut columns: Vec<(&'static Column, u16)> = COLUMNS
-            .iter()
-            .filter(|column| width >= column.from && (has_agents || !column.of.is_of_agents()))
-            .map(|column| (column, column.width))
-            .collect();
+    fn of(width: u16, needs: &Needs) -> Self {
+        let host = needs.host_width(width);
+        let room = width - host.map_or(0, |host| host + 1);
+        let columns = COLUMNS.iter().filter_map(|column| match column.of {
+            Of::Host => host.map(|host| (column, host)),
+            of => (room >= column.from && (needs.agents || !of.is_of_agents()))
+                .then_some((column, column.width)),
+        });
+        let mut columns: Vec<(&'static Column, u16)> = columns.collect();
         let taken = |columns: &[(&Column, u16)]| 1 + columns.iter().map(|(_, width)| width + 1).sum::<u16>();
         let Some(at) = columns.iter().position(|(column, _)| column.of == Of::State) else {
-            return Self(columns);
+            return Self { columns, room };
         };
         let usual = columns[at].1;
-        columns[at].1 = u16::try_from(widest_state).unwrap_or(STATE_MOST).clamp(usual, STATE_MOST);
+        columns[at].1 = u16::try_from(needs.state).unwrap_or(STATE_MOST).clamp(usual, STATE_MOST);
         for of in YIELDING {
-            if columns[at].1 > usual && taken(&columns) + DESCRIPTION > width {
+            let wide = columns.iter().any(|(column, width)| column.of == Of::State && *width > usual);
+            if wide && taken(&columns) + DESCRIPTION > width {
                 columns.retain(|(column, _)| column.of != of);
             }
         }
         let at = columns.iter().position(|(column, _)| column.of == Of::State).unwrap_or(at);
         let too_much = (taken(&columns) + DESCRIPTION).saturating_sub(width);
         columns[at].1 = columns[at].1.saturating_sub(too_much).max(usual);
-        Self(columns)
+        Self { columns, room }
     }
 
     fn has(&self, of: Of) -> bool {
-        self.0.iter().any(|(column, _)| column.of == of)
+        self.columns.iter().any(|(column, _)| column.of == of)
     }
 }
 
@@ -207,33 +260,36 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
     let headed = u16::from(area.height >= HEADED && area.width >= STATE);
     let rows = Rect::new(area.x, area.y + headed, area.width, area.height.saturating_sub(headed));
     let spots = ui.model.window(usize::from(rows.height));
-    let states = spots.iter().filter_map(|spot| ui.model.row(spot.task()?)).map(|row| text_width(&row.state));
-    let has_agents =
-        spots.iter().filter_map(|spot| ui.model.row(spot.task()?)).any(|row| row.consumed.is_some());
-    let layout = Layout::of(area.width, states.max().unwrap_or(0), has_agents);
+    let layout = Layout::of(area.width, &Needs::of(&ui.model, &spots));
     if headed > 0 {
         header(&layout, line(area, 0), buffer);
     }
-    if spots.is_empty() && rows.height > 0 {
-        let text = if !ui.is_listed {
+    let has_room = usize::from(rows.height) > spots.len();
+    if ui.model.shown() == 0 && has_room {
+        let text = if !ui.model.is_listed() {
             "listing the tasks"
         } else if ui.model.filter().is_empty() && ui.search.is_none() {
             "no tasks; `:submit -- COMMAND` starts one"
         } else {
             "no task matches; Esc shows all"
         };
-        put(buffer, rows, 0, text, Style::new().add_modifier(Modifier::DIM));
+        let below = line(rows, u16::try_from(spots.len()).unwrap_or(u16::MAX));
+        put(buffer, below, 0, text, Style::new().add_modifier(Modifier::DIM));
     }
     for (number, spot) in spots.iter().enumerate() {
         let area = line(rows, u16::try_from(number).unwrap_or(u16::MAX));
         let is_selected = ui.model.selected() == Some(spot) && !ui.is_still;
         match spot {
-            Spot::Head(head) => heading(&ui.model, head, area, buffer),
+            Spot::Head(head) => heading(&ui.model, head, scene, area, buffer),
             Spot::Task(place) => {
                 if let Some(row) = ui.model.row(place.task) {
-                    task(&ui.model, row, place.section, &layout, scene, area, buffer);
+                    task(&ui.model, (row, place.section), &layout, scene, area, buffer);
+                    if ui.model.is_several() && ui.model.silence(row.host).is_some() {
+                        // Nobody knows whether this is still true.
+                        buffer.set_style(area, Style::new().add_modifier(Modifier::DIM));
+                    }
                     frame.tasks.push(place.task);
-                    changes(row, &layout, scene.now, frame);
+                    changes(row, &layout, scene.now(), frame);
                 }
             }
         }
@@ -262,7 +318,7 @@ fn changes(row: &Row, layout: &Layout, now: Timestamp, frame: &mut Frame) {
 fn header(layout: &Layout, area: Rect, buffer: &mut Buffer) {
     let style = Style::new().add_modifier(Modifier::DIM);
     let mut at = 1;
-    for (column, width) in &layout.0 {
+    for (column, width) in &layout.columns {
         put(buffer, area, at, column.header, style);
         at += width + 1;
     }
@@ -273,6 +329,7 @@ fn header(layout: &Layout, area: Rect, buffer: &mut Buffer) {
 fn name(model: &Model, head: &Head) -> String {
     match head {
         Head::Section(section) => section.name().to_owned(),
+        Head::Host(host) => model.host_name(*host).to_owned(),
         Head::Named(name) => name.to_string(),
         Head::Task(key) => match model.row(*key) {
             Some(row) => format!("{} {}", key.short(), row.description),
@@ -282,7 +339,15 @@ fn name(model: &Model, head: &Head) -> String {
     }
 }
 
-fn heading(model: &Model, head: &Head, area: Rect, buffer: &mut Buffer) {
+/// What is to be said of a host that does not answer.
+fn silence(silence: &Silence, scene: &Scene<'_>) -> String {
+    match silence.since {
+        Some(since) => format!("no answer since {}: {}", scene.clock.near(since), silence.why),
+        None => silence.why.clone(),
+    }
+}
+
+fn heading(model: &Model, head: &Head, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
     let counts = model.counts_below(head);
     let mut text = String::from(if model.is_folded(head) { "+ " } else { "- " });
     let name = name(model, head);
@@ -291,16 +356,28 @@ fn heading(model: &Model, head: &Head, area: Rect, buffer: &mut Buffer) {
             // Writing to a string can't fail.
             let _ = write!(text, "{name} {}", counts[*section as usize]);
         }
-        Head::Named(_) | Head::Task(_) | Head::Rest => {
+        Head::Host(_) | Head::Named(_) | Head::Task(_) | Head::Rest => {
             let words = Section::ALL.into_iter().filter(|section| counts[*section as usize] > 0);
             let words: Vec<String> =
                 words.map(|section| format!("{} {}", counts[section as usize], section.name())).collect();
-            let words = words.join(", ");
-            let room = usize::from(area.width).saturating_sub(words.len() + 4).max(8);
+            let mut words = words.join(", ");
+            if let Head::Host(host) = head {
+                let silence = model.silence(*host).map(|known| silence(known, scene));
+                let parts = [Some(words).filter(|words| !words.is_empty()), silence];
+                words = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
+                if words.is_empty() {
+                    words.push_str("no tasks");
+                }
+            }
+            // Without its host's name a reason says nothing.
+            let least = if matches!(head, Head::Host(_)) { 32 } else { 8 };
+            let room = usize::from(area.width).saturating_sub(words.len() + 4).max(least);
             let _ = write!(text, "{}: {words}", cut(&name, room));
         }
     }
-    put(buffer, area, 0, &text, Style::new().add_modifier(Modifier::BOLD));
+    let is_silent = matches!(head, Head::Host(host) if model.silence(*host).is_some());
+    let style = if is_silent { scene.style(Color::Red) } else { Style::new() };
+    put(buffer, area, 0, &text, style.add_modifier(Modifier::BOLD));
 }
 
 fn colour(status: Status, section: Section) -> Color {
@@ -323,8 +400,7 @@ fn mark(model: &Model, key: TaskKey) -> &'static str {
 
 fn task(
     model: &Model,
-    row: &Row,
-    section: Section,
+    (row, section): (&Row, Section),
     layout: &Layout,
     scene: &Scene<'_>,
     area: Rect,
@@ -333,17 +409,18 @@ fn task(
     let live = model.live(row.key());
     let style = scene.style(colour(row.status, section));
     put(buffer, area, 0, mark(model, row.key()), Style::new().add_modifier(Modifier::BOLD));
+    let cell = Cell { row, live, host: model.host_name(row.host), now: scene.now() };
     let mut at = 1;
-    for (column, width) in &layout.0 {
-        let text = cut(&(column.text)(row, live, scene.now), usize::from(*width));
+    for (column, width) in &layout.columns {
+        let text = cut(&(column.text)(&cell), usize::from(*width));
         let style = if column.of == Of::State { style } else { Style::new() };
         put(buffer, area, at, &text, style);
         at += width + 1;
     }
     let last = live.map(|live| live.line.as_str()).filter(|line| !line.is_empty());
-    let Some(last) = last.filter(|_| area.width >= LAST_LINE) else {
+    let Some(last) = last.filter(|_| layout.room >= LAST_LINE) else {
         // Where the state has no column, the colour alone would say it.
-        let is_needed = (NAMED..STATE).contains(&area.width);
+        let is_needed = (NAMED..STATE).contains(&layout.room);
         let state = if is_needed { format!("{} ", row.status) } else { String::new() };
         at = put(buffer, area, at, &state, style);
         put(buffer, area, at, &row.description, Style::new());

@@ -19,8 +19,9 @@ use super::model::{By, Model};
 use super::pane::Pane;
 use super::row::Section;
 use super::search::{MOST_MIB, State};
-use super::task_key::TaskKey;
+use super::task_key::{HostNo, TaskKey};
 use super::ui::{Line, Mode, Preview, Ui};
+use crate::render::wall::Clock;
 
 /// The width from which the preview is beside the list.
 const BESIDE: u16 = 100;
@@ -45,13 +46,17 @@ impl Panes<'_> {
 pub struct Scene<'a> {
     /// The previews that were read.
     pub panes: Panes<'a>,
-    /// The current time.
-    pub now: Timestamp,
+    /// The current time, and the zone in which times are shown.
+    pub clock: &'a Clock,
     /// Whether to use colours.
     pub colour: bool,
 }
 
 impl Scene<'_> {
+    fn now(&self) -> Timestamp {
+        self.clock.now
+    }
+
     fn style(&self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
@@ -123,14 +128,32 @@ fn parted(ui: &Ui, body: Rect) -> (Rect, Option<Rect>) {
     }
 }
 
+/// What the title says of hosts that do not answer.
+fn silent(ui: &Ui) -> Option<String> {
+    let silent: Vec<HostNo> = ui.model.hosts().filter(|host| is_lost(ui, *host)).collect();
+    let [first, others @ ..] = &silent[..] else { return None };
+    if !ui.model.is_several() {
+        return ui.model.silence(*first).map(|silence| silence.why.clone());
+    }
+    if others.is_empty() {
+        return Some(format!("{} does not answer", ui.model.host_name(*first)));
+    }
+    Some(format!("{} of {} hosts do not answer", silent.len(), ui.model.hosts().count()))
+}
+
+/// Whether a host has not answered, rather than not yet.
+fn is_lost(ui: &Ui, host: HostNo) -> bool {
+    ui.model.silence(host).is_some_and(|silence| silence.since.is_some() || ui.is_still)
+}
+
 /// The title: first what waits for the user.
 fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let counts = ui.model.counts();
     let waiting = ui.model.waiting();
     let mut at = 0;
-    if let Some(lost) = &ui.lost {
-        at = put(buffer, area, at, lost, scene.style(Color::Red).add_modifier(Modifier::BOLD));
+    if let Some(lost) = silent(ui) {
+        at = put(buffer, area, at, &lost, scene.style(Color::Red).add_modifier(Modifier::BOLD));
         at = put(buffer, area, at, "  ", Style::new());
     }
     let (words, style) = match waiting {
@@ -182,10 +205,11 @@ fn searched(search: &State, model: &Model) -> String {
 /// The last line: what is typed, asked or told, else the keys.
 fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(u16, u16)> {
     let before = match &ui.mode {
-        Mode::Typing(Line::Filter, _) => "/",
-        Mode::Typing(Line::Search, _) => "search outputs: ",
-        Mode::Typing(Line::Prompt(_), _) => "prompt: ",
-        Mode::Typing(Line::Verb, _) => ":",
+        Mode::Typing(Line::Filter, _) => "/".to_owned(),
+        Mode::Typing(Line::Search, _) => "search outputs: ".to_owned(),
+        Mode::Typing(Line::Prompt(_), _) => "prompt: ".to_owned(),
+        Mode::Typing(Line::Verb(Some(host)), _) => format!("{}:", ui.model.host_name(*host)),
+        Mode::Typing(Line::Verb(None), _) => ":".to_owned(),
         Mode::Confirm(question, _) => {
             put(buffer, area, 0, question, scene.style(Color::Yellow).add_modifier(Modifier::BOLD));
             return None;
@@ -200,7 +224,7 @@ fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(
         }
     };
     let Mode::Typing(_, text) = &ui.mode else { return None };
-    let at = put(buffer, area, 0, before, Style::new().add_modifier(Modifier::BOLD));
+    let at = put(buffer, area, 0, &before, Style::new().add_modifier(Modifier::BOLD));
     // Of a long text the end is visible, where typing goes on.
     let room = usize::from(area.width.saturating_sub(at + 1));
     let mut shown = text.as_str();

@@ -32,7 +32,9 @@ pub fn draw(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, frame: 
 fn one(ui: &Ui, key: TaskKey, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
     let Some(row) = ui.model.row(key) else { return };
     let how = if ui.model.pins().contains(&key) { " (follows)" } else { "" };
-    let title = format!("{}{how} {} {}", key.short(), row.state, row.description);
+    let host = if ui.model.is_several() { ui.model.host_name(key.host) } else { "" };
+    let blank = if host.is_empty() { "" } else { " " };
+    let title = format!("{host}{blank}{}{how} {} {}", key.short(), row.state, row.description);
     put(buffer, area, 0, &title, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
     let Some(pane) = scene.panes.get(key) else { return };
     let mut at = 1;

@@ -11,7 +11,7 @@ use super::*;
 use crate::render::samples;
 use crate::render::wall::Clock;
 use crate::top::keys::Key;
-use crate::top::model::{Live, Model};
+use crate::top::model::{Live, Model, Silence};
 use crate::top::task_key::HostNo;
 
 fn id(number: u128) -> TaskId {
@@ -50,14 +50,15 @@ fn ui() -> Ui {
     }
     let line = "Epoch 3/8 [====>   ] 42%".to_owned();
     model.set_live(key(3), Live { percent: Some(42), line, ..Live::default() });
-    Ui { is_listed: true, ..Ui::new(model) }
+    model.end_listing(HostNo::default());
+    Ui::new(model)
 }
 
 /// Draws a frame of this size, and returns its lines without trailing blanks.
 fn drawn(ui: &mut Ui, panes: &HashMap<TaskId, Pane>, (rows, cols): (u16, u16)) -> (Vec<String>, Frame) {
     let mut terminal = Terminal::new(TestBackend::new(cols, rows)).unwrap();
     let mut frame = Frame::default();
-    let scene = Scene { panes: Panes(vec![Some(panes)]), now: Clock::of_tests().now, colour: true };
+    let scene = Scene { panes: Panes(vec![Some(panes)]), clock: &Clock::of_tests(), colour: true };
     terminal.draw(|on| frame = draw(ui, &scene, on.buffer_mut())).unwrap();
     let cells = terminal.backend().buffer().content().chunks(usize::from(cols));
     let line = |row: &[ratatui::buffer::Cell]| {
@@ -172,7 +173,7 @@ fn r160_what_a_pending_task_waits_for_is_readable() {
         for cols in [80, 100, 120] {
             let shown =
                 if ids.len() > 1 && cols > 80 { &state[.."pending (after 00000001,".len()] } else { &state };
-            let mut ui = Ui { is_listed: true, ..Ui::new(Model::new(1, None)) };
+            let mut ui = Ui::new(Model::new(1, None));
             ui.model.put(HostNo::default(), &pending, &Clock::of_tests());
             let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, cols));
             let row: String =
@@ -306,7 +307,7 @@ fn r163_without_colours_there_are_none() {
     let mut pane = Pane::default();
     pane.set_output(0, b"\x1b[31mred\n");
     let panes = HashMap::from([(id(1), pane)]);
-    let scene = Scene { panes: Panes(vec![Some(&panes)]), now: Clock::of_tests().now, colour: false };
+    let scene = Scene { panes: Panes(vec![Some(&panes)]), clock: &Clock::of_tests(), colour: false };
     draw(&mut ui, &scene, &mut buffer);
     assert!(buffer.content().iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
 }
@@ -315,11 +316,13 @@ fn r163_without_colours_there_are_none() {
 fn r163_nothing_to_show_says_what_to_do() {
     let mut empty = Ui::new(Model::new(1, None));
     assert_eq!(drawn(&mut empty, &HashMap::new(), (6, 60)).0[1], "listing the tasks");
-    empty.is_listed = true;
+    empty.model.end_listing(HostNo::default());
     let (lines, _) = drawn(&mut empty, &HashMap::new(), (6, 60));
     assert_eq!(lines[..2], ["nothing waits for you", "no tasks; `:submit -- COMMAND` starts one"]);
     let mut ui = ui();
-    ui.lost = Some("the daemon is gone; waiting for it".into());
+    let why = "the daemon is gone; waiting for it".to_owned();
+    let since = Some(Clock::of_tests().now);
+    ui.model.set_silence(HostNo::default(), Some(Silence { since, why }));
     ui.model.set_filter("nobody");
     let (lines, _) = drawn(&mut ui, &HashMap::new(), (6, 60));
     assert_eq!(lines[0], "the daemon is gone; waiting for it  2 wait for you  1 asks …");
@@ -330,6 +333,111 @@ fn r163_nothing_to_show_says_what_to_do() {
 fn r163_a_huge_terminal_is_filled() {
     let (lines, frame) = drawn(&mut ui(), &HashMap::new(), (300, 1000));
     assert_eq!((lines.len(), frame.tasks.len()), (300, 5));
+}
+
+/// Three hosts: one with two tasks, one that is silent and had one, one that is not there yet.
+fn hosts() -> Ui {
+    let mut model = Model::new(3, None);
+    model.name_hosts(&["build1".into(), "me@a-very-long-name".into(), "new".into()]);
+    for (host, task) in [
+        (0, task(1, Status::Running, "make")),
+        (0, task(2, Status::Failed, "test")),
+        (1, task(1, Status::Running, "old")),
+    ] {
+        model.put(HostNo(host), &task, &Clock::of_tests());
+    }
+    let since = Some(bgd_shared::time::Timestamp::from_unix_ms(1_002_999));
+    model.set_silence(HostNo(1), Some(Silence { since, why: "no route; trying again".into() }));
+    model.set_silence(HostNo(2), Some(Silence { since: None, why: "connecting".into() }));
+    model.end_listing(HostNo(0));
+    Ui::new(model)
+}
+
+#[test]
+fn r144_several_hosts_have_a_column_and_silent_ones_a_line() {
+    let (lines, _) = drawn(&mut hosts(), &HashMap::new(), (11, 80));
+    assert_eq!(
+        lines[..9],
+        [
+            "me@a-very-long-name does not answer  1 waits for you  1 failed  2 running",
+            " HOST             ID       STATE            AGE     DONE DESCRIPTION",
+            "- me@a-very-long-name: no answer since 00:16:42: no route; trying again",
+            "- new: connecting",
+            "- failed 1",
+            " build1           00000002 failed           1m           test",
+            "- running 2",
+            " build1           00000001 running          1m 40s       make",
+            " me@a-very-long-… 00000001 running          1m 40s       old",
+        ]
+    );
+    let (narrow, _) = drawn(&mut hosts(), &HashMap::new(), (9, 50));
+    assert_eq!(narrow[1], " HOST       STATE            DESCRIPTION", "{narrow:#?}");
+    assert_eq!(narrow[5], " build1     failed           test");
+    let (tiny, _) = drawn(&mut hosts(), &HashMap::new(), (9, 30));
+    assert_eq!(tiny[5], " failed           test", "{tiny:#?}");
+}
+
+#[test]
+fn r144_the_column_of_hosts_gives_way_to_a_long_state_last() {
+    let mut pending = task(3, Status::Pending, "deploy");
+    let (reason, ids) = (bgd_shared::order::WaitingFor::After, vec![id(1), id(2)]);
+    pending.waiting = Some(bgd_shared::order::Waiting { reason, ids, until: None });
+    let mut ui = hosts();
+    ui.model.put(HostNo(0), &pending, &Clock::of_tests());
+    let (wide, _) = drawn(&mut ui, &HashMap::new(), (13, 80));
+    let state = "pending (after 00000001, 00000002)";
+    assert!(wide.contains(&format!(" build1           00000003 {state} deploy")), "{wide:#?}");
+    let (narrow, _) = drawn(&mut ui, &HashMap::new(), (13, 60));
+    assert!(narrow.contains(&format!(" 00000003 {state} deploy")), "{narrow:#?}");
+}
+
+#[test]
+fn r144_folded_by_host_each_has_a_heading() {
+    let mut ui = hosts();
+    drawn(&mut ui, &HashMap::new(), (20, 80));
+    ui.key(Key::Tab);
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (20, 90));
+    let heads: Vec<&str> = lines.iter().map(String::as_str).filter(|line| line.starts_with("- ")).collect();
+    assert_eq!(
+        heads,
+        [
+            "- build1: 1 failed, 1 running",
+            "- me@a-very-long-name: 1 running; no answer since 00:16:42: no route; trying again",
+            "- new: connecting",
+        ]
+    );
+    ui.model.set_silence(HostNo(2), None);
+    ui.model.end_listing(HostNo(2));
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (20, 80));
+    assert!(lines.contains(&"- new: no tasks".to_owned()), "{lines:#?}");
+}
+
+#[test]
+fn r144_the_preview_is_that_of_the_task_of_the_right_host() {
+    let mut ui = hosts();
+    let mut panes = [HashMap::new(), HashMap::new()];
+    for (panes, text) in panes.iter_mut().zip(["from build1", "from the other one"]) {
+        let mut pane = Pane::default();
+        pane.set_output(0, text.as_bytes());
+        panes.insert(id(1), pane);
+    }
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 140, 12));
+    let scene =
+        Scene { panes: Panes(panes.iter().map(Some).collect()), clock: &Clock::of_tests(), colour: true };
+    draw(&mut ui, &scene, &mut buffer);
+    ui.model.select_end(true);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 140, 12));
+    let frame = draw(&mut ui, &scene, &mut buffer);
+    assert_eq!(frame.previews.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [HostNo(1).task(id(1))]);
+    let text: String = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
+    assert!(text.contains("me@a-very-long-name 00000001 running old") && text.contains("from the other one"));
+    assert!(!text.contains("from build1"));
+    for key in [Key::Char('/'), Key::Paste("make".into()), Key::Enter, Key::End] {
+        ui.key(key);
+    }
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 140, 12));
+    let frame = draw(&mut ui, &scene, &mut buffer);
+    assert_eq!(frame.previews.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [HostNo(0).task(id(1))]);
 }
 
 proptest! {

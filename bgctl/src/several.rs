@@ -1,0 +1,115 @@
+//! Asks several hosts at the same time, so that one that does not answer delays nobody (R144).
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::request::Method;
+
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::link::Link;
+
+/// How long an ssh whose time is over may take to end.
+const ENDING: Duration = Duration::from_secs(6);
+
+/// How long to wait for the next answer before those so far may be shown: most hosts answer at once.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How many answers may wait until they are taken.
+const WAITING: usize = 4;
+
+/// The calls to one of the hosts.
+pub struct Asked<'a> {
+    client: Client,
+    link: &'a Link,
+    within: Duration,
+    deadline: Instant,
+}
+
+impl Asked<'_> {
+    /// Makes a call.
+    ///
+    /// # Errors
+    /// The host does not answer in time, the connection broke, or the daemon refused the call.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
+        self.client.wait_at_most(self.deadline.saturating_duration_since(Instant::now()));
+        self.client.call::<M>(params).map_err(|error| match error {
+            ClientError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                late(self.link, self.within)
+            }
+            error => error.into(),
+        })
+    }
+}
+
+/// What is told while hosts are asked.
+pub enum News<T> {
+    /// The host at this place has given a part of its answer.
+    Part(usize, T),
+    /// No more comes from the host at this place: it has answered, or not.
+    End(usize, Result<(), Failure>),
+    /// Since the last of these nothing has come for a short time, and some hosts have not answered yet.
+    Pause,
+}
+
+/// Asks each host on a thread of its own by `ask`, which gives parts of the answer to its last argument, and gets false
+/// when nobody wants more. Tells what comes, and returns when all have answered or their time is over.
+///
+/// # Errors
+/// Those of `tell`.
+pub fn ask<T: Send + 'static>(
+    links: Vec<Link>,
+    within: Duration,
+    ask: impl Fn(&mut Asked<'_>, &dyn Fn(T) -> bool) -> Result<(), Failure> + Clone + Send + 'static,
+    mut tell: impl FnMut(News<T>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let deadline = Instant::now() + within;
+    let (sender, receiver) = mpsc::sync_channel(WAITING);
+    let mut overdue: Vec<Option<Failure>> = links.iter().map(|link| Some(late(link, within))).collect();
+    for (place, link) in links.into_iter().enumerate() {
+        let (sender, ask) = (sender.clone(), ask.clone());
+        let thread = thread::Builder::new().name("host".to_owned()).spawn(move || {
+            let outcome = link.connect().and_then(|client| {
+                let mut asked = Asked { client, link: &link, within, deadline };
+                ask(&mut asked, &|part| sender.send(News::Part(place, part)).is_ok())
+            });
+            let outcome = outcome.map_err(|failure| link.name_host(failure));
+            // Nobody listens any more if this took too long.
+            let _ = sender.send(News::End(place, outcome));
+        });
+        if let Err(error) = thread {
+            overdue[place] = None;
+            tell(News::End(place, Err(Failure::io("can't start a thread", &error))))?;
+        }
+    }
+    let end = deadline + ENDING;
+    let mut has_news = false;
+    while overdue.iter().any(Option::is_some) {
+        let until = if has_news { end.min(Instant::now() + PAUSE) } else { end };
+        let news = receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
+        has_news = news.is_ok();
+        match news {
+            Ok(news) => {
+                if let News::End(place, _) = news {
+                    overdue[place] = None;
+                }
+                tell(news)?;
+            }
+            Err(_) if Instant::now() >= end => break,
+            Err(_) => tell(News::Pause)?,
+        }
+    }
+    for (place, failure) in overdue.into_iter().enumerate() {
+        if let Some(failure) = failure {
+            tell(News::End(place, Err(failure)))?;
+        }
+    }
+    Ok(())
+}
+
+fn late(link: &Link, within: Duration) -> Failure {
+    let message = format!("no answer within {} ms", within.as_millis());
+    link.name_host(Failure::new(Code::NO_DAEMON, "no_answer", message))
+}

@@ -1,0 +1,283 @@
+//! The connections of the live view, one for each host. Each is made, lost and made again by itself, so that no host
+//! delays another.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use bgd_shared::client::{ClientError, PolledClient};
+use bgd_shared::id::TaskId;
+use bgd_shared::time::Timestamp;
+
+use super::act::Act;
+use super::connector::{Attempt, Connector};
+use super::environment::Environment;
+use super::model::Silence;
+use super::pane::Pane;
+use super::search::State;
+use super::task_key::HostNo;
+use super::ui::Ui;
+use super::view::{Frame, Panes};
+use super::wire::Wire;
+use crate::failure::Failure;
+use crate::link::{REFUSED, end_children, reason};
+use crate::terminal::{LinkReady, LinkWants};
+
+/// A connection, or the attempts to make one.
+enum Connection {
+    Live(Box<Wire>),
+    Lost(Connector),
+}
+
+impl Connection {
+    fn panes(&self) -> Option<&HashMap<TaskId, Pane>> {
+        match self {
+            Self::Live(wire) => Some(&wire.panes),
+            Self::Lost(_) => None,
+        }
+    }
+
+    fn wants(&self) -> LinkWants<'_> {
+        match self {
+            Self::Live(wire) => LinkWants::of(&wire.client),
+            Self::Lost(connector) => LinkWants::of_descriptor(connector.descriptor()),
+        }
+    }
+}
+
+/// The connections to all hosts.
+pub struct Links<'a> {
+    environment: &'a dyn Environment,
+    hosts: Vec<Connection>,
+}
+
+impl<'a> Links<'a> {
+    /// Begins to list with the connection to the only host; without one, begins to connect to all hosts.
+    ///
+    /// # Errors
+    /// The connection is broken, or there can be no more threads or descriptors.
+    pub fn begin(
+        environment: &'a dyn Environment,
+        client: Option<PolledClient>,
+        ui: &mut Ui,
+    ) -> Result<Self, Failure> {
+        let mut links = Self { environment, hosts: Vec::new() };
+        if let Some(client) = client {
+            let only = HostNo::default();
+            links.hosts.push(Connection::Live(Box::new(Wire::begin(only, client, ui)?)));
+            links.hear(only, ui)?;
+            return Ok(links);
+        }
+        for host in ui.model.hosts() {
+            ui.model.set_silence(host, Some(Silence { since: None, why: "connecting".to_owned() }));
+            links.hosts.push(Connection::Lost(Connector::begin(environment.link(host), true)?));
+        }
+        Ok(links)
+    }
+
+    /// The previews that were read.
+    pub fn panes(&self) -> Panes<'_> {
+        Panes(self.hosts.iter().map(Connection::panes).collect())
+    }
+
+    /// What to wait for, in the order of the hosts.
+    pub fn wants(&self) -> Vec<LinkWants<'_>> {
+        self.hosts.iter().map(Connection::wants).collect()
+    }
+
+    /// Handles what has happened on the connections. Returns whether anything may have changed.
+    ///
+    /// # Errors
+    /// There can be no more threads or descriptors.
+    pub fn ready(&mut self, ready: &[LinkReady], ui: &mut Ui) -> Result<bool, Failure> {
+        let mut is_changed = false;
+        for (host, ready) in ui.model.hosts().zip(ready) {
+            is_changed |= match &mut self.hosts[host.index()] {
+                // It may have come after the wait: what is taken here is never told again.
+                Connection::Lost(connector) => match connector.latest() {
+                    Some(Attempt::Made(client)) => self.made(host, *client, ui)?,
+                    Some(Attempt::Failed(failure)) => failed(host, &failure, ui),
+                    None => false,
+                },
+                Connection::Live(wire) => {
+                    let tended = ready.tend(&mut wire.client);
+                    let read = if ready.reads { wire.client.read() } else { Ok(()) };
+                    // What the daemon sent before it went away comes first.
+                    let heard = ready.reads && self.hear(host, ui)?;
+                    match tended.and(read) {
+                        Ok(()) => heard,
+                        Err(error) => self.lost(host, error, ui)?,
+                    }
+                }
+            };
+        }
+        Ok(is_changed)
+    }
+
+    /// Handles everything that has arrived from a host. Returns whether that was anything.
+    fn hear(&mut self, host: HostNo, ui: &mut Ui) -> Result<bool, Failure> {
+        let mut is_changed = false;
+        while let Connection::Live(wire) = &mut self.hosts[host.index()] {
+            let outcome = match wire.client.next_received() {
+                Ok(None) => break,
+                Ok(Some(received)) => wire.received(received, ui),
+                Err(error) => Err(error),
+            };
+            is_changed = true;
+            if let Err(error) = outcome {
+                self.lost(host, error, ui)?;
+            }
+        }
+        Ok(is_changed)
+    }
+
+    /// A host is connected.
+    fn made(&mut self, host: HostNo, client: PolledClient, ui: &mut Ui) -> Result<bool, Failure> {
+        ui.model.set_silence(host, None);
+        match Wire::begin(host, client, ui) {
+            Ok(wire) => {
+                self.hosts[host.index()] = Connection::Live(Box::new(wire));
+                Ok(true)
+            }
+            Err(error) => self.connect_again(host, error, ui),
+        }
+    }
+
+    /// Connects again to a host, if its connection was not lost before. What is known of its tasks stays.
+    fn lost(&mut self, host: HostNo, error: ClientError, ui: &mut Ui) -> Result<bool, Failure> {
+        match self.hosts[host.index()] {
+            Connection::Lost(_) => Ok(false),
+            Connection::Live(_) => self.connect_again(host, error, ui),
+        }
+    }
+
+    fn connect_again(&mut self, host: HostNo, error: ClientError, ui: &mut Ui) -> Result<bool, Failure> {
+        let link = self.environment.link(host);
+        let why = match error {
+            ClientError::Closed | ClientError::Io(_) if link.is_remote() => {
+                "the connection is lost; connecting again".to_owned()
+            }
+            ClientError::Closed | ClientError::Io(_) => "the daemon is gone; waiting for it".to_owned(),
+            error => format!("{}; connecting again", Failure::from(error).message),
+        };
+        ui.model.set_silence(host, Some(Silence { since: Some(Timestamp::now()), why }));
+        if !ui.model.is_several() {
+            ui.search = None;
+            ui.model.set_found(None);
+        }
+        self.hosts[host.index()] = Connection::Lost(Connector::begin(link, false)?);
+        Ok(true)
+    }
+
+    /// Tries at once to connect to a host that does not answer.
+    pub fn retry(&self, host: HostNo, ui: &mut Ui) {
+        let Connection::Lost(connector) = &self.hosts[host.index()] else { return };
+        connector.nudge();
+        let since = ui.model.silence(host).and_then(|silence| silence.since);
+        ui.model.set_silence(host, Some(Silence { since, why: "connecting".to_owned() }));
+    }
+
+    /// Asks for what the last frame lacked. Returns whether anything may have changed.
+    ///
+    /// # Errors
+    /// There can be no more threads or descriptors.
+    pub fn tend(&mut self, ui: &mut Ui, frame: &Frame) -> Result<bool, Failure> {
+        ui.model.keep_live(&frame.tasks);
+        let mut is_changed = false;
+        for host in ui.model.hosts() {
+            let Connection::Live(wire) = &mut self.hosts[host.index()] else { continue };
+            if let Err(error) = wire.tend(ui, frame) {
+                is_changed |= self.lost(host, error, ui)?;
+            }
+        }
+        Ok(self.add_up_search(ui) || is_changed)
+    }
+
+    /// Adds up how far the search is on the hosts that are connected. Returns whether that says anything new.
+    fn add_up_search(&self, ui: &mut Ui) -> bool {
+        let Some(known) = &mut ui.search else { return false };
+        let mut sum = State { text: std::mem::take(&mut known.text), ..State::default() };
+        for connection in &self.hosts {
+            if let Connection::Live(wire) = connection
+                && let Some(State { text: _, done, all, cut }) = wire.search_state()
+            {
+                sum.done += done;
+                sum.all += all;
+                sum.cut += cut;
+            }
+        }
+        let is_new = (sum.done, sum.all, sum.cut) != (known.done, known.all, known.cut);
+        *known = sum;
+        is_new
+    }
+
+    /// Begins a search in the outputs of all tasks of the hosts that are connected, instead of the one before; an empty
+    /// text ends it.
+    pub fn search(&mut self, text: &str, ui: &mut Ui) {
+        let is_live = |connection: &Connection| matches!(connection, Connection::Live(_));
+        if !self.hosts.iter().any(is_live) {
+            ui.note = Some("there is no daemon to ask".to_owned());
+            return;
+        }
+        ui.model.set_found(None);
+        ui.search = None;
+        let mut tasks: Vec<VecDeque<TaskId>> = vec![VecDeque::new(); self.hosts.len()];
+        for key in ui.model.all() {
+            tasks[key.host.index()].push_back(key.id);
+        }
+        let mut fits = true;
+        for (connection, tasks) in self.hosts.iter_mut().zip(tasks) {
+            if let Connection::Live(wire) = connection {
+                fits &= wire.search(text, tasks);
+            }
+        }
+        if !fits {
+            ui.note = Some("this text is too long to search for".to_owned());
+        } else if !text.is_empty() {
+            ui.search = Some(State { text: text.to_owned(), ..State::default() });
+            ui.model.set_found(Some(BTreeSet::new()));
+            self.add_up_search(ui);
+        }
+    }
+
+    /// Does what a key wants, on each of the hosts that it is about.
+    ///
+    /// # Errors
+    /// There can be no more threads or descriptors.
+    pub fn act(&mut self, act: Act, ui: &mut Ui) -> Result<(), Failure> {
+        for (host, part) in act.by_host() {
+            match &mut self.hosts[host.index()] {
+                Connection::Live(wire) => {
+                    if let Err(error) = wire.act(&part, ui) {
+                        self.lost(host, error, ui)?;
+                    }
+                }
+                Connection::Lost(_) => ui.tell(host, Err("there is no daemon to ask".to_owned())),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Links<'_> {
+    fn drop(&mut self) {
+        if self.hosts.iter().any(|connection| matches!(connection, Connection::Lost(_))) {
+            end_children();
+        }
+    }
+}
+
+/// An attempt to connect to a host has failed. Returns whether that says anything new.
+fn failed(host: HostNo, failure: &Failure, ui: &mut Ui) -> bool {
+    // One host's title says all the time that it is connected to again.
+    if !ui.model.is_several() {
+        return false;
+    }
+    let known = ui.model.silence(host);
+    let next = if failure.kind == REFUSED { "Enter tries again" } else { "trying again" };
+    let why = format!("{}; {next}", reason(ui.model.host_name(host), failure));
+    if known.is_some_and(|known| known.since.is_some() && known.why == why) {
+        return false;
+    }
+    let since = known.and_then(|known| known.since).or_else(|| Some(Timestamp::now()));
+    ui.model.set_silence(host, Some(Silence { since, why }));
+    true
+}

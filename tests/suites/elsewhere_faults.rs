@@ -68,6 +68,9 @@ fn r145_what_time_does_not_mend_fails_a_task_with_what_to_do() {
     let mut far = two();
     far.change_key("user");
     refused(&mut far, &["Permission denied", "check the connection with: ssh far true"]);
+    let mut far = two();
+    far.change_key("host");
+    refused(&mut far, &["Host key verification failed", "check the connection with: ssh far true"]);
 }
 
 #[test]
@@ -187,12 +190,15 @@ fn r145_a_wrong_clock_there_changes_no_order_of_times() {
         let preload = format!("export LD_PRELOAD={} TEST_SKEW={skew}", library.display());
         let mut far = Far::of(TestDaemon::builder().prelude(preload).start());
         far.start_here("");
-        let id = far.submit_on(&["--time-limit", "10m", "--ready", "line:up"], "echo up; exit 3");
+        let id = far.submit_on(&["--time-limit", "10m", "--ready", "line:up"], "echo up; sleep 3; exit 3");
         let task = far.ended(id);
         assert_eq!(task.exit, Some(Exit::Code(3)), "{skew}: {task:?}");
         let now = bgd_tests::shared::time::Timestamp::now();
         let times = [Some(task.created_at), task.started_at, task.completed_at, Some(now)];
         assert!(times.windows(2).all(|two| two[0].unwrap() <= two[1].unwrap()), "{skew}: {times:?}");
+        let lasted = task.completed_at.unwrap().unix_ms() - task.started_at.unwrap().unix_ms();
+        // A clock that is ahead can't say when it began, so that is when this machine has heard of it.
+        assert!((1000..600_000).contains(&lasted), "{skew}: {lasted} ms");
         // A limit is a span of time, wherever it is measured.
         let late = far.submit_on(&["--time-limit", "300ms"], "exec sleep 1000");
         let task = far.ended(late);

@@ -35,6 +35,8 @@ pub struct Elsewhere {
     pub refused: Option<Box<str>>,
     /// How often it was put back into the queue there.
     pub requeued: u32,
+    /// When it started, by the clock of that place, which may be wrong.
+    pub started: Option<Timestamp>,
 }
 
 impl Elsewhere {

@@ -95,6 +95,7 @@ impl Core {
             self.registry.change(ordinal, |task| {
                 let known = task.elsewhere.get_or_insert_default();
                 (known.reason, known.unknown) = (None, None);
+                known.started = at;
             });
             // Somebody may have released it there.
             self.met_there(ordinal);
@@ -137,6 +138,7 @@ impl Core {
             State::Stopping { pid, started_at, reason, .. } => (*pid, Some(*started_at), Some(*reason)),
             State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return,
         };
+        let began = task.elsewhere.as_ref().and_then(|known| known.started).zip(started_at);
         self.registry.change(ordinal, |task| {
             if let Some(known) = &mut task.elsewhere {
                 (known.reason, known.unknown) = (None, None);
@@ -147,7 +149,7 @@ impl Core {
             Some(reason) => verdict_of_stop(reason),
             None => outcome(&verdict, exit.as_ref(), time_limit_ms),
         };
-        let ended = at.map_or(now.wall, |at| within(at, started_at, now));
+        let ended = at.map_or(now.wall, |at| within(by_clock_here(at, began), started_at, now));
         let finished = if started_at.is_none() {
             Finished { completed_at: ended, ..self.unstarted(now, ordinal, outcome) }
         } else {
@@ -171,6 +173,14 @@ fn outcome(concluded: &Verdict, exit: Option<&Exit>, time_limit_ms: Option<u64>)
         }
         (Verdict::Cancelled, _) => Outcome::Cancelled(StopReason::Elsewhere),
     }
+}
+
+/// Returns a time of another machine's clock by the clock here: what began there at a time, and at another one here, has
+/// lasted as long here as there.
+fn by_clock_here(at: Timestamp, began: Option<(Timestamp, Timestamp)>) -> Timestamp {
+    let Some((there, here)) = began else { return at };
+    let lasted = at.unix_ms().saturating_sub(there.unix_ms());
+    here.plus_ms(u64::try_from(lasted).unwrap_or(0))
 }
 
 /// Returns a time of another machine's clock, which may be wrong, as one that fits between an earlier one and now.

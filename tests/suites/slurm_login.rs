@@ -5,7 +5,8 @@ use std::fs;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::slurm::{Builder, Site, unknown};
-use bgd_tests::wait;
+use bgd_tests::user::on_a_small_disk;
+use bgd_tests::{executable, wait};
 
 #[test]
 fn r150_orders_reach_a_job_through_a_login_node_as_root() {
@@ -96,4 +97,93 @@ fn r147_a_work_folder_over_there_that_is_gone_or_full_is_told_as_root() {
     fs::remove_file(&ballast).unwrap();
     let id = site.submit(&[], "echo works");
     assert_eq!((site.ended(id).status, site.output(id)), (Status::Completed, "works\n".to_owned()));
+}
+
+#[test]
+fn r151_a_login_node_whose_key_has_changed_is_told_at_once_as_root() {
+    let site = Site::far(Builder::default());
+    site.login().change_key("host");
+    let task = site.ended(site.submit(&[], "true"));
+    let error = task.error.unwrap();
+    let words =
+        ["Host key verification failed", "ssh far true", site.login().path("known").to_str().unwrap()]
+            .map(str::to_owned);
+    assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
+    assert!(site.cluster.jobs().is_empty());
+}
+
+#[test]
+fn r150_a_full_disk_here_loses_output_of_a_login_node_and_says_so_as_root() {
+    let site = Site::far_of(Builder::default(), on_a_small_disk("size=20m"));
+    let id = site.submit(&[], "head -c 60000000 /dev/zero; exit 3");
+    let task = site.ended(id);
+    // Its end is known all the same.
+    assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
+    let loss = task.output.loss().unwrap_or_default();
+    assert!(loss.contains("No space left on device"), "{loss}");
+    site.run(&["clear", &id.to_string()]).success();
+    let next = site.submit(&[], "echo next");
+    assert_eq!((site.ended(next).status, site.output(next)), (Status::Completed, "next\n".to_owned()));
+}
+
+#[test]
+fn r151_an_sbatch_that_hangs_over_there_submits_once_as_root() {
+    let site = Site::far(Builder::default());
+    let file = site.login().daemon.home().join("times");
+    // Once before the cluster has the job, and once after.
+    for (stage, submits) in [(0, ""), (1, "/usr/bin/sbatch \"$@\" >&2;")] {
+        let once = site.cluster.path(&format!("once{stage}"));
+        let lines = format!(
+            "if [ ! -e {once} ]; then touch {once}; export SLURM_CONF={conf}; {submits} exec sleep 1000; fi",
+            once = once.display(),
+            conf = site.cluster.conf().display(),
+        );
+        site.cluster.programs().before("sbatch", &lines);
+        let _ = fs::remove_file(&file);
+        let id = site.submit(&[], &format!("echo once >>{}", file.display()));
+        let task = site.until(id, "it is not known", |task| unknown(task).is_some());
+        assert!(unknown(&task).unwrap().contains("did not answer within"), "{task:?}");
+        assert_eq!(site.ended(id).status, Status::Completed, "stage {stage}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "once\n", "stage {stage}");
+    }
+}
+
+#[test]
+fn r147_the_clock_of_a_login_node_changes_no_order_of_times_as_root() {
+    let site = Site::far(Builder::default());
+    for shift in ["1 hour", "1 hour ago"] {
+        // A job moves its notes to their places by this program, and a note's time is that of its file.
+        let text = format!("#!/bin/sh\ntouch -d '{shift}' \"$3\"\nexec /bin/mv \"$@\"\n");
+        executable::write(&site.cluster.programs().path().join("mv"), &text);
+        let path = format!("PATH={}:/usr/bin:/bin", site.cluster.programs().path().display());
+        let task = site.ended(site.submit(&["--env", &path, "--time-limit", "10m"], "sleep 3; exit 3"));
+        assert_eq!(task.exit, Some(Exit::Code(3)), "{task:?}");
+        let times = [task.created_at, task.started_at.unwrap(), task.completed_at.unwrap()];
+        assert!(times.is_sorted(), "{times:?}");
+        let lasted = times[2].unix_ms() - times[1].unix_ms();
+        assert!((1000..3_600_000).contains(&lasted), "{task:?}");
+    }
+}
+
+#[test]
+fn r151_half_a_minute_of_silence_of_a_login_node_decides_nothing_as_root() {
+    let site = Site::far(Builder::default());
+    let wire = site.login().wire();
+    let gate = site.login().daemon.home().join("gate");
+    let line = format!("until [ -e {} ]; do sleep 0.1; done; echo ends; exit 4", gate.display());
+    let id = site.submit(&[], &line);
+    let job = site.running(id);
+    wire.freeze();
+    fs::write(&gate, "").unwrap();
+    site.cluster.wait_for_state(&job, "FAILED");
+    // ssh asks for a sign of life every 15 seconds, and gives up after the third time.
+    wait::poll_until("two questions", || (wire.asked_in_vain() >= 2).then_some(()));
+    assert_eq!(site.daemon.task(id).status, Status::Running);
+    let later = site.submit(&[], "echo later");
+    assert_eq!(site.daemon.task(later).status, Status::Pending);
+    wire.thaw();
+    assert_eq!(site.ended(id).exit, Some(Exit::Code(4)));
+    assert_eq!(site.output(id), "ends\n");
+    assert_eq!((site.ended(later).status, site.output(later)), (Status::Completed, "later\n".to_owned()));
+    assert_eq!(site.cluster.jobs().len(), 2, "nothing was submitted twice");
 }

@@ -42,13 +42,17 @@ impl Site {
     /// Starts a cluster, and a daemon that has only its login node.
     #[track_caller]
     pub fn far(builder: Builder) -> Self {
-        let cluster = builder.start();
-        let login = Far::of(TestDaemon::home_only());
-        let path = format!("{}:/usr/bin:/bin", cluster.programs().path().display());
-        login.set_session(&[("PATH", &path)]);
-        let ssh = login.path("ssh");
-        let config = format!("{}\nhost = \"{HOST}\"\nssh = \"{}\"\n", table(&cluster), ssh.display());
+        let (cluster, login, config) = behind_a_login_node(builder);
         Self { daemon: TestDaemon::builder().config(config).start(), cluster, login: Some(login) }
+    }
+
+    /// The same for a daemon that runs already.
+    #[track_caller]
+    pub fn far_of(builder: Builder, daemon: TestDaemon) -> Self {
+        let (cluster, login, config) = behind_a_login_node(builder);
+        daemon.write_config(&config);
+        daemon.run(&["daemon", "reload"]).success();
+        Self { daemon, cluster, login: Some(login) }
     }
 
     /// Its login node.
@@ -129,6 +133,18 @@ impl Site {
     pub fn folders(&self) -> Vec<PathBuf> {
         fs::read_dir(self.cluster.work()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
+}
+
+/// A cluster, its login node, and the configuration of a daemon that has only that.
+#[track_caller]
+fn behind_a_login_node(builder: Builder) -> (Cluster, Far, String) {
+    let cluster = builder.start();
+    let login = Far::of(TestDaemon::home_only());
+    let path = format!("{}:/usr/bin:/bin", cluster.programs().path().display());
+    login.set_session(&[("PATH", &path)]);
+    let ssh = login.path("ssh");
+    let config = format!("{}\nhost = \"{HOST}\"\nssh = \"{}\"\n", table(&cluster), ssh.display());
+    (cluster, login, config)
 }
 
 /// The table of the executor, without its variables.

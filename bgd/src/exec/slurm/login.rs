@@ -60,6 +60,10 @@ const CUT: i32 = 255;
 /// What ssh says when time alone does not mend it: somebody has to do something.
 const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 
+/// How many lines of a refusal are passed on: of a host key that has changed, the file and the line of the known one, and
+/// how to remove that.
+const REFUSAL_LINES: usize = 5;
+
 /// A login node.
 #[derive(Debug)]
 pub struct Login {
@@ -232,11 +236,13 @@ impl Login {
             Ok(errors) if exit.is_ok() => pipe::read(errors, ERROR_BYTES).await.unwrap_or_default(),
             Ok(_) | Err(_) => Vec::new(),
         };
-        let said = trouble::message(&String::from_utf8_lossy(&said));
+        let said = String::from_utf8_lossy(&said);
+        let refusal = refusal(&said);
+        let said = trouble::message(&said);
         let host = self.host();
         match exit {
-            Ok(Exit::Code(CUT)) if FINAL.iter().any(|words| said.contains(words)) => {
-                Trouble::NoAccess(format!("ssh can't log in to {host}: {said}; `ssh {host} true` must work"))
+            Ok(Exit::Code(CUT)) if let Some(why) = refusal => {
+                Trouble::NoAccess(format!("ssh can't log in to {host}: {why}; `ssh {host} true` must work"))
             }
             Ok(Exit::Code(code)) if code != CUT => {
                 let what = if said.is_empty() { "the shell there runs no command" } else { &*said };
@@ -293,6 +299,14 @@ impl Login {
     }
 }
 
+/// Returns what ssh says of a problem that time alone does not mend: its last words, as a long warning or the banner of the
+/// site may come first.
+fn refusal(said: &str) -> Option<String> {
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines.iter().rposition(|line| FINAL.iter().any(|words| line.contains(words)))?;
+    Some(trouble::message(&lines[last.saturating_sub(REFUSAL_LINES - 1)..=last].join("\n")))
+}
+
 /// Reads up to the mark. Returns what was read after it; `None` if the stream ends before.
 async fn marked(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
     let mark = format!("\n{MARK}\n");
@@ -344,6 +358,18 @@ mod tests {
         let bytes = script.bytes();
         let (code, output) = run(&bytes[..bytes.len() - 2]);
         assert!(code != 0 && code != 3 && output == format!("\n{MARK}\n"), "{code} {output}");
+    }
+
+    #[test]
+    fn r151_a_long_warning_hides_no_refusal() {
+        let warning =
+            "@@@@@@@@@@@@@@@@@@@@@@@@\n".to_owned() + &"Someone could be eavesdropping! ".repeat(40);
+        let last = "Offending ED25519 key in /home/me/known_hosts:7\n\
+                    Host key for far has changed and you have requested strict checking.\r\n\
+                    Host key verification failed.\r\n";
+        let why = refusal(&format!("{warning}\nPlease contact your system administrator.\n{last}")).unwrap();
+        assert!(why.contains("known_hosts:7") && why.contains("Host key verification failed"), "{why}");
+        assert_eq!(refusal("ssh: connect to host far port 22: No route to host\n"), None);
     }
 
     #[tokio::test]

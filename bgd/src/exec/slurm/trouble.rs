@@ -77,13 +77,18 @@ const GONE: [&str; 6] = [
 ];
 
 /// Refusals, the option that they are about, and what to do.
-const REFUSED: [(&str, &str, &str); 10] = [
+const REFUSED: [(&str, &str, &str); 11] = [
     ("invalid partition specified", "partition", "`sinfo` lists the partitions"),
     ("Invalid partition name", "partition", "`sinfo` lists the partitions"),
     ("Invalid account", "account", "`sacctmgr show associations user=$USER` lists your accounts"),
     ("Invalid qos", "qos", "`sacctmgr show qos` lists them"),
     ("Memory specification can not be satisfied", "memory", "no node has that much"),
     ("CPU count specification invalid", "cpus", "`sinfo -o '%P %c'` shows the processors of the nodes"),
+    (
+        "Requested node configuration is not available",
+        "cpus, memory, gpus",
+        "`sinfo -o '%P %c %m %G'` shows what the nodes of the partitions have",
+    ),
     ("Invalid generic resource", "gpus", "`sinfo -o '%P %G'` shows the graphics processors of the nodes"),
     (
         "Requested time limit is invalid",

@@ -3,10 +3,15 @@
 use std::fs;
 
 use bgd_tests::far::Far;
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
-use bgd_tests::shared::request::{Hello, HelloParams, ListParams, Stream, TaskList};
+use bgd_tests::shared::request::{
+    Hello, HelloParams, ListParams, Stream, SubmitParams, TaskList, TaskSubmit,
+};
+use bgd_tests::shared::resources::Resources;
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{TestDaemon, wait};
 use nix::sys::signal::Signal;
@@ -376,6 +381,29 @@ fn r145_what_can_t_run_there_is_refused_with_a_word() {
         assert!(refused.stderr.contains(word), "{}", refused.stderr);
     }
     assert!(there(&far).is_empty());
+}
+
+#[test]
+fn r146_resources_without_a_cluster_are_refused_over_the_wire() {
+    let mut far = two();
+    let here = far.here();
+    let params = SubmitParams { shell: Some("true".into()), ..here.params() };
+    for (resources, word) in [
+        (Resources { cpus: Some(4), ..Resources::default() }, "`cpus`"),
+        (Resources { memory_bytes: Some(1 << 30), ..Resources::default() }, "`memory"),
+        (Resources { qos: Some("high".to_owned()), ..Resources::default() }, "`qos`"),
+    ] {
+        for on in [None, Some("far".to_owned())] {
+            let params = SubmitParams { resources: resources.clone(), on, ..params.clone() };
+            let refused = here.client().call::<TaskSubmit>(&params).unwrap_err();
+            let ClientError::Rpc(error) = refused else { panic!("{refused}") };
+            assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
+            let hint = error.data.hint.as_deref().unwrap_or_default();
+            let text = format!("{}; {hint}", error.message);
+            assert!(text.contains(word) && text.contains("cluster"), "{text}");
+        }
+    }
+    assert_eq!(here.status().summary.total(), 0);
 }
 
 #[test]

@@ -66,6 +66,44 @@ fn r146_resources_reach_the_cluster_as_root() {
 }
 
 #[test]
+fn r146_a_job_gets_graphics_processors_and_a_quality_of_service_as_root() {
+    let site = Site::of(Builder::default().gpu().accounting().conf("AccountingStorageEnforce=qos"), "");
+    site.cluster.run(&["sacctmgr", "--immediate", "add", "account", "lab", "Cluster=test"]).success();
+    site.cluster.run(&[
+        "sacctmgr",
+        "--immediate",
+        "add",
+        "user",
+        "root",
+        "Account=lab",
+        "Cluster=test",
+        "DefaultAccount=lab",
+    ]);
+    let id = wait::poll_until("the association", || {
+        let id = site.submit(&["--gpus", "1", "--qos", "normal"], "sleep 1000");
+        let task = site.until(id, "the answer", |task| {
+            task.error.is_some() || task.elsewhere.as_ref().is_some_and(|there| there.id.is_some())
+        });
+        task.error.is_none().then_some(id)
+    });
+    let job = site.running(id);
+    let field = |name| site.cluster.field(&job, name).unwrap_or_default();
+    assert_eq!(field("QOS"), "normal");
+    assert!(field("TresPerJob").contains("gpu:1"), "{}", field("TresPerJob"));
+    let second = site.submit(&["--gpus", "1"], "true");
+    site.until(second, "it waits for the only one", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.reason.as_deref() == Some("Resources"))
+    });
+    for (option, value, word) in [("--qos", "moon", "sacctmgr show qos"), ("--gpus", "9", "sinfo")] {
+        let task = site.ended(site.submit(&[option, value], "true"));
+        let error = task.error.unwrap();
+        assert!(task.failure.unwrap().kind == FailureKind::Spawn && error.contains(word), "{error}");
+    }
+    site.daemon.cancel(&[id]);
+    assert_eq!(site.ended(second).status, Status::Completed);
+}
+
+#[test]
 fn r146_refusals_are_told_with_what_to_do_as_root() {
     let site = Site::start();
     let failure = |options: &[&str]| {
@@ -227,29 +265,29 @@ fn r145_order_and_attempts_go_across_clusters_as_root() {
 }
 
 #[test]
-fn r149_many_jobs_take_few_calls_as_root() {
+fn r149_an_array_of_a_thousand_runs_to_its_end_with_few_calls_as_root() {
     let site = Site::start();
     let items = site.daemon.home().join("items");
-    let lines: Vec<String> = (1..=300).map(|number| number.to_string()).collect();
+    let lines: Vec<String> = (1..=1000).map(|number| number.to_string()).collect();
     fs::write(&items, lines.join("\n")).unwrap();
     let begun = Instant::now();
     let each = items.to_str().unwrap();
     let batch: TaskId = site.run(&["submit", "--on", "hpc", "--each", each, "--", "echo", "n{}"]).word();
-    site.run(&["block", "--batch", &batch.to_string()]).success();
+    site.run(&["block", "--timeout", "none", "--batch", &batch.to_string()]).success();
     let seconds = begun.elapsed().as_secs() + 1;
     let tasks = site
         .daemon
         .client()
-        .call::<TaskList>(&ListParams { limit: Some(500), ..ListParams::default() })
+        .call::<TaskList>(&ListParams { limit: Some(1000), ..ListParams::default() })
         .unwrap()
         .tasks;
     let mut outputs: Vec<String> = tasks.iter().map(|task| site.output(task.id)).collect();
     outputs.sort();
-    let mut expected: Vec<String> = (1..=300).map(|number| format!("n{number}\n")).collect();
+    let mut expected: Vec<String> = (1..=1000).map(|number| format!("n{number}\n")).collect();
     expected.sort();
     assert_eq!(outputs, expected);
     let calls = |name| site.cluster.programs().calls(name).len();
-    eprintln!("300 tasks in {seconds} s: {} sbatch, {} squeue", calls("sbatch"), calls("squeue"));
+    eprintln!("1000 tasks in {seconds} s: {} sbatch, {} squeue", calls("sbatch"), calls("squeue"));
     assert!(calls("sbatch") <= 4, "{:?}", site.cluster.programs().calls("sbatch"));
     assert!(calls("squeue") as u64 <= seconds && calls("scontrol") == 1);
 }

@@ -4,6 +4,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use bgd_shared::task::Status;
+
 use super::report::{Figure, Row, Target, Unit};
 use super::stats::float;
 use super::timing::timed;
@@ -22,7 +24,33 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let count = bench.of(1000, 10_000);
     let mut rows = of(&Site::of(Builder::default(), ""), "", count)?;
     rows.extend(of(&Site::far(Builder::default()), " by a login node", count)?);
+    rows.extend(to_the_end(&Site::of(Builder::default(), ""), count)?);
     Ok(rows)
+}
+
+/// Tasks that end at once, until all of them have ended.
+fn to_the_end(site: &Site, count: usize) -> Result<Vec<Row>> {
+    let (items, printed) = (site.daemon.home().join("items"), site.daemon.home().join("printed"));
+    fs::write(&items, "x\n".repeat(count))?;
+    let items = items.to_str().ok_or("a path that is no text")?;
+    let begin = Instant::now();
+    let submit = ["submit", "--on", "hpc", "--each", items, "--", "true"];
+    let (_, batch) = timed(&mut site.daemon.bgctl(&submit), &printed)?;
+    timed(&mut site.daemon.bgctl(&["block", "--timeout", "none", "--batch", batch.trim()]), &printed)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let completed = site.daemon.status().summary.count(Status::Completed);
+    if completed != count as u64 {
+        return Err(format!("{completed} of {count} tasks have completed").into());
+    }
+    let asked = float(site.cluster.programs().calls("squeue").len() as u64);
+    Ok(vec![
+        Row::new(format!("{count} tasks of a Slurm cluster to their end"))
+            .bgd(Figure::new(float(count as u64) / seconds, Unit::PerSecond))
+            .note(format!("{seconds:.0} s; the cluster starts 16 at a time")),
+        Row::new(format!("queries while {count} tasks of a Slurm cluster end"))
+            .bgd(Figure::new(asked / seconds, Unit::PerSecond))
+            .target(Target::AtMost(1.0, Unit::PerSecond)),
+    ])
 }
 
 fn of(site: &Site, how: &str, count: usize) -> Result<Vec<Row>> {

@@ -9,7 +9,7 @@ use std::io::{IsTerminal as _, Write as _};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT, USAGES};
 use bgd_shared::request::{
-    ListParams, ListResult, OutputParams, TaskList, TaskOutput, TaskUsage, UsageParams,
+    ListParams, ListResult, OutputParams, TaskList, TaskOutput, TaskUsage, UsageParams, UsageResult,
 };
 use bgd_shared::task::{Status, Summary, Task};
 use bgd_shared::time::Timestamp;
@@ -98,12 +98,15 @@ impl Shown {
 
     /// Measures what running tasks use, if that is shown or sorted by.
     fn measured(&self, tasks: &[Task], context: &mut Context) -> Result<Measured, Failure> {
-        let is_shown = self.columns.iter().copied().any(Field::is_measured);
-        if is_shown || self.sort.is_some_and(Sort::is_measured) {
-            measured(tasks, context)
+        if self.is_measured() {
+            measured(tasks, |params| context.call::<TaskUsage>(params))
         } else {
             Ok(Measured::new())
         }
+    }
+
+    fn is_measured(&self) -> bool {
+        self.columns.iter().copied().any(Field::is_measured) || self.sort.is_some_and(Sort::is_measured)
     }
 
     /// Sets the columns; that of the progress is there if any is known.
@@ -140,11 +143,14 @@ fn is_running(task: &Task) -> bool {
 }
 
 /// Measures what running tasks use now.
-fn measured(tasks: &[Task], context: &mut Context) -> Result<Measured, Failure> {
+fn measured(
+    tasks: &[Task],
+    mut call: impl FnMut(&UsageParams) -> Result<UsageResult, Failure>,
+) -> Result<Measured, Failure> {
     let ids: Vec<_> = tasks.iter().filter(|task| is_running(task)).map(|task| task.id.into()).collect();
     let mut measured = Measured::new();
     for ids in ids.chunks(USAGES) {
-        match context.call::<TaskUsage>(&UsageParams { ids: ids.to_vec() }) {
+        match call(&UsageParams { ids: ids.to_vec() }) {
             Ok(answer) => measured.extend(answer.usages.into_iter().map(|usage| (usage.id, usage))),
             // One of them was cleared meanwhile.
             Err(failure) if failure.code == Code::NO_TASK => {}

@@ -47,6 +47,29 @@ fn r144_the_tasks_of_several_hosts_are_one_list() {
 }
 
 #[test]
+fn r164_running_tasks_of_several_hosts_are_measured_where_they_run() {
+    let (far, near) = two();
+    let submit = |host: &str, line: &str| -> TaskId {
+        far.run(&["-H", host, "submit", "-d", host, "--shell", line]).success().word()
+    };
+    let there = near.daemon.home().join("there");
+    let name = there.display();
+    let line = format!("perl -e '$x = \"x\" x (64 << 20); open F, \">{name}\"; close F; sleep 1000'");
+    let big = submit("near", &line);
+    bgd_tests::wait::for_file(&there);
+    let small = submit("far", "exec sleep 1000");
+    near.daemon.wait_running(big);
+    far.daemon.wait_running(small);
+    let columns = ["-H", "far,near", "--json", "list", "--columns", "host,memory", "--sort", "-memory"];
+    far.run(&columns).success();
+    let listed = rows(&far.run(&["-H", "far,near", "list", "--columns", "host,memory"]).success());
+    assert_eq!((&*listed[0][0], &*listed[1][0]), ("far", "near"));
+    assert!(listed[0][1].contains(|c: char| c.is_ascii_digit()), "{listed:?}");
+    let size = listed[1][1].split_once([' ', 'M']).and_then(|(number, _)| number.parse::<f64>().ok());
+    assert!(size.is_some_and(|size| (64.0..200.0).contains(&size)), "{listed:?}");
+}
+
+#[test]
 fn r144_a_host_that_does_not_answer_is_a_row_that_says_so() {
     let far = Far::start();
     far.run(&["submit", "-d", "one", "--", "true"]).success();

@@ -3,13 +3,13 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use bgd_shared::request::{ListParams, ListResult, TaskList};
+use bgd_shared::request::{ListParams, ListResult, TaskList, TaskUsage};
 use bgd_shared::show::shortened;
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
 use super::watch::{draw, rows};
-use super::{Shown, fetch};
+use super::{Shown, fetch, measured};
 use crate::bar;
 use crate::context::Context;
 use crate::exit::Code;
@@ -30,7 +30,14 @@ pub struct Wanted<'a> {
     pub shown: &'a Shown,
 }
 
-type Outcome = Result<ListResult, Failure>;
+type Outcome = Result<Answer, Failure>;
+
+/// What a host answered.
+struct Answer {
+    list: ListResult,
+    /// What its running tasks use, if that is shown.
+    measured: Measured,
+}
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -63,15 +70,14 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
     if let Some(so_far) = &mut so_far {
         draw("", rows(), &mut so_far.drawn)?;
     }
-    for result in outcomes.iter_mut().flatten() {
-        // What running tasks use is not measured there: that would take a second call to each host.
-        wanted.shown.sort(&mut result.tasks, &Measured::new());
+    for answer in outcomes.iter_mut().flatten() {
+        wanted.shown.sort(&mut answer.list.tasks, &answer.measured);
     }
     let all: Vec<(&str, &Outcome)> = hosts.iter().map(String::as_str).zip(&outcomes).collect();
     if context.json() {
         context.print_json(&printed(&all))?;
     } else if wanted.quiet {
-        for task in outcomes.iter().flatten().flat_map(|result| &result.tasks) {
+        for task in outcomes.iter().flatten().flat_map(|answer| &answer.list.tasks) {
             context.print(&format!("{}\n", task.id))?;
         }
     } else {
@@ -81,7 +87,7 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
     for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
         failure.tell(context.json());
     }
-    let has_more = outcomes.iter().flatten().any(|result| result.next.is_some());
+    let has_more = outcomes.iter().flatten().any(|answer| answer.list.next.is_some());
     if has_more && !wanted.quiet && !context.json() {
         // Standard error may be closed; the list is what matters.
         let _ = writeln!(std::io::stderr(), "there are more; --all shows them");
@@ -97,14 +103,20 @@ fn ask(
     mut so_far: Option<&mut SoFar<'_>>,
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes: Vec<Option<Outcome>> = links.iter().map(|_| None).collect();
-    let (params, most) = (wanted.asked.clone(), wanted.shown.most);
-    let one = move |asked: &mut Asked<'_>, give: &dyn Fn(ListResult) -> bool| {
-        give(fetch(&params, most, |params| asked.call::<TaskList>(params))?);
+    let (params, most, is_measured) = (wanted.asked.clone(), wanted.shown.most, wanted.shown.is_measured());
+    let one = move |asked: &mut Asked<'_>, give: &dyn Fn(Answer) -> bool| {
+        let list = fetch(&params, most, |params| asked.call::<TaskList>(params))?;
+        let measured = if is_measured {
+            measured(&list.tasks, |params| asked.call::<TaskUsage>(params))?
+        } else {
+            Measured::new()
+        };
+        give(Answer { list, measured });
         Ok(())
     };
     several::ask(links, context.connect_timeout(), one, |news| {
         match news {
-            News::Part(place, result) => outcomes[place] = Some(Ok(result)),
+            News::Part(place, answer) => outcomes[place] = Some(Ok(answer)),
             News::End(place, Err(failure)) => outcomes[place] = Some(Err(failure)),
             News::End(_, Ok(())) => {}
             News::Pause => {
@@ -146,7 +158,7 @@ impl SoFar<'_> {
 }
 
 fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Result<(), Failure> {
-    let is_empty = |outcome: &Outcome| outcome.as_ref().is_ok_and(|result| result.tasks.is_empty());
+    let is_empty = |outcome: &Outcome| outcome.as_ref().is_ok_and(|answer| answer.list.tasks.is_empty());
     if !all.iter().all(|(_, outcome)| is_empty(outcome)) {
         return context.print(&table(all, shown, context));
     }
@@ -165,19 +177,21 @@ fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
     let rows: Vec<Listing<'_>> = (all.iter().zip(&reasons))
         .map(|((host, outcome), reason)| Listing {
             host: Some(host),
-            tasks: outcome.as_ref().map(|result| &result.tasks[..]).map_err(|_| reason.as_str()),
+            tasks: outcome.as_ref().map(|answer| &answer.list.tasks[..]).map_err(|_| reason.as_str()),
         })
         .collect();
     let mut look = Look::of_output(context.colours());
+    let answers = all.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
+    look.measured = answers.flat_map(|answer| answer.measured.clone()).collect();
     shown.set_columns(&mut look);
     listings(&rows, shown.tree.then(lines), &look)
 }
 
 fn printed<'a>(all: &[(&'a str, &'a Outcome)]) -> Printed<'a> {
-    let tasks = all.iter().filter_map(|(host, outcome)| Some((*host, outcome.as_ref().ok()?)));
+    let tasks = all.iter().filter_map(|(host, outcome)| Some((*host, &outcome.as_ref().ok()?.list)));
     let tasks = tasks.flat_map(|(host, result)| result.tasks.iter().map(move |task| OnHost { host, task }));
     let hosts = all.iter().map(|(host, outcome)| match outcome {
-        Ok(ListResult { summary, next, tasks: _ }) => {
+        Ok(Answer { list: ListResult { summary, next, tasks: _ }, measured: _ }) => {
             HostLine::Answered { host, summary, more: next.is_some() }
         }
         Err(failure) => HostLine::Silent { host, kind: failure.kind, error: &failure.message },

@@ -26,7 +26,7 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     }
     hosts::take_line(args);
     let folder = std::env::current_dir().ok();
-    let shells = Shells(&[&DescribingBash, &Zsh, &Fish]);
+    let shells = Shells(&[&DescribingBash, &Zsh, &Fish, &Nushell]);
     CompleteEnv::with_factory(cli::command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
 }
 
@@ -39,6 +39,7 @@ pub fn script(shell: ShellName) -> io::Result<Vec<u8>> {
         ShellName::Bash => &DescribingBash,
         ShellName::Zsh => &Zsh,
         ShellName::Fish => &Fish,
+        ShellName::Nushell => &Nushell,
     };
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "bgctl", "bgctl", "bgctl", &mut script)?;
@@ -95,5 +96,54 @@ impl EnvCompleter for DescribingBash {
         });
         let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
         out.write_all(lines.collect::<Vec<_>>().join(&separator).as_bytes())
+    }
+}
+
+/// Nushell, which asks a closure of its configuration about commands that are not its own. That of others still answers
+/// for their commands.
+struct Nushell;
+
+const NUSHELL: &str = include_str!("complete/nushell.nu");
+
+impl EnvCompleter for Nushell {
+    fn name(&self) -> &'static str {
+        "nushell"
+    }
+
+    fn is(&self, name: &str) -> bool {
+        matches!(name, "nushell" | "nu")
+    }
+
+    fn write_registration(
+        &self,
+        var: &str,
+        name: &str,
+        bin: &str,
+        _completer: &str,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        let script = NUSHELL.replace("@VARIABLE@", var).replace("@NAME@", name).replace("@PROGRAM@", bin);
+        out.write_all(script.as_bytes())
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        args: Vec<OsString>,
+        folder: Option<&Path>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        let place = args.len().saturating_sub(1);
+        // Its menu shows all at once: options only where one is begun, as it has them for its own commands.
+        let wants_option = args.last().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
+        let candidates = clap_complete::engine::complete(command, args, place, folder)?;
+        let is_option = |value: &std::ffi::OsStr| value.as_encoded_bytes().starts_with(b"-");
+        let shown = candidates.iter().filter(|candidate| wants_option || !is_option(candidate.get_value()));
+        let candidates = shown.map(|candidate| {
+            let value = candidate.get_value().to_string_lossy();
+            let help = candidate.get_help().map(|help| help.to_string().replace(['\n', '\x0b'], " "));
+            serde_json::json!({"value": value, "description": help.unwrap_or_default()})
+        });
+        serde_json::to_writer(out, &candidates.collect::<Vec<_>>()).map_err(io::Error::from)
     }
 }

@@ -16,17 +16,26 @@ pub fn own_shell() -> Option<Shell> {
         "bash" => Some(Shell(ShellName::Bash)),
         "zsh" => Some(Shell(ShellName::Zsh)),
         "fish" => Some(Shell(ShellName::Fish)),
+        "nu" => Some(Shell(ShellName::Nushell)),
         _ => None,
     }
 }
 
+/// The shells that are known, for messages.
+pub const KNOWN: &str = "bash, zsh, fish or nushell";
+
 impl Shell {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self(ShellName::Bash), Self(ShellName::Zsh), Self(ShellName::Fish), Self(ShellName::Nushell)];
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self.0 {
             ShellName::Bash => "bash",
             ShellName::Zsh => "zsh",
             ShellName::Fish => "fish",
+            ShellName::Nushell => "nushell",
         }
     }
 
@@ -37,6 +46,7 @@ impl Shell {
             ShellName::Bash => data_home()?.join("bash-completion/completions/bgctl"),
             ShellName::Zsh => data_home()?.join("zsh/site-functions/_bgctl"),
             ShellName::Fish => config_home()?.join("fish/completions/bgctl.fish"),
+            ShellName::Nushell => data_home()?.join("nushell/vendor/autoload/bgctl.nu"),
         })
     }
 
@@ -46,6 +56,7 @@ impl Shell {
             ShellName::Bash => &["bash-completion/completions/bgctl"],
             ShellName::Zsh => &["zsh/site-functions/_bgctl", "zsh/vendor-completions/_bgctl"],
             ShellName::Fish => &["fish/vendor_completions.d/bgctl.fish"],
+            ShellName::Nushell => &["nushell/vendor/autoload/bgctl.nu"],
         };
         let packages = ["/usr/local/share", "/usr/share"]
             .into_iter()
@@ -55,12 +66,22 @@ impl Shell {
         own.into_iter().chain(packages).collect()
     }
 
+    /// Returns every file that it reads when it starts for a user and that may exist.
+    pub fn startup_files(self) -> Vec<PathBuf> {
+        let autoload = match self.0 {
+            ShellName::Nushell => config_home().map(|home| home.join("nushell/autoload/bgctl.nu")),
+            ShellName::Bash | ShellName::Zsh | ShellName::Fish => None,
+        };
+        self.startup_file().into_iter().chain(autoload).collect()
+    }
+
     /// Returns the file that it reads when it starts for a user. `None` without a home.
     pub fn startup_file(self) -> Option<PathBuf> {
         Some(match self.0 {
             ShellName::Bash => home()?.join(".bashrc"),
             ShellName::Zsh => set("ZDOTDIR").or_else(home)?.join(".zshrc"),
             ShellName::Fish => config_home()?.join("fish/config.fish"),
+            ShellName::Nushell => config_home()?.join("nushell/config.nu"),
         })
     }
 }

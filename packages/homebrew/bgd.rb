@@ -18,6 +18,7 @@ class Bgd < Formula
     bash_completion.install "packages/completions/bgctl.bash" => "bgctl"
     zsh_completion.install "packages/completions/_bgctl"
     fish_completion.install "packages/completions/bgctl.fish"
+    (share/"nushell/vendor/autoload").install "packages/completions/bgctl.nu"
     doc.install "man/bgd-protocol.schema.json"
   end
 

@@ -41,6 +41,12 @@ pub fn codex() -> PathBuf {
     installed_file(package, package, "vendor/x86_64-unknown-linux-musl/codex/codex")
 }
 
+/// Path of `nu`, the shell, which lies beside the agents.
+#[track_caller]
+pub fn nushell() -> PathBuf {
+    installed("@nushell/linux-x64", "@nushell/linux-x64", "nu")
+}
+
 /// Script of the Model Context Protocol's inspector, to be run by `node`.
 #[track_caller]
 pub fn inspector() -> PathBuf {

@@ -1,11 +1,23 @@
 //! R168: `bgctl doctor` finds what does not work and says what to do. R169: completions are installed where the shells
 //! look for them.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
 use std::process::Command;
 
-use bgd_tests::{Outcome, TestDaemon};
+use bgd_tests::far::Far;
+use bgd_tests::prompts::fake_agent;
+use bgd_tests::slurm::Site;
+use bgd_tests::{FakeDaemon, Outcome, TestDaemon, bgctl_path, helper_path};
 use serde_json::Value;
+
+/// Asserts that each check that failed says what to do.
+fn assert_hints(report: &Value) {
+    let fails = report["checks"].as_array().unwrap().iter().filter(|check| check["state"] == "fails");
+    let without: Vec<_> = fails.filter(|check| check["hint"].as_str().is_none_or(str::is_empty)).collect();
+    assert!(without.is_empty(), "{without:#?}");
+}
 
 /// Returns the check of this name.
 fn check<'a>(report: &'a Value, part: &str, name: &str) -> &'a Value {
@@ -26,7 +38,13 @@ fn r168_a_healthy_daemon_fails_no_check() {
     assert!(page.contains("\nEverything works, ") && !page.contains('\x1b'), "{page}");
     let report: Value = daemon.run(&["--json", "doctor"]).success().json();
     assert_eq!(report["ok"], true);
-    assert_eq!(check(&report, "daemon", "program")["state"], "ok");
+    for name in ["program", "socket", "socket's folder", "state folder"] {
+        assert_eq!(check(&report, "daemon", name)["state"], "ok", "{name}");
+    }
+    for name in ["kernel", "process handles", "exit codes", "inotify"] {
+        assert_ne!(check(&report, "machine", name)["state"], "fails", "{name}");
+    }
+    assert_eq!(check(&report, "machine", "process handles")["found"], "pidfd works");
     assert_eq!(check(&report, "channels", "notifications")["state"], "note");
     assert!(daemon.run(&["list", "-q"]).success().stdout.is_empty(), "it leaves no task behind");
 }
@@ -43,6 +61,7 @@ fn r168_what_does_not_work_is_named_with_what_to_do() {
         let found = check(&report, part, name);
         assert_eq!(found["state"], "fails", "{found}");
     }
+    assert_hints(&report);
     assert!(check(&report, "agents", "mine")["hint"].as_str().unwrap().contains("[agents.mine]"));
     let text = daemon.run(&["doctor"]).expect_code(69).stdout_text();
     assert!(text.contains("FAILS  mine"), "{text}");
@@ -66,9 +85,112 @@ fn r168_a_test_notification_goes_through_each_channel_on_request() {
     let daemon = TestDaemon::builder().config(config).start();
     let report: Value = daemon.run(&["--json", "doctor", "--notify"]).expect_code(69).json();
     assert_eq!(check(&report, "channels", "good")["found"], "the test notification was delivered");
+    assert_hints(&report);
     let bad = check(&report, "channels", "bad");
     assert!(bad["state"] == "fails" && bad["found"].as_str().unwrap().contains('3'), "{bad}");
     assert!(daemon.run(&["list", "-q"]).success().stdout.is_empty(), "it leaves no task behind");
+}
+
+#[test]
+fn r168_what_others_can_reach_is_told_with_the_command_that_mends_it() {
+    let daemon = TestDaemon::start();
+    let (state, socket) = (daemon.state_dir(), daemon.socket().to_owned());
+    let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    open(&state, 0o755);
+    open(&socket, 0o666);
+    let report: Value = daemon.run(&["--json", "doctor"]).expect_code(69).json();
+    for (name, path, mode) in [("state folder", &state, "700"), ("socket", &socket, "600")] {
+        let found = check(&report, "daemon", name);
+        assert_eq!(found["hint"], format!("chmod {mode} {}", path.display()), "{found}");
+        let words = ["-c", found["hint"].as_str().unwrap()];
+        Outcome::of(Command::new("sh").args(words)).success();
+    }
+    daemon.run(&["doctor"]).success();
+}
+
+#[test]
+fn r168_an_agent_starts_and_somebody_is_logged_in_or_it_says_how() {
+    let daemon = FakeDaemon::start(&[], "");
+    let program = daemon.home().join("codex-acp");
+    symlink(helper_path("fake_acp"), &program).unwrap();
+    let entry = format!("[agents.codex]\ncommand = [{:?}]\n", program.to_str().unwrap());
+    daemon.write_config(&format!("{entry}{}", fake_agent(&[], "")));
+    daemon.run(&["daemon", "reload"]).success();
+    let doctor = || -> Value { daemon.bgctl_with_fake(&["--json", "doctor"]).success().json() };
+    let report = doctor();
+    let found = check(&report, "agents", "codex");
+    assert_eq!(found["state"], "note", "{found}");
+    assert!(found["found"].as_str().unwrap().contains("~/.codex/auth.json"), "{found}");
+    assert!(found["hint"].as_str().unwrap().starts_with("codex login"), "{found}");
+    // Nothing is known of this one.
+    let other = check(&report, "agents", "fake");
+    assert!(other["state"] == "ok" && other["found"].as_str().unwrap().contains("first prompt"), "{other}");
+    fs::create_dir(daemon.home().join(".codex")).unwrap();
+    fs::write(daemon.home().join(".codex/auth.json"), "{\"tokens\": {}}").unwrap();
+    let found = doctor();
+    let found = check(&found, "agents", "codex");
+    assert!(found["state"] == "ok" && found["found"].as_str().unwrap().contains("logged in"), "{found}");
+}
+
+#[test]
+fn r168_a_machine_behind_ssh_is_reached() {
+    let mut far = Far::start();
+    far.start_here("");
+    let report: Value = far.run_here(&["--json", "doctor"]).success().json();
+    let found = check(&report, "executors", "far");
+    assert!(found["state"] == "ok" && found["found"].as_str().unwrap().starts_with("works"), "{found}");
+    // The daemon there, through the same connection; what is local here is not judged.
+    let there: Value = far.run(&["--json", "doctor"]).success().json();
+    check(&there, "daemon", "answers");
+    assert!(there["checks"].as_array().unwrap().iter().all(|check| check["part"] != "machine"), "{there:#}");
+    far.wrap("echo 'no route to host' >&2; exit 255");
+    let report: Value = far.run_here(&["--json", "doctor"]).expect_code(69).json();
+    assert_eq!(check(&report, "executors", "far")["state"], "fails");
+    assert_hints(&report);
+}
+
+#[test]
+fn r168_a_cluster_is_asked_as_root() {
+    let site = Site::start();
+    let report: Value = site.run(&["--json", "doctor"]).success().json();
+    assert_eq!(check(&report, "executors", "hpc")["state"], "ok", "{report:#}");
+    site.cluster.stop_controller();
+    let report: Value = site.run(&["--json", "doctor"]).expect_code(69).json();
+    assert_eq!(check(&report, "executors", "hpc")["state"], "fails");
+    assert_hints(&report);
+    site.cluster.start_controller();
+}
+
+#[test]
+fn r168_the_users_shell_is_looked_at() {
+    let home = TestDaemon::home_only();
+    let doctor = |path: &str| -> Value {
+        let mut command = home.bgctl(&["--json", "--no-start", "doctor"]);
+        command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME").env("SHELL", "/bin/bash");
+        Outcome::of(command.env("PATH", path)).expect_code(69).json()
+    };
+    let programs = bgctl_path().parent().unwrap().display().to_string();
+    let with = format!("{programs}:/usr/bin:/bin");
+    let before = doctor("/usr/bin:/bin");
+    for name in ["bgctl", "key", "prompt"] {
+        let found = check(&before, "shell", name);
+        assert!(found["state"] == "note" && found["hint"].is_string(), "{found}");
+    }
+    assert_eq!(check(&before, "shell", "bgctl")["hint"], format!("export PATH=\"{programs}:$PATH\""));
+    // As it says.
+    let line = |name: &str| {
+        let hint = check(&before, "shell", name)["hint"].as_str().unwrap().to_owned();
+        hint.split("     in ").next().unwrap().to_owned()
+    };
+    let lines = format!("{}\n# bgctl shell-prompt\n", line("key"));
+    fs::write(home.home().join(".bashrc"), &lines).unwrap();
+    let after = doctor(&with);
+    assert_eq!(check(&after, "shell", "prompt")["state"], "note", "a comment does nothing");
+    fs::write(home.home().join(".bashrc"), format!("{lines}{}\n", line("prompt"))).unwrap();
+    let after = doctor(&with);
+    for name in ["bgctl", "key", "prompt", "completions"] {
+        assert_eq!(check(&after, "shell", name)["state"], "ok", "{name}");
+    }
 }
 
 #[test]
@@ -103,10 +225,11 @@ fn r124_r168_a_program_that_was_replaced_is_noticed() {
 }
 
 /// The file that completions go to, for each shell.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("bash", ".local/share/bash-completion/completions/bgctl"),
     ("zsh", ".local/share/zsh/site-functions/_bgctl"),
     ("fish", ".config/fish/completions/bgctl.fish"),
+    ("nushell", ".local/share/nushell/vendor/autoload/bgctl.nu"),
 ];
 
 #[test]
@@ -115,7 +238,8 @@ fn r169_completions_are_installed_for_the_users_shell() {
     let run = |args: &[&str], shell: &str| {
         let mut command = home.bgctl(args);
         command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
-        Outcome::of(command.env("SHELL", format!("/usr/bin/{shell}")))
+        let program = if shell == "nushell" { "nu" } else { shell };
+        Outcome::of(command.env("SHELL", format!("/usr/bin/{program}")))
     };
     for (shell, file) in FILES {
         let before: Value = run(&["--json", "--no-start", "doctor"], shell).expect_code(69).json();

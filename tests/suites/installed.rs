@@ -52,13 +52,13 @@ fn below(folder: &Path) -> Vec<PathBuf> {
 fn r170_completions_are_removed_without_a_trace() {
     let home = home();
     let before = below(home.home());
-    for shell in ["bash", "zsh", "fish"] {
+    for shell in ["bash", "zsh", "fish", "nushell"] {
         run(&home, &["completions", "install", shell]).success();
     }
     let one = run(&home, &["completions", "uninstall", "zsh"]).success().stdout_text();
     assert!(one.ends_with("/.local/share/zsh/site-functions/_bgctl\n") && one.lines().count() == 1, "{one}");
     let rest: Value = run(&home, &["--json", "completions", "uninstall"]).success().json();
-    assert_eq!(rest["removed"].as_array().unwrap().len(), 2, "{rest}");
+    assert_eq!(rest["removed"].as_array().unwrap().len(), 3, "{rest}");
     assert_eq!(below(home.home()), before);
     let none = run(&home, &["completions", "uninstall"]).success().stdout_text();
     assert_eq!(none, "nothing is installed\n");

@@ -100,6 +100,7 @@ mod run;
 mod run_agent;
 mod secrets;
 mod sessions;
+mod shell_keys;
 mod shell_prompt;
 mod shown;
 mod slurm;

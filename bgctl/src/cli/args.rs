@@ -526,10 +526,11 @@ EXAMPLES:
   eval \"$(bgctl shell-init bash)\"                 in ~/.bashrc
   eval \"$(bgctl shell-init zsh)\"                  in ~/.zshrc, after compinit
   bgctl shell-init fish | source                  in ~/.config/fish/config.fish
+  bgctl shell-init nushell | save -f ~/.config/nushell/autoload/bgctl.nu    once, in nu
   eval \"$(bgctl shell-init bash --bind '\\e\\r')\"   another key: Alt-Enter
 
-Binds Ctrl-X Ctrl-R to run the current command line through `bgctl run`, so that
-Ctrl-B can move it to the background later, and installs the completions. The line
+Binds Ctrl-X Ctrl-R (in Nushell Alt-R) to run the current command line through `bgctl
+run`, so that Ctrl-B can move it to the background later, and installs the completions. The line
 runs in a new shell of the same kind, without the aliases and functions of this one.
 
 To see in the prompt what runs and what has failed, see `bgctl shell-prompt --help`.")]
@@ -537,7 +538,8 @@ pub struct ShellInitArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub shell: ShellName,
-    /// Key, in the notation of the shell's `bind` or `bindkey` [default: Ctrl-X Ctrl-R]
+    /// Key, in the notation of the shell's `bind` or `bindkey`; for Nushell modifier and keycode, such as `alt char_r`
+    /// [default: Ctrl-X Ctrl-R; Nushell: Alt-R]
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub bind: Option<String>,
     /// Bind no key; only install the completions

@@ -11,9 +11,10 @@ EXAMPLES:
   bgctl doctor -H build-host          check the daemon of another machine
   bgctl doctor --json | jq '.checks[] | select(.state == \"fails\")'
 
-Checks the kernel, the daemon, its configuration and cgroups, starts each installed agent,
-looks at channels, reaches each executor, and looks for completions in your shell. The exit
-code is 69 if a check fails; notes are no failures. Nothing is changed.")]
+Checks the kernel, the daemon, its configuration, folders and cgroups, starts each installed
+agent and looks whether you are logged in to it, looks at channels, reaches each executor, and
+looks for completions, key, prompt and manual in your shell. Whatever does not work says what
+to do. The exit code is 69 if a check fails; notes are no failures. Nothing is changed.")]
 pub struct DoctorArgs {
     /// Send a test notification through each channel and wait until it is delivered
     #[arg(long)]

@@ -52,6 +52,8 @@ pub enum CompletionsVerb {
     Zsh,
     /// Print the script for fish.
     Fish,
+    /// Print the script for Nushell.
+    Nushell,
     /// Install the script in your home.
     Install,
     /// Remove the script from your home.
@@ -67,6 +69,8 @@ pub enum ShellName {
     Zsh,
     /// fish.
     Fish,
+    /// Nushell.
+    Nushell,
 }
 
 /// Arguments of `man`.

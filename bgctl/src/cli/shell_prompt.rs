@@ -5,12 +5,13 @@ use clap::Args;
 use crate::duration::parse_ms;
 
 /// Arguments of `shell-prompt`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, PartialEq, Eq)]
 #[command(after_help = "\
 EXAMPLES:
   PS1='$(bgctl shell-prompt)'\"$PS1\"                               in ~/.bashrc
   setopt prompt_subst; PROMPT='$(bgctl shell-prompt)'\"$PROMPT\"    in ~/.zshrc
   function fish_right_prompt; bgctl shell-prompt; end             in ~/.config/fish/config.fish
+  $env.PROMPT_COMMAND_RIGHT = {|| ^bgctl shell-prompt }           in ~/.config/nushell/config.nu
 
 Prints, for example, `bgd:2\u{25b6} 1? 1\u{2717} ` (in a locale without UTF-8 `bgd:2> 1? 1x `): 2 tasks are
 running, another one asks you something, and 1 has failed since you last ran `bgctl` alone
@@ -23,4 +24,24 @@ pub struct ShellPromptArgs {
     /// Print nothing if the daemon has not answered within this time
     #[arg(long, value_name = "DURATION", value_parser = parse_ms, default_value = "100ms")]
     pub timeout: u64,
+}
+
+impl Default for ShellPromptArgs {
+    /// As without any argument.
+    fn default() -> Self {
+        Self { timeout: 100 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Verb};
+
+    #[test]
+    fn r169_the_short_way_to_the_prompt_is_the_same() {
+        let words = ["bgctl", "shell-prompt"].map(Into::into).to_vec();
+        let (_, verb) = cli::parse(words, false).expect("a verb");
+        assert!(matches!(verb, Verb::ShellPrompt(args) if args == ShellPromptArgs::default()));
+    }
 }

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::files;
-use crate::shells::{Shell, own_shell};
+use crate::shells::{self, Shell, own_shell};
 
 /// Prints or installs the script.
 pub fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -16,17 +16,18 @@ pub fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Code, Failur
         CompletionsVerb::Bash => print(ShellName::Bash, context),
         CompletionsVerb::Zsh => print(ShellName::Zsh, context),
         CompletionsVerb::Fish => print(ShellName::Fish, context),
+        CompletionsVerb::Nushell => print(ShellName::Nushell, context),
         CompletionsVerb::Install => {
             let shell = args.shell.map(Shell).or_else(own_shell).ok_or_else(|| {
-                Failure::usage("$SHELL names neither bash, zsh nor fish")
+                Failure::usage(format!("$SHELL does not name {}", shells::KNOWN))
                     .hint("name the shell: bgctl completions install bash")
             })?;
             install(shell, context)
         }
-        CompletionsVerb::Uninstall => {
-            let all = [ShellName::Bash, ShellName::Zsh, ShellName::Fish];
-            uninstall(args.shell.as_ref().map_or(&all, std::slice::from_ref), context)
-        }
+        CompletionsVerb::Uninstall => match args.shell {
+            Some(shell) => uninstall(&[Shell(shell)], context),
+            None => uninstall(&Shell::ALL, context),
+        },
     }
 }
 
@@ -60,10 +61,10 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-fn uninstall(shells: &[ShellName], context: &mut Context) -> Result<Code, Failure> {
+fn uninstall(shells: &[Shell], context: &mut Context) -> Result<Code, Failure> {
     let is_script = |text: &[u8]| memchr::memmem::find(text, complete::VARIABLE.as_bytes()).is_some();
     let mut paths = Vec::new();
-    for path in shells.iter().filter_map(|shell| Shell(*shell).own_completion_file()) {
+    for path in shells.iter().filter_map(|shell| shell.own_completion_file()) {
         paths.extend(files::remove(path, is_script)?);
     }
     removed::report(&paths, context)

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 const BASH: &str = include_str!("shell_init/init.bash");
 const ZSH: &str = include_str!("shell_init/init.zsh");
 const FISH: &str = include_str!("shell_init/init.fish");
+const NUSHELL: &str = include_str!("shell_init/init.nu");
 
 /// Prints the script.
 pub fn run(args: &ShellInitArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -19,12 +20,19 @@ pub fn run(args: &ShellInitArgs, context: &mut Context) -> Result<Code, Failure>
             ShellName::Bash => (BASH, r"\C-x\C-r"),
             ShellName::Zsh => (ZSH, "^X^R"),
             ShellName::Fish => (FISH, r"\cx\cr"),
+            // Its keys are single ones.
+            ShellName::Nushell => (NUSHELL, "alt char_r"),
         };
         let key = args.bind.as_deref().unwrap_or(key);
         if key.is_empty() || key.contains(['\'', '"', '\n']) {
             return Err(Failure::usage("--bind takes a key in the shell's own notation, without quotes"));
         }
-        context.print(&script.replace("@KEY@", key))?;
+        let (modifier, key) = match key.split_once(' ') {
+            Some(parts) if args.shell == ShellName::Nushell => parts,
+            None if args.shell == ShellName::Nushell => ("none", key),
+            _ => ("", key),
+        };
+        context.print(&script.replace("@MODIFIER@", modifier).replace("@KEY@", key))?;
     }
     Ok(Code::OK)
 }

@@ -45,9 +45,14 @@ impl Check {
         Self { state: State::Note, ..Self::ok(part, name, found) }
     }
 
-    /// Something that does not work.
-    pub fn fails(part: &'static str, name: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { state: State::Fails, ..Self::ok(part, name, found) }
+    /// Something that does not work, and what to do about it.
+    pub fn fails(
+        part: &'static str,
+        name: impl Into<String>,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self { state: State::Fails, ..Self::ok(part, name, found) }.hint(hint)
     }
 
     /// Adds what to do about it.
@@ -104,7 +109,7 @@ mod tests {
     fn r168_each_check_is_a_line_with_what_to_do() {
         let checks = [
             Check::ok("machine", "kernel", "Linux 6.15"),
-            Check::fails("machine", "folder", "gone\x1b").hint("make it"),
+            Check::fails("machine", "folder", "gone\x1b", "make it"),
             Check::note("shell", "completions", "none"),
         ];
         let page = page(&checks, false);

@@ -10,6 +10,7 @@ use crate::os::log;
 /// Background daemon: runs tasks for one user, controlled over a Unix socket.
 #[derive(Debug, Parser)]
 #[allow(clippy::doc_markdown, reason = "these texts are shown to users as they are")]
+#[allow(clippy::struct_excessive_bools, reason = "an option is a flag")]
 #[command(name = "bgd", version, after_help = HELP, max_term_width = 100)]
 pub struct Args {
     /// Socket to listen on [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
@@ -27,6 +28,10 @@ pub struct Args {
     /// Check the configuration and exit, with 0 if it is valid, else with 78
     #[arg(long, conflicts_with = "ready_fd")]
     pub check: bool,
+
+    /// Try what this kernel can do, and print it as JSON
+    #[arg(long, hide = true)]
+    pub probe_kernel: bool,
 
     /// Print which states of other programs this one reads, as JSON
     #[arg(long, hide = true)]

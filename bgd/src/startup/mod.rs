@@ -9,6 +9,7 @@ pub mod cgroups;
 mod failure;
 pub mod instance;
 mod manager;
+mod probe;
 mod running;
 #[cfg_attr(not(feature = "systemd"), path = "scope/absent.rs")]
 pub mod scope;
@@ -50,6 +51,9 @@ pub fn main() -> ExitCode {
         return leader::main();
     }
     let args = Args::parse();
+    if args.probe_kernel {
+        return probe::main();
+    }
     if args.carried_formats {
         return takeover::say_formats();
     }

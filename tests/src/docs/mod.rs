@@ -65,8 +65,12 @@ pub fn documents() -> Vec<Document> {
         let text = String::from_utf8(script).expect("a script is text");
         document(&format!("packages/completions/{file}"), text)
     };
-    let shells =
-        [("bgctl.bash", ShellName::Bash), ("_bgctl", ShellName::Zsh), ("bgctl.fish", ShellName::Fish)];
+    let shells = [
+        ("bgctl.bash", ShellName::Bash),
+        ("_bgctl", ShellName::Zsh),
+        ("bgctl.fish", ShellName::Fish),
+        ("bgctl.nu", ShellName::Nushell),
+    ];
     documents.extend(shells.map(completions));
     documents
 }

@@ -32,7 +32,7 @@ class Formula
 
   { man1: "share/man/man1", man5: "share/man/man5", man7: "share/man/man7", doc: "share/doc/bgd", bin: "bin",
     bash_completion: "etc/bash_completion.d", zsh_completion: "share/zsh/site-functions",
-    fish_completion: "share/fish/vendor_completions.d" }.each do |word, folder|
+    fish_completion: "share/fish/vendor_completions.d", share: "share" }.each do |word, folder|
     define_method(word) { Pathname(PREFIX)/folder }
   end
   alias opt_bin bin

@@ -27,8 +27,8 @@ fn folder() -> PathBuf {
 fn programs() -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = MADE.get_or_init(|| {
-        // As cargo-deb looks for them.
-        let programs = folder().join("dist");
+        // As cargo-deb looks for them: the folder of its profile.
+        let programs = folder().join("deb");
         fs::create_dir_all(&programs).unwrap();
         for program in [bgd_path(), bgctl_path()] {
             let mut strip = Command::new("strip");
@@ -150,6 +150,20 @@ fn r170_shells_look_for_completions_where_the_deb_has_them() {
     assert!(zsh.iter().any(|folder| has(&format!("{folder}/_bgctl"))), "{zsh:?}\n{contents}");
     let fish = searched("fish", "printf '%s\\n' $fish_complete_path");
     assert!(fish.iter().any(|folder| has(&format!("{folder}/bgctl.fish"))), "{fish:?}\n{contents}");
+    let mut nu = Command::new(bgd_tests::agents::nushell());
+    nu.args(["-c", "$nu.vendor-autoload-dirs | str join (char newline)"])
+        .env_clear()
+        .env("HOME", "/nonexistent");
+    let nu = Outcome::of(&mut nu).success().stdout_text();
+    assert!(nu.lines().any(|folder| has(&format!("{folder}/bgctl.nu"))), "{nu}\n{contents}");
+}
+
+#[test]
+fn r170_the_programs_of_the_deb_and_the_static_ones_lie_apart() {
+    let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
+    assert!(read("packages/deb").contains("--profile \"${PROFILE:-deb}\""));
+    assert!(read("Cargo.toml").contains("[profile.deb]\ninherits = \"dist\"\n"));
+    assert!(read(".ci/dist").contains("\"$target/dist/"));
 }
 
 /// The tarball.

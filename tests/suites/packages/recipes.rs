@@ -58,6 +58,7 @@ fn r170_the_formula_installs_everything_and_passes_its_own_test() {
         "etc/bash_completion.d/bgctl",
         "share/doc/bgd/bgd-protocol.schema.json",
         "share/fish/vendor_completions.d/bgctl.fish",
+        "share/nushell/vendor/autoload/bgctl.nu",
         "share/zsh/site-functions/_bgctl",
     ];
     expect_files(prefix.path(), &wanted, "");
@@ -94,6 +95,7 @@ fn r170_nix_builds_a_package_whose_programs_work() {
         "share/doc/bgd/LICENSE",
         "share/doc/bgd/bgd-protocol.schema.json",
         "share/fish/vendor_completions.d/bgctl.fish",
+        "share/nushell/vendor/autoload/bgctl.nu",
         "share/systemd/user/bgd.service",
         "share/systemd/user/bgd.socket",
         "share/zsh/site-functions/_bgctl",

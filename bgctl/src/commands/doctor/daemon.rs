@@ -1,6 +1,9 @@
 //! The daemon: whether it answers, is the program on disk, has a valid configuration and room for output, and how it
 //! keeps process trees together.
 
+use std::path::Path;
+
+use bgd_shared::proc;
 use bgd_shared::request::{DaemonStatus, DaemonStatusOf, NoParams, ProgramState, ProgramStatus};
 
 use super::failed;
@@ -28,8 +31,11 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
         Err(failure) => failed(PART, "configuration", &failure),
     });
     checks.push(tree(&status));
+    if !context.link.is_remote() && status.tree == "cgroup" {
+        checks.extend(accounting(&status));
+    }
     let warnings = status.warnings.iter();
-    checks.extend(warnings.map(|warning| Check::fails(PART, "output", warning)));
+    checks.extend(warnings.map(|warning| Check::fails(PART, "output", warning, "make room on that disk")));
     if status.warnings.is_empty() {
         checks.push(Check::ok(PART, "output", format!("kept in {}", status.state_dir)));
     }
@@ -54,8 +60,10 @@ fn program(program: &ProgramStatus) -> Option<Check> {
             Check::note(PART, "program", format!("{path} was replaced after the daemon had started"))
                 .hint("bgctl daemon restart     starts the new one; ends all tasks")
         }
-        ProgramState::Removed => Check::fails(PART, "program", format!("{path} was removed"))
-            .hint("install bgd again; the running daemon goes on, but can't run tasks in terminals"),
+        ProgramState::Removed => {
+            let hint = "install bgd again; the running daemon goes on, but can't run tasks in terminals";
+            Check::fails(PART, "program", format!("{path} was removed"), hint)
+        }
     })
 }
 
@@ -67,4 +75,31 @@ fn tree(status: &DaemonStatus) -> Check {
     }
     Check::note(PART, "process trees", format!("followed by sessions and marks, as there is no cgroup{why}"))
         .hint("with a delegated cgroup v2 (Delegate=yes) nothing can escape from a cancel, see bgd(1)")
+}
+
+/// Which controllers account for what whole trees use. `None` if the daemon's cgroup can't be read.
+fn accounting(status: &DaemonStatus) -> Option<Check> {
+    const NAME: &str = "usage of trees";
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let (fields, kind) = line.split_once(" - ")?;
+        kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
+    })?;
+    let own = Path::new(mount).join(proc::cgroup(status.pid)?.strip_prefix('/')?);
+    let tasks = format!("bgd-{}/cgroup.subtree_control", status.instance);
+    let enabled = own.ancestors().take(2).find_map(|unit| std::fs::read_to_string(unit.join(&tasks)).ok())?;
+    let missing: Vec<&str> = ["memory", "io"]
+        .into_iter()
+        .filter(|name| !enabled.split_whitespace().any(|enabled| enabled == *name))
+        .collect();
+    if missing.is_empty() {
+        return Some(Check::ok(PART, NAME, "CPU time, memory and written bytes of all their processes"));
+    }
+    let found = format!(
+        "CPU time of all processes; the rest of those that were waited for, as {} is not delegated",
+        missing.join(" and ")
+    );
+    Some(Check::note(PART, NAME, found).hint(
+        "sudo systemctl edit user@.service, add [Service] Delegate=yes, log in again; then bgctl daemon restart",
+    ))
 }

@@ -1,10 +1,14 @@
 //! What the machine offers: the kernel's features, and whether tasks outlive a logout.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
+use bgd_shared::proc;
 use nix::sys::utsname::uname;
 use nix::unistd::{Uid, User};
+use serde::Deserialize;
 
+use crate::link;
 use crate::render::doctor::Check;
 
 const PART: &str = "machine";
@@ -12,13 +16,15 @@ const PART: &str = "machine";
 /// The oldest kernel that the daemon works on.
 const NEEDED: (u32, u32) = (5, 14);
 
-/// The first kernel that tells how a process ended which is no child of the daemon.
-const TELLS_EXITS: (u32, u32) = (6, 15);
+/// The fewest inotify instances and watches that should be left: a daemon has some, and each `--ready file:` one more.
+const SPARE: u64 = 16;
 
 /// Makes the checks.
 pub fn checks() -> Vec<Check> {
     let release = uname().map(|system| system.release().to_string_lossy().into_owned()).unwrap_or_default();
     let mut checks = vec![kernel(&release)];
+    checks.extend(probed());
+    checks.extend(inotify());
     // Only logind ends what a user has left running.
     if Path::new("/run/systemd/system").exists() {
         let user = User::from_uid(Uid::current()).ok().flatten().map(|user| user.name);
@@ -33,12 +39,69 @@ fn kernel(release: &str) -> Check {
     match version(release) {
         None => Check::note(PART, "kernel", found).hint(format!("bgd needs Linux {major}.{minor} or newer")),
         Some(version) if version < NEEDED => {
-            Check::fails(PART, "kernel", found).hint(format!("bgd needs Linux {major}.{minor} or newer"))
+            Check::fails(PART, "kernel", found, format!("bgd needs Linux {major}.{minor} or newer"))
         }
-        Some(version) if version < TELLS_EXITS => Check::note(PART, "kernel", found).hint(
-            "before Linux 6.15 the exit code of a handed-over process is only known if its parent reports it",
-        ),
         Some(_) => Check::ok(PART, "kernel", found),
+    }
+}
+
+/// What the daemon's program says that the kernel can do.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Probe {
+    pidfd: bool,
+    exit_codes: bool,
+}
+
+/// Has the daemon's program try the kernel. Without it nothing is said here: that it is missing is said elsewhere.
+fn probed() -> Vec<Check> {
+    let mut command = Command::new(link::program_path());
+    let output = command.arg("--probe-kernel").stdin(Stdio::null()).output();
+    let probe = output.ok().and_then(|output| serde_json::from_slice::<Probe>(&output.stdout).ok());
+    probe.map(|probe| probe.checks().into()).unwrap_or_default()
+}
+
+impl Probe {
+    fn checks(self) -> [Check; 2] {
+        let pidfd = if self.pidfd {
+            Check::ok(PART, "process handles", "pidfd works")
+        } else {
+            let hint = "allow the pidfd_* system calls: a seccomp filter of this container may forbid them";
+            Check::fails(PART, "process handles", "pidfd does not work, so no job can be started", hint)
+        };
+        let exits = if self.exit_codes {
+            Check::ok(PART, "exit codes", "known for handed-over processes, too (PIDFD_INFO_EXIT)")
+        } else {
+            Check::note(PART, "exit codes", "the kernel does not tell those of handed-over processes").hint(
+                "Linux 6.15 does; before, that of a handed-over process is only known if its parent reports it",
+            )
+        };
+        [pidfd, exits]
+    }
+}
+
+/// Looks whether there is room for more inotify instances and watches, by which output is followed.
+fn inotify() -> Option<Check> {
+    let limit = |name: &str| {
+        std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?.trim().parse::<u64>().ok()
+    };
+    let uid = Uid::current().as_raw();
+    let own = proc::processes().filter(|pid| proc::owner(pid).is_ok_and(|owner| owner == uid));
+    let used = own
+        .flat_map(proc::open_files)
+        .filter(|(_, target)| target.as_os_str() == "anon_inode:inotify")
+        .count();
+    Some(judge_inotify(used as u64, limit("max_user_instances")?, limit("max_user_watches")?))
+}
+
+fn judge_inotify(used: u64, instances: u64, watches: u64) -> Check {
+    let found = format!("{used} of {instances} instances in use, up to {watches} watches");
+    let more = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288";
+    if used >= instances {
+        Check::fails(PART, "inotify", found, more)
+    } else if instances - used < SPARE || watches < SPARE {
+        Check::note(PART, "inotify", found).hint(more)
+    } else {
+        Check::ok(PART, "inotify", found)
     }
 }
 
@@ -66,13 +129,32 @@ mod tests {
         for (release, expected) in [
             ("5.13.0", State::Fails),
             ("5.14.0-427.el9", State::Note),
-            ("6.14.9", State::Note),
             ("6.15.0-rc1", State::Ok),
             ("10.0", State::Ok),
             ("unknown", State::Note),
         ] {
             assert_eq!(state(release), expected, "{release}");
         }
+    }
+
+    #[test]
+    fn r168_what_the_kernel_lacks_is_told_with_its_consequence() {
+        let states = |probe: &Probe| probe.checks().map(|check| (check.state, check.hint.is_some()));
+        let all = Probe { pidfd: true, exit_codes: true };
+        assert_eq!(states(&all), [(State::Ok, false), (State::Ok, false)]);
+        let old = Probe { exit_codes: false, ..all };
+        assert_eq!(states(&old)[1], (State::Note, true));
+        let none = Probe { pidfd: false, exit_codes: false };
+        assert_eq!(states(&none)[0], (State::Fails, true));
+    }
+
+    #[test]
+    fn r168_inotify_fails_once_nothing_is_left() {
+        let state = |used, most, watches| judge_inotify(used, most, watches).state;
+        assert_eq!(state(3, 128, 65536), State::Ok);
+        assert_eq!(state(120, 128, 65536), State::Note);
+        assert_eq!(state(128, 128, 65536), State::Fails);
+        assert_eq!(state(3, 128, 8), State::Note);
     }
 
     #[test]

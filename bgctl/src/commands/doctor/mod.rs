@@ -2,6 +2,8 @@
 //! nothing; `--notify` sends a notification through each channel.
 
 mod daemon;
+mod folders;
+mod logins;
 mod machine;
 mod places;
 mod shell;
@@ -38,12 +40,15 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut checks = if is_remote { Vec::new() } else { machine::checks() };
     let status = daemon::checks(&mut checks, context);
     if let Some(status) = &status {
+        if !is_remote {
+            folders::checks(&mut checks, status);
+        }
         places::agents(&mut checks, context);
         places::channels(&mut checks, status, args.notify, context);
         places::executors(&mut checks, context);
     }
     if !is_remote {
-        checks.push(shell::completions());
+        checks.extend(shell::checks());
     }
     let ok = checks.iter().all(|check| check.state != State::Fails);
     if context.json() {
@@ -57,9 +62,7 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
 
 /// The check of something that could not be asked for.
 fn failed(part: &'static str, name: &str, failure: &Failure) -> Check {
-    let check = Check::fails(part, name, &failure.message);
-    match &failure.hint {
-        Some(hint) => check.hint(hint),
-        None => check,
-    }
+    let hint =
+        failure.hint.as_deref().unwrap_or("see the daemon's log: bgctl daemon status names its folder");
+    Check::fails(part, name, &failure.message, hint)
 }

@@ -10,6 +10,7 @@ use bgd_shared::request::{
 use bgd_shared::text::Env;
 
 use super::failed;
+use super::logins::{self, Place};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::render::doctor::Check;
@@ -33,13 +34,12 @@ pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
         Err(failure) => return checks.push(failed(PART, "list", &failure)),
     };
     let (installed, absent): (Vec<_>, Vec<_>) = agents.iter().partition(|agent| agent.available);
-    checks.extend(installed.into_iter().map(|agent| started(PART, agent)));
+    let is_remote = context.link.is_remote();
+    checks.extend(installed.into_iter().map(|agent| started(PART, agent, is_remote)));
     for agent in absent.iter().filter(|agent| agent.configured) {
-        let check = Check::fails(PART, &agent.name, "is configured, but its program was not found");
-        checks.push(match &agent.install {
-            Some(install) => check.hint(install),
-            None => check.hint(format!("install it, or correct `command` of [agents.{}]", agent.name)),
-        });
+        let correct = || format!("install it, or correct `command` of [agents.{}]", agent.name);
+        let hint = agent.install.clone().unwrap_or_else(correct);
+        checks.push(Check::fails(PART, &agent.name, "is configured, but its program was not found", hint));
     }
     let others: Vec<&str> =
         absent.iter().filter(|agent| !agent.configured).map(|agent| agent.name.as_str()).collect();
@@ -48,13 +48,35 @@ pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
     }
 }
 
-fn started(part: &'static str, agent: &AgentInfo) -> Check {
+fn started(part: &'static str, agent: &AgentInfo, is_remote: bool) -> Check {
     if let Some(error) = &agent.error {
-        return Check::fails(part, &agent.name, error);
+        let words: Vec<_> = agent.command.iter().map(|word| word.to_string_lossy()).collect();
+        let hint = format!(
+            "run `{}` yourself to see what it says; [agents.{}] is its configuration",
+            words.join(" "),
+            agent.name
+        );
+        return Check::fails(part, &agent.name, error, hint);
     }
     let version = agent.check.as_ref().and_then(|check| check.version.as_deref());
     let version = version.map(|version| format!(" (version {version})")).unwrap_or_default();
-    Check::ok(part, &agent.name, format!("starts{version}"))
+    let starts = format!("starts{version}");
+    // What says that somebody is logged in is where the agent runs.
+    let program = agent.command.first().filter(|_| !is_remote && agent.url.is_none());
+    let Some(known) = program.and_then(|program| logins::of(&program.to_string_lossy())) else {
+        return Check::ok(
+            part,
+            &agent.name,
+            format!("{starts}; its first prompt shows whether it is logged in"),
+        );
+    };
+    match known.found(&Place::own()) {
+        Some(place) => Check::ok(part, &agent.name, format!("{starts}, logged in ({place})")),
+        None => {
+            Check::note(part, &agent.name, format!("{starts}, but no login was found ({})", known.places()))
+                .hint(format!("{}, unless [agents.{}.env] has a key", known.how, agent.name))
+        }
+    }
 }
 
 /// Looks at each channel; with `notify` sends a notification through each.
@@ -70,18 +92,22 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
     for channel in channels {
         let found = format!("{}, {} sent, {} failed", channel.kind, channel.sent, channel.failed);
         let mut check = match &channel.problem {
-            Some(problem) => Check::fails(PART, &channel.name, problem),
+            Some(problem) => Check::fails(PART, &channel.name, problem, correct(channel)),
             None => Check::ok(PART, &channel.name, found),
         };
         if notify {
             check = match delivered(channel, context) {
                 Ok(Ok(())) => Check::ok(PART, &channel.name, "the test notification was delivered"),
-                Ok(Err(why)) => Check::fails(PART, &channel.name, why),
+                Ok(Err(why)) => Check::fails(PART, &channel.name, why, correct(channel)),
                 Err(failure) => failed(PART, &channel.name, &failure),
             };
         }
         checks.push(check);
     }
+}
+
+fn correct(channel: &ChannelStatus) -> String {
+    format!("correct [channels.{}] in the configuration, then bgctl daemon reload", channel.name)
 }
 
 /// Sends a notification through a channel: that of a task which does nothing. Returns why it was not delivered.
@@ -130,12 +156,11 @@ pub fn executors(checks: &mut Vec<Check>, context: &mut Context) {
         checks.push(if result.ok {
             Check::ok(PART, executor.name, format!("works{version}"))
         } else {
-            let check =
-                Check::fails(PART, executor.name, result.problem.unwrap_or_else(|| "fails".to_owned()));
-            match result.hint {
-                Some(hint) => check.hint(hint),
-                None => check,
-            }
+            let hint = result
+                .hint
+                .unwrap_or_else(|| format!("correct [executors.{}], see bgd-executors(7)", executor.name));
+            let problem = result.problem.unwrap_or_else(|| "fails".to_owned());
+            Check::fails(PART, executor.name, problem, hint)
         });
     }
 }

@@ -1,36 +1,106 @@
-//! The user's shell: whether it completes the arguments of `bgctl`.
+//! The user's shell: whether it finds `bgctl` and its manual, completes its arguments, and has the key and the prompt.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use crate::cli::ShellName;
 use crate::render::doctor::Check;
-use crate::shells::{Shell, own_shell};
+use crate::shells::{self, Shell, own_shell};
 
 const PART: &str = "shell";
 
-/// Checks that the shell of the user completes.
-pub fn completions() -> Check {
+/// Makes the checks.
+pub fn checks() -> Vec<Check> {
+    let mut checks = vec![in_path(), manual()];
     let Some(shell) = own_shell() else {
-        return Check::note(PART, "completions", "the shell is neither bash, zsh nor fish")
-            .hint("bgctl completions install bash     installs them for another shell");
+        checks.push(
+            Check::note(PART, "completions", format!("the shell ($SHELL) is not {}", shells::KNOWN))
+                .hint("bgctl completions install bash     installs them for another shell"),
+        );
+        return checks;
     };
+    checks.extend([completions(shell), key(shell), prompt(shell)]);
+    checks
+}
+
+fn in_path() -> Check {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join("bgctl")).find(|path| path.is_file());
+    if let Some(path) = found {
+        return Check::ok(PART, "bgctl", path.display().to_string());
+    }
+    let own = std::env::current_exe().ok();
+    let folder = own.as_deref().and_then(Path::parent).unwrap_or(Path::new("/usr/local/bin"));
+    Check::note(PART, "bgctl", "is in no folder of PATH, so completions and the key do not work")
+        .hint(format!("export PATH=\"{}:$PATH\"", folder.display()))
+}
+
+fn manual() -> Check {
+    let mut man = Command::new("man");
+    let output = man.args(["-w", "1", "bgctl"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    match output {
+        Err(_) => Check::note(PART, "manual", "there is no `man` here").hint("bgctl man bgctl | less"),
+        Ok(output) if output.status.success() => {
+            Check::ok(PART, "manual", String::from_utf8_lossy(&output.stdout).trim())
+        }
+        Ok(_) => Check::note(PART, "manual", "`man bgctl` finds nothing").hint("bgctl man install"),
+    }
+}
+
+fn completions(shell: Shell) -> Check {
     let name = shell.name();
-    match installed(shell) {
+    let file = shell.completion_files().into_iter().find(|path| path.exists());
+    match file.or_else(|| says(shell, &["bgctl shell-init", "bgctl completions", VARIABLE])) {
         Some(path) => Check::ok(PART, "completions", format!("{name}: {}", path.display())),
         None => Check::note(PART, "completions", format!("{name} does not complete bgctl"))
             .hint("bgctl completions install"),
     }
 }
 
-/// Returns the file that has the shell complete, if there is one.
-fn installed(shell: Shell) -> Option<PathBuf> {
-    shell.completion_files().into_iter().find(|path| path.exists()).or_else(|| {
-        let startup = shell.startup_file()?;
-        let text = std::fs::read_to_string(&startup).ok()?;
-        let is_set_up = text.lines().any(|line| {
-            let line = line.trim_start();
-            !line.starts_with('#')
-                && (line.contains("bgctl shell-init") || line.contains("bgctl completions"))
-        });
-        is_set_up.then_some(startup)
+/// What a start-up file has into which the output of `shell-init` was copied.
+const VARIABLE: &str = crate::complete::VARIABLE;
+
+fn key(shell: Shell) -> Check {
+    if let Some(path) = says(shell, &["bgctl shell-init", "__bgctl_run_line"]) {
+        return Check::ok(PART, "key", format!("{}: {}", shell.name(), path.display()));
+    }
+    let line = match shell.0 {
+        ShellName::Bash | ShellName::Zsh => format!("eval \"$(bgctl shell-init {})\"", shell.name()),
+        ShellName::Fish => "bgctl shell-init fish | source".to_owned(),
+        ShellName::Nushell => {
+            "bgctl shell-init nushell | save -f ~/.config/nushell/autoload/bgctl.nu".to_owned()
+        }
+    };
+    let place = match shell.0 {
+        ShellName::Nushell => "once".to_owned(),
+        _ => format!("in {}", shown(shell)),
+    };
+    Check::note(PART, "key", "no key runs the current line through bgctl").hint(format!("{line}     {place}"))
+}
+
+fn prompt(shell: Shell) -> Check {
+    if let Some(path) = says(shell, &["bgctl shell-prompt"]) {
+        return Check::ok(PART, "prompt", format!("{}: {}", shell.name(), path.display()));
+    }
+    let line = match shell.0 {
+        ShellName::Bash => "PS1='$(bgctl shell-prompt)'\"$PS1\"",
+        ShellName::Zsh => "setopt prompt_subst; PROMPT='$(bgctl shell-prompt)'\"$PROMPT\"",
+        ShellName::Fish => "function fish_right_prompt; bgctl shell-prompt; end",
+        ShellName::Nushell => "$env.PROMPT_COMMAND_RIGHT = {|| ^bgctl shell-prompt }",
+    };
+    Check::note(PART, "prompt", "does not show what runs and what has failed")
+        .hint(format!("{line}     in {}", shown(shell)))
+}
+
+fn shown(shell: Shell) -> String {
+    shell.startup_file().unwrap_or_default().display().to_string()
+}
+
+/// Returns the file of the shell's start that has one of these words in a line that is no comment.
+fn says(shell: Shell, words: &[&str]) -> Option<PathBuf> {
+    shell.startup_files().into_iter().find(|path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines()
+            .any(|line| !line.trim_start().starts_with('#') && words.iter().any(|word| line.contains(word)))
     })
 }

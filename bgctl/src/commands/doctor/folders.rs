@@ -1,0 +1,77 @@
+//! Who may reach the daemon's socket, its folders and its configuration: all of the user's own programs, and nobody else.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use bgd_shared::request::DaemonStatus;
+use nix::unistd::Uid;
+
+use crate::render::doctor::Check;
+
+const PART: &str = "daemon";
+
+/// The bits of a mode by which others may read, write or enter.
+const OTHERS: u32 = 0o077;
+/// Those by which others may write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Adds the checks of what this daemon uses.
+pub fn checks(checks: &mut Vec<Check>, status: &DaemonStatus) {
+    let socket = Path::new(&status.socket);
+    checks.push(private("socket", socket, OTHERS));
+    if let Some(folder) = socket.parent() {
+        checks.push(private("socket's folder", folder, OTHERS_WRITE));
+    }
+    checks.push(private("state folder", Path::new(&status.state_dir), OTHERS));
+    if status.config_loaded {
+        checks.push(private("config's mode", Path::new(&status.config), OTHERS_WRITE));
+    }
+}
+
+/// Checks that a path is the user's own, and that others have none of these rights.
+fn private(name: &'static str, path: &Path, rights: u32) -> Check {
+    let shown = path.display();
+    let meta = match fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(error) => {
+            let hint = "the daemon makes it again within a moment; if not, bgctl daemon restart";
+            return Check::fails(PART, name, format!("{shown}: {error}"), hint);
+        }
+    };
+    let mode = meta.mode() & 0o7777;
+    if meta.uid() != Uid::effective().as_raw() {
+        let found = format!("{shown} belongs to the user with number {}", meta.uid());
+        return Check::fails(PART, name, found, "stop the daemon and remove it, or name another path");
+    }
+    // In a folder such as /tmp nobody can replace what another one has.
+    let is_sticky = mode & 0o1000 != 0;
+    if mode & rights != 0 && !is_sticky {
+        let found = format!("{shown} has mode {mode:03o}: other users can reach it");
+        return Check::fails(PART, name, found, format!("chmod {:03o} {shown}", mode & !rights));
+    }
+    Check::ok(PART, name, format!("{shown}, mode {mode:03o}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::render::doctor::State;
+
+    #[test]
+    fn r168_what_others_can_reach_fails_with_the_command_that_mends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |mode| {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+            private("folder", folder.path(), OTHERS)
+        };
+        assert_eq!(check(0o700).state, State::Ok);
+        let open = check(0o755);
+        assert_eq!(open.state, State::Fails);
+        assert_eq!(open.hint.unwrap(), format!("chmod 700 {}", folder.path().display()));
+        let gone = private("folder", &folder.path().join("no"), OTHERS);
+        assert!(gone.state == State::Fails && gone.hint.is_some());
+    }
+}

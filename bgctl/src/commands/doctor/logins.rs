@@ -1,0 +1,139 @@
+//! Whether somebody is logged in to an agent, as far as its files and variables tell: without a network, and without
+//! starting it. Only that there are credentials is known, not whether the provider takes them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+/// Where an agent keeps what it is logged in with.
+#[derive(Debug)]
+pub struct Login {
+    /// The names of its programs.
+    programs: &'static [&'static str],
+    /// The variables that have a key or name a provider.
+    variables: &'static [&'static str],
+    /// The file: the variable that names its folder, that folder below the home, and the file's name.
+    file: (&'static str, &'static str, &'static str),
+    /// What the file has if somebody is logged in; empty: it is enough that it has something.
+    word: &'static str,
+    /// What to do to log in.
+    pub how: &'static str,
+}
+
+const LOGINS: &[Login] = &[
+    Login {
+        programs: &["claude", "claude-agent-acp", "claude-code-acp"],
+        variables: &[
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_AUTH_TOKEN",
+            "CLAUDE_CODE_OAUTH_TOKEN",
+            "CLAUDE_CODE_USE_BEDROCK",
+            "CLAUDE_CODE_USE_VERTEX",
+        ],
+        file: ("CLAUDE_CONFIG_DIR", ".claude", ".credentials.json"),
+        word: "",
+        how: "run `claude` and log in with /login",
+    },
+    Login {
+        programs: &["codex", "codex-acp"],
+        variables: &["OPENAI_API_KEY", "CODEX_API_KEY"],
+        file: ("CODEX_HOME", ".codex", "auth.json"),
+        word: "",
+        how: "codex login",
+    },
+    Login {
+        programs: &["copilot"],
+        variables: &["COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"],
+        file: ("COPILOT_HOME", ".copilot", "config.json"),
+        word: "\"login\"",
+        how: "run `copilot` and log in with /login",
+    },
+    Login {
+        programs: &["gemini"],
+        variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"],
+        file: ("", ".gemini", "oauth_creds.json"),
+        word: "",
+        how: "run `gemini` and choose how to log in",
+    },
+    Login {
+        programs: &["goose"],
+        variables: &["GOOSE_PROVIDER"],
+        file: ("", ".config/goose", "config.yaml"),
+        word: "GOOSE_PROVIDER",
+        how: "goose configure",
+    },
+    Login {
+        programs: &["opencode"],
+        variables: &["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENCODE_CONFIG_CONTENT"],
+        file: ("", ".local/share/opencode", "auth.json"),
+        word: "\"type\"",
+        how: "opencode auth login",
+    },
+];
+
+/// Returns what is known of the agent that this program is.
+pub fn of(program: &str) -> Option<&'static Login> {
+    let name = program.rsplit('/').next()?;
+    LOGINS.iter().find(|login| login.programs.contains(&name))
+}
+
+/// The home and the variables to look at.
+pub struct Place<'a> {
+    home: Option<PathBuf>,
+    variable: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+impl Place<'static> {
+    /// Those of this process.
+    pub fn own() -> Self {
+        Self { home: crate::files::home(), variable: &|name| std::env::var_os(name) }
+    }
+}
+
+impl Login {
+    /// Returns the variable or the file that says that somebody is logged in.
+    pub fn found(&self, place: &Place<'_>) -> Option<String> {
+        let set = |name: &str| (place.variable)(name).filter(|value| !value.is_empty());
+        if let Some(name) = self.variables.iter().find(|name| set(name).is_some()) {
+            return Some((*name).to_owned());
+        }
+        let (variable, folder, name) = self.file;
+        let folder = set(variable).map(PathBuf::from).or_else(|| Some(place.home.as_ref()?.join(folder)))?;
+        let path = folder.join(name);
+        let text = fs::read_to_string(&path).ok()?;
+        (!text.trim().is_empty() && text.contains(self.word)).then(|| path.display().to_string())
+    }
+
+    /// Names where was looked.
+    pub fn places(&self) -> String {
+        let (_, folder, name) = self.file;
+        format!("neither ~/{folder}/{name} nor {}", self.variables.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r168_a_login_is_found_in_a_variable_or_in_the_agents_file() {
+        let home = tempfile::tempdir().unwrap();
+        let none = |_: &str| None;
+        let place = Place { home: Some(home.path().to_owned()), variable: &none };
+        for login in LOGINS {
+            assert_eq!(login.found(&place), None, "{login:?}");
+            let (_, folder, name) = login.file;
+            let path = home.path().join(folder).join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "{}").unwrap();
+            assert_eq!(login.found(&place).is_some(), login.word.is_empty(), "{login:?}");
+            fs::write(&path, format!("{{{}: x}}", login.word)).unwrap();
+            assert_eq!(login.found(&place), Some(path.display().to_string()));
+            fs::remove_file(path).unwrap();
+            let key = |name: &str| (name == login.variables[0]).then(|| OsString::from("x"));
+            let with_key = Place { home: None, variable: &key };
+            assert_eq!(login.found(&with_key).as_deref(), Some(login.variables[0]));
+        }
+        assert!(of("/opt/bin/codex-acp").is_some() && of("my-agent").is_none());
+    }
+}

@@ -1,0 +1,19 @@
+
+# The line stands in the history as it ran.
+def __bgctl_run_line [] {
+    let line = commandline
+    if ($line | str trim | is-empty) or ($line | str trim --left | str starts-with "bgctl ") {
+        commandline edit --replace --accept $line
+    } else {
+        commandline edit --replace --accept $"bgctl run -- nu -c ($line | to json)"
+    }
+}
+if $nu.is-interactive {
+    $env.config.keybindings ++= [{
+        name: bgctl_run_line
+        modifier: @MODIFIER@
+        keycode: @KEY@
+        mode: [emacs vi_insert vi_normal]
+        event: { send: executehostcommand, cmd: "__bgctl_run_line" }
+    }]
+}

@@ -1,0 +1,167 @@
+//! R169: what `shell-init` and `shell-prompt` do in real shells, in a real terminal: the key that runs the typed line
+//! through `bgctl run`, Ctrl-B on it, Tab, and the prompt.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use bgd_tests::agents::nushell;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Terminal, TestDaemon, bgctl_path};
+
+/// The prompt's command. On a busy machine an answer may take longer than a prompt should.
+const PROMPT: &str = "bgctl shell-prompt --timeout 1m";
+
+/// The command of a shell with this home, as its user starts it.
+fn shell(daemon: &TestDaemon, program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    let surroundings = daemon.bgctl(&[]);
+    command.args(args).env_clear().current_dir(daemon.home());
+    command.envs(surroundings.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.env_remove("XDG_CONFIG_HOME").env_remove("XDG_DATA_HOME");
+    let nu =
+        program.parent().filter(|folder| folder.is_absolute()).map(|folder| format!("{}:", folder.display()));
+    let programs = bgctl_path().parent().unwrap().display().to_string();
+    let path = format!("{}{programs}:/usr/bin:/bin", nu.unwrap_or_default());
+    command.env("PATH", path).env("LANG", "C.UTF-8").env("SHELL", program).env("TERM", "xterm-256color");
+    command
+}
+
+/// Writes a file in the home.
+fn put(daemon: &TestDaemon, name: &str, text: &str) {
+    let path = daemon.home().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// What a user does, with the key of that shell.
+fn use_it(daemon: &TestDaemon, terminal: &mut Terminal, line: &str, key: &str) {
+    terminal.type_keys(line);
+    terminal.wait_text(line);
+    terminal.type_keys(key);
+    terminal.wait_text("[Ctrl-B] Background\nup\n");
+    // It stands in the line, and so in the history, as it ran.
+    assert!(terminal.screen().contains("bgctl run -- "), "{}", terminal.screen());
+    terminal.type_keys("\x02");
+    terminal.wait_text("Command was manually backgrounded by user with ID");
+    terminal.wait_text("bgd:1\u{25b6}");
+    let id: TaskId = daemon.run(&["list", "-q"]).success().word();
+    assert_eq!(daemon.task(id).status, Status::Running);
+
+    terminal.type_line("bgctl run -- false");
+    terminal.wait_text("bgd:1\u{25b6} 1\u{2717}");
+    // One verb begins so, and one task runs.
+    terminal.type_keys("bgctl canc\t");
+    terminal.wait("the verb", |screen| squeezed(&screen.contents()).contains("bgctl cancel"));
+    let short = id.short();
+    // Some shells add a space, others do not.
+    terminal.type_keys(format!("\x15bgctl cancel {}\t", &short[..3]));
+    let line = format!("bgctl cancel {short}");
+    terminal.wait("the task's id", |screen| squeezed(&screen.contents()).contains(&line));
+    terminal.type_keys("\r");
+    daemon.block(&[id]);
+    terminal.wait("the prompt without it", |screen| {
+        let text = screen.contents();
+        let last = text.lines().rfind(|line| line.contains("bgd:"));
+        last.is_some_and(|line| line.contains("bgd:1\u{2717}"))
+    });
+}
+
+/// A text with single spaces.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn r169_the_key_tab_and_the_prompt_work_in_bash() {
+    let daemon = TestDaemon::start();
+    let lines = format!("PS1='$ '\neval \"$(bgctl shell-init bash)\"\nPS1='$({PROMPT})'\"$PS1\"\n");
+    put(&daemon, ".bashrc", &lines);
+    let mut terminal = Terminal::open(&shell(&daemon, Path::new("bash"), &["-i"]));
+    terminal.wait_line("$");
+    use_it(&daemon, &mut terminal, "echo up; sleep 1000", "\x18\x12");
+}
+
+#[test]
+fn r169_the_key_tab_and_the_prompt_work_in_zsh() {
+    let daemon = TestDaemon::start();
+    let lines = format!(
+        "autoload -Uz compinit && compinit -u\nPROMPT='%# '\neval \"$(bgctl shell-init zsh)\"\n\
+         setopt prompt_subst; PROMPT='$({PROMPT})'\"$PROMPT\"\n"
+    );
+    put(&daemon, ".zshrc", &lines);
+    let mut terminal = Terminal::open(&shell(&daemon, Path::new("zsh"), &["-i"]));
+    terminal.wait("a prompt", |screen| screen.contents().trim_end().ends_with(['#', '%']));
+    use_it(&daemon, &mut terminal, "echo up; sleep 1000", "\x18\x12");
+}
+
+#[test]
+fn r169_the_key_tab_and_the_prompt_work_in_fish() {
+    let daemon = TestDaemon::start();
+    let lines = format!(
+        "bgctl shell-init fish | source\nfunction fish_prompt; echo '> '; end\n\
+         function fish_right_prompt; {PROMPT}; end\n"
+    );
+    put(&daemon, ".config/fish/config.fish", &lines);
+    let mut terminal = Terminal::open(&shell(&daemon, Path::new("fish"), &["-i"]));
+    terminal.wait("a prompt", |screen| screen.contents().trim_end().ends_with('>'));
+    use_it(&daemon, &mut terminal, "echo up; sleep 1000", "\x18\x12");
+}
+
+#[test]
+fn r169_the_key_tab_and_the_prompt_work_in_nushell() {
+    let daemon = TestDaemon::start();
+    let config = format!(
+        "$env.config.show_banner = false\n$env.PROMPT_COMMAND = {{|| \"nu\" }}\n\
+         $env.PROMPT_COMMAND_RIGHT = {{|| ^{PROMPT} }}\n"
+    );
+    put(&daemon, ".config/nushell/config.nu", &config);
+    let script = daemon.run(&["shell-init", "nushell"]).success().stdout_text();
+    put(&daemon, ".config/nushell/autoload/bgctl.nu", &script);
+    // It asks its terminal for the place of the cursor, which tmux answers.
+    put(&daemon, "tmux.conf", "set -g prefix None\nset -g status off\nset -g escape-time 0\n");
+    let nu = nushell();
+    let mut tmux = shell(&daemon, &nu, &[]);
+    let socket = daemon.home().join("tmux");
+    let words = format!("exec {}", nu.display());
+    let mut command = Command::new("tmux");
+    command.args(["-f", "tmux.conf", "-S"]).arg(&socket).args(["new-session", &words]);
+    command.envs(tmux.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(daemon.home());
+    command.env("SHELL", "/bin/sh");
+    tmux.env_clear();
+    let mut terminal = Terminal::open(&command);
+    terminal.wait_text("nu>");
+    use_it(&daemon, &mut terminal, "print up; sleep 1000sec", "\x1br");
+    terminal.type_line("exit");
+    terminal.ended();
+}
+
+#[test]
+fn r169_nushell_still_completes_other_commands_and_the_installed_file_is_found() {
+    let daemon = TestDaemon::start();
+    let task = daemon.submit(&["sleep", "1000"]);
+    let mut install = daemon.bgctl(&["completions", "install"]);
+    install.env("SHELL", "/usr/bin/nu").env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
+    let told = bgd_tests::Outcome::of(&mut install).success().stdout_text();
+    let file = daemon.home().join(".local/share/nushell/vendor/autoload/bgctl.nu");
+    assert!(told.starts_with(&format!("installed {}\n", file.display())), "{told}");
+    // As `nu` does for a vendor's file, after the user's own configuration.
+    let script = format!(
+        "if ($nu.vendor-autoload-dirs | last) != '{}' {{ exit 3 }}\n\
+         $env.config.completions.external.completer = {{|spans| [$\"other ($spans.0)\"] }}\n\
+         source '{}'\n\
+         let complete = $env.config.completions.external.completer\n\
+         print (do $complete [make x] | to nuon)\n\
+         print (do $complete [bgctl sub] | get value | to nuon)\n\
+         print (do $complete [bgctl cancel ''] | to nuon)\n",
+        file.parent().unwrap().display(),
+        file.display()
+    );
+    put(&daemon, "script.nu", &script);
+    let mut command = shell(&daemon, &nushell(), &["script.nu"]);
+    let said = bgd_tests::Outcome::of(&mut command).success().stdout_text();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(&lines[..2], ["[\"other make\"]", "[submit]"], "{said}");
+    assert!(lines[2].contains(&task.short()) && lines[2].contains("sleep 1000"), "{said}");
+}

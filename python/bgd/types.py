@@ -2683,7 +2683,9 @@ class _Usage(TypedDict):
     """CPU time in user mode, in milliseconds."""
 
     written_bytes: int
-    """Bytes written to disks."""
+    """Bytes written to disks, or still to be written. Those of processes that nobody waited for count
+    with a cgroup of its own and the controllers `memory` and `io`.
+    """
 
 
 class Usage(_Usage, total=False):
@@ -2694,9 +2696,10 @@ class Usage(_Usage, total=False):
     """
 
     peak_memory_bytes: int
-    """The most memory that one of the processes has had at a time, in bytes; with a cgroup of its own,
-    the most of all together. Missing if it is no more than what the daemon itself takes: the system
-    does not tell less.
+    """The most memory that one of the processes has had at a time, in bytes; with a cgroup of its own
+    and the controller `memory`, the most of all together, with what the kernel has cached of their
+    files. Missing if it is no more than what the daemon itself takes: the system does not tell
+    less.
     """
 
 

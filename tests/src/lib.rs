@@ -30,6 +30,7 @@ pub mod far;
 pub mod handed;
 pub mod hooks;
 pub mod http;
+pub mod kernel;
 pub mod mcp;
 pub mod model;
 mod outcome;

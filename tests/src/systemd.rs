@@ -21,7 +21,7 @@ use crate::user::must_be_root;
 use crate::wait;
 
 /// What the first process runs before it becomes systemd.
-const BOOT: &str = include_str!("systemd.sh");
+pub(crate) const BOOT: &str = include_str!("systemd.sh");
 
 /// How many this process has booted, to make their names unique.
 static BOOTED: AtomicU32 = AtomicU32::new(0);

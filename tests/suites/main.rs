@@ -35,6 +35,7 @@ mod cli;
 mod cli_first_steps;
 mod cli_table;
 mod console;
+mod controllers;
 mod docs;
 mod doctor;
 mod elsewhere;

@@ -63,21 +63,24 @@ fn of_cgroup(cgroup: &Path, leader: Usage) -> Option<Usage> {
     let read = |name: &str| std::fs::read_to_string(cgroup.join(name)).ok();
     let cpu = read("cpu.stat")?;
     let ms = |name: &str| Some(number_after(&cpu, name)? / 1000);
-    let io = read("io.stat");
-    let written = io.map(|io| {
-        io.split_ascii_whitespace()
-            .filter_map(|word| word.strip_prefix("wbytes="))
-            .filter_map(|n| n.parse::<u64>().ok())
-            .sum()
-    });
+    let written = read("io.stat").map_or(0, |io| written(&io, &read("memory.stat").unwrap_or_default()));
     Some(Usage {
         user_ms: ms("user_usec")?,
         system_ms: ms("system_usec")?,
         peak_memory_bytes: read("memory.peak")
             .and_then(|text| text.trim().parse().ok())
             .or(leader.peak_memory_bytes),
-        written_bytes: written.unwrap_or(leader.written_bytes),
+        // Not every file system says for whom it writes.
+        written_bytes: written.max(leader.written_bytes),
     })
+}
+
+/// Returns what was written by all processes of a cgroup: what has arrived at the disks, and what still lies in memory.
+fn written(io: &str, memory: &str) -> u64 {
+    let arrived = io.split_ascii_whitespace().filter_map(|word| word.strip_prefix("wbytes=")?.parse().ok());
+    let waiting =
+        ["file_dirty ", "file_writeback "].into_iter().filter_map(|name| number_after(memory, name));
+    arrived.chain(waiting).fold(0, u64::saturating_add)
 }
 
 /// Returns the number behind a name, in lines of a name and a number each.
@@ -102,6 +105,10 @@ mod tests {
         put("io.stat", "8:0 rbytes=1 wbytes=512 rios=1 wios=1\n8:16 rbytes=0 wbytes=1024 rios=0 wios=2\n");
         let usage = Usage { peak_memory_bytes: Some(1 << 20), written_bytes: 1536, ..usage };
         assert_eq!(of_cgroup(folder.path(), leader), Some(usage));
+        put("memory.stat", "file 9000\nfile_dirty 4096\nfile_writeback 100\nfile_thp 0\n");
+        assert_eq!(of_cgroup(folder.path(), leader).unwrap().written_bytes, 1536 + 4196);
+        let usage = Usage { written_bytes: 9999, ..usage };
+        assert_eq!(of_cgroup(folder.path(), Usage { written_bytes: 9999, ..leader }), Some(usage));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use bgd_shared::proc;
 
 use crate::config::TreeMode;
+use crate::exec::cgroup;
 use crate::startup::scope::{self, Unit};
 
 /// The daemon's place in the cgroup hierarchy.
@@ -21,6 +22,12 @@ pub struct Place {
     /// The reason for the choice, as a sentence without a full stop.
     pub reason: String,
 }
+
+/// The cgroup within the delegated one that the daemon moves to: controllers can be enabled for the tasks' cgroups only
+/// while no process is in the cgroup above them.
+const LEAF: &str = "bgd";
+/// The controllers that account for what a whole tree uses. None of them limits anything by itself.
+const ACCOUNTING: [&str; 2] = ["memory", "io"];
 
 /// The name in `daemon.status` for process trees kept in cgroups.
 const CGROUP: &str = "cgroup";
@@ -46,7 +53,7 @@ impl Place {
         if mode == TreeMode::Session {
             return Self::not_delegated("set in the configuration");
         }
-        let Some(own) = own_cgroup() else { return Self::not_delegated("no cgroup v2 is mounted here") };
+        let Some(own) = unit_cgroup() else { return Self::not_delegated("no cgroup v2 is mounted here") };
         if is_service() {
             return if is_delegated(&own) {
                 Self::delegated(own, "in the cgroup of the unit that started bgd")
@@ -55,7 +62,7 @@ impl Place {
             };
         }
         let refusal = match scope::enter(instance, task_cgroup(&own).is_none()).await {
-            Ok(Unit::Own(name)) => match own_cgroup().filter(|own| own.ends_with(&name) && is_mine(own)) {
+            Ok(Unit::Own(name)) => match unit_cgroup().filter(|own| own.ends_with(&name) && is_mine(own)) {
                 Some(own) => {
                     return Self::delegated(own, format!("delegated by the systemd user manager as {name}"));
                 }
@@ -68,18 +75,24 @@ impl Place {
             Err(refusal) => refusal,
         };
         leave_task(&own);
-        match own_cgroup().filter(|own| is_delegated(own)) {
+        match unit_cgroup().filter(|own| is_delegated(own)) {
             Some(own) => Self::delegated(own, format!("already delegated where bgd was started; {refusal}")),
             None => Self::not_delegated(refusal),
         }
     }
 
     /// Creates the directory for the tasks' cgroups of this instance below the daemon's own cgroup. `None` if
-    /// that is not delegated or can't be used.
+    /// that is not delegated or can't be used. Has the kernel account for what the tasks use, as far as it can here.
     pub fn prepare(&mut self, instance: &str) -> Option<PathBuf> {
-        let folder = self.delegated.as_ref()?.join(folder_name(instance));
+        let unit = self.delegated.as_ref()?;
+        let folder = unit.join(folder_name(instance));
         match fs::create_dir(&folder).and_then(|()| check(&folder)) {
-            Ok(()) => Some(folder),
+            Ok(()) => {
+                if let Err(error) = account(unit, &folder) {
+                    tracing::info!(cgroup = %unit.display(), %error, "no controllers for the tasks' cgroups");
+                }
+                Some(folder)
+            }
             Err(error) => {
                 tracing::info!(path = %folder.display(), %error, "no cgroups for tasks");
                 let _ = fs::remove_dir(&folder);
@@ -94,6 +107,67 @@ impl Place {
     pub fn tree(&self) -> &'static str {
         if self.delegated.is_some() { CGROUP } else { SESSION }
     }
+}
+
+/// Removes the directory for the tasks' cgroups, and takes back what [`Place::prepare`] did for it.
+pub fn leave(folder: &Path) {
+    cgroup::remove(folder);
+    if let Some(unit) = folder.parent() {
+        undo_accounting(unit);
+    }
+}
+
+/// Enables the controllers that account for the tasks below `folder`. The daemon moves to a cgroup of its own for that,
+/// but only if there is any such controller.
+fn account(unit: &Path, folder: &Path) -> io::Result<()> {
+    let known = fs::read_to_string(unit.join("cgroup.controllers"))?;
+    let controllers: Vec<&str> =
+        ACCOUNTING.into_iter().filter(|name| known.split_whitespace().any(|known| known == *name)).collect();
+    if controllers.is_empty() {
+        return Ok(());
+    }
+    move_to(&leaf_of(unit)?)?;
+    let enable = |name: &&str| {
+        let on = format!("+{name}");
+        [unit, folder].into_iter().try_for_each(|path| fs::write(path.join(SUBTREE), &on))
+    };
+    let results: Vec<io::Result<()>> = controllers.iter().map(enable).collect();
+    if results.iter().any(Result::is_ok) {
+        return Ok(());
+    }
+    // Another process is in the delegated cgroup, say the shell that started the daemon.
+    undo_accounting(unit);
+    results.into_iter().collect()
+}
+
+/// The file that says which controllers are enabled for the cgroups below.
+const SUBTREE: &str = "cgroup.subtree_control";
+
+/// Moves the daemon back into the delegated cgroup. Whatever another daemon still needs fails, and stays.
+fn undo_accounting(unit: &Path) {
+    let leaf = unit.join(LEAF);
+    if own_cgroup().is_none_or(|own| own != leaf) {
+        return;
+    }
+    for name in ACCOUNTING {
+        let _ = fs::write(unit.join(SUBTREE), format!("-{name}"));
+    }
+    if move_to(unit).is_ok() {
+        let _ = fs::remove_dir(leaf);
+    }
+}
+
+/// Returns the daemon's own cgroup within the delegated one, which may exist: it can be another daemon's, too.
+fn leaf_of(unit: &Path) -> io::Result<PathBuf> {
+    let leaf = unit.join(LEAF);
+    match fs::create_dir(&leaf) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(leaf),
+    }
+}
+
+fn move_to(cgroup: &Path) -> io::Result<()> {
+    fs::write(cgroup.join("cgroup.procs"), "0")
 }
 
 fn folder_name(instance: &str) -> String {
@@ -120,6 +194,19 @@ fn own_cgroup() -> Option<PathBuf> {
         kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
     })?;
     Some(Path::new(mount).join(proc::cgroup("self")?.strip_prefix('/')?))
+}
+
+/// Returns the cgroup that may be delegated to the daemon: its own, or the one above if a daemon has moved its processes
+/// into a leaf.
+fn unit_cgroup() -> Option<PathBuf> {
+    own_cgroup().map(|own| unit_of(&own).to_owned())
+}
+
+fn unit_of(own: &Path) -> &Path {
+    match own.parent() {
+        Some(unit) if own.ends_with(LEAF) => unit,
+        _ => own,
+    }
 }
 
 /// Whether a cgroup is delegated to the daemon. A service manager delegates a cgroup by giving it to the user.
@@ -153,7 +240,9 @@ fn task_cgroup(own: &Path) -> Option<&Path> {
 /// Leaves the cgroup of another daemon's task: a daemon started from within a task is not part of it.
 fn leave_task(own: &Path) {
     let Some(outside) = task_cgroup(own).and_then(Path::parent).and_then(Path::parent) else { return };
-    if let Err(error) = fs::write(outside.join("cgroup.procs"), "0") {
+    // While controllers are enabled there, a process can only be in a cgroup below.
+    let leave = || move_to(outside).or_else(|_| move_to(&leaf_of(outside)?));
+    if let Err(error) = leave() {
         tracing::warn!(path = %outside.display(), %error, "cannot leave the cgroup of another daemon's task");
     }
 }
@@ -161,6 +250,17 @@ fn leave_task(own: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_leaf_of_a_daemon_belongs_to_its_unit() {
+        for (own, unit) in [
+            ("/sys/fs/cgroup/user/x.scope/bgd", "/sys/fs/cgroup/user/x.scope"),
+            ("/sys/fs/cgroup/user/x.scope", "/sys/fs/cgroup/user/x.scope"),
+            ("/sys/fs/cgroup/bgd.service", "/sys/fs/cgroup/bgd.service"),
+        ] {
+            assert_eq!(unit_of(Path::new(own)), Path::new(unit));
+        }
+    }
 
     #[test]
     fn the_cgroup_of_another_daemons_task_is_known() {

@@ -10,6 +10,7 @@ use bgd_shared::transport::AsyncListener;
 use tokio::sync::watch;
 
 use super::address::{self, Address};
+use super::cgroups;
 use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
@@ -31,7 +32,7 @@ use crate::exec::slurm::Clusters;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
-use crate::exec::{self, cgroup, reaper};
+use crate::exec::{self, reaper};
 use crate::os::clock::Stamp;
 use crate::os::program::Program;
 use crate::os::wall_clock::WallClock;
@@ -175,7 +176,7 @@ impl Daemon {
         }
         end_all(&self.strays, is_hurried, &instance, &mut address);
         if let Some(cgroup) = self.cgroup {
-            cgroup::remove(&cgroup);
+            cgroups::leave(&cgroup);
         }
         // Whoever sees the last connection close may start the next daemon at once.
         drop(address);

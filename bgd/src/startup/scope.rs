@@ -120,13 +120,12 @@ async fn is_in_delegated_unit(manager: &Connection) -> zbus::Result<bool> {
 }
 
 async fn start(manager: &Connection, name: &str) -> zbus::Result<()> {
-    let no_controllers: Vec<&str> = Vec::new();
     let properties = vec![
         ("Description", Variant::from("bgd, the background daemon, and its tasks")),
         ("PIDs", Variant::from(vec![std::process::id()])),
-        // `Delegate=` with an empty list: the daemon only needs cgroups of its own. Controllers would change how
-        // it shares the machine with other programs.
-        ("DelegateControllers", Variant::from(no_controllers)),
+        // Those that account for what tasks use; the manager ignores what it does not have itself. Others, such as
+        // `cpu`, would change how the daemon shares the machine with other programs.
+        ("DelegateControllers", Variant::from(vec!["memory", "io"])),
         // The user's own limits still apply, as they do without a scope.
         ("TasksMax", Variant::from(u64::MAX)),
         // Removes the unit completely, however it ends.

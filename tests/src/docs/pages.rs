@@ -138,7 +138,9 @@ const WORK: &str = "A task runs with the environment, folder, umask and resource
 
 const CGROUP: &str = "If a systemd user manager is running and the daemon was not started by a unit, it asks for a \
     scope of its own with a delegated cgroup, `bgd-INSTANCE.scope`, like `systemd-run --user --scope`. Without an \
-    answer within two seconds, the daemon starts without a cgroup. `bgctl daemon status` shows how process trees are \
+    answer within two seconds, the daemon starts without a cgroup. If the controllers `memory` and `io` are delegated, \
+    too, the daemon moves itself to the cgroup `bgd` in it, and has the kernel account for what all processes of each \
+    task use; most systems delegate `memory` alone, and `bgctl doctor` says how to change that. `bgctl daemon status` shows how process trees are \
     tracked, and why.";
 
 const LOGOUT: &str = "The user manager ends with the user's last session and stops the scope: the \

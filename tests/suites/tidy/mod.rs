@@ -411,7 +411,7 @@ fn tests_wait_for_events() {
 fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
     // Whether a test that needs them has such a name is checked when it runs (tests/src/user.rs).
     let needs = [
-        ("_as_root", &["must_be_root", "as_user", "cgroups", "slurm", "systemd", "Root"][..]),
+        ("_as_root", &["must_be_root", "as_user", "cgroups", "kernel", "slurm", "systemd", "Root"][..]),
         ("full_disk", &["on_a_small_disk"]),
     ];
     let mut broken = Vec::new();
@@ -435,15 +435,17 @@ fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
 
 #[test]
 fn every_folder_is_explained_in_a_readme() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let pages =
+        ["README.md", "man/contributing.md"].map(|page| fs::read_to_string(root().join(page)).unwrap());
+    let pages = pages.concat();
     let mut broken = Vec::new();
     for entry in fs::read_dir(root()).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
         let is_ours = name == ".ci" || (!name.starts_with('.') && name != "target");
-        let is_explained = readme.contains(&format!("{name}/")) || entry.path().join("README.md").is_file();
+        let is_explained = pages.contains(&format!("`{name}/`")) || pages.contains(&format!("[{name}/]"));
         if entry.path().is_dir() && is_ours && !is_explained {
-            broken.push(format!("README.md does not name {name}/, which has none of its own"));
+            broken.push(format!("neither README.md nor man/contributing.md says what `{name}/` is"));
         }
     }
     none("a README shows what is where", &broken);

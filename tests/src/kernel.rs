@@ -1,0 +1,79 @@
+//! A machine with a kernel of its own (user-mode Linux), for what the kernel of the tests may lack: in it every controller
+//! of cgroups is there to be delegated. It has the files of this machine, a systemd like that of [`crate::systemd`], and a
+//! disk of its own in `/run/disk`.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::binaries::bgd_path;
+use crate::outcome::Outcome;
+use crate::process::Process;
+use crate::systemd::{ALICE, BOOT};
+use crate::user::must_be_root;
+use crate::wait;
+
+/// What the first process runs.
+const FIRST: &str = include_str!("kernel.sh");
+
+/// The memory of the machine.
+const MEMORY: &str = "mem=768M";
+
+/// Boots a machine, runs a script of the shell in a session of alice, who finds the programs under test in her `PATH`,
+/// and turns the machine off.
+#[track_caller]
+pub fn run_as_alice(script: &str) -> Outcome {
+    must_be_root();
+    let own = tempfile::Builder::new().prefix("bgd-kernel-").tempdir_in("/tmp").expect("a folder");
+    let path = own.path();
+    let put = |name: &str, text: &str| fs::write(path.join(name), text).expect("a file");
+    put("script", script);
+    // All that makes the machine; what is started in it is up to the other script.
+    let (boot, _) = BOOT.rsplit_once("\nexec ").expect("it ends with the start of systemd");
+    put("boot", boot);
+    let programs = bgd_path().parent().expect("a program is in a folder").canonicalize().expect("a folder");
+    let (programs, folder) = (programs.display(), path.display());
+    put("first", &format!("#!/bin/sh\nset -- {programs} {ALICE} '' {folder}/boot {folder}\n{FIRST}"));
+    make_disk(&path.join("disk"));
+    let console = turn_on(path);
+    let read = |name: &str| fs::read(path.join(name)).unwrap_or_default();
+    let code = String::from_utf8_lossy(&read("code")).trim().parse();
+    Outcome {
+        code: code.unwrap_or_else(|_| panic!("the machine did not run the script: {console}")),
+        stdout: read("stdout"),
+        stderr: String::from_utf8_lossy(&read("stderr")).into_owned(),
+    }
+}
+
+fn make_disk(path: &Path) {
+    File::create(path).and_then(|disk| disk.set_len(64 << 20)).expect("a file");
+    Outcome::of(Command::new("/sbin/mkfs.ext4").arg("-q").arg(path)).success();
+}
+
+/// Runs the machine until it is off. Returns what it said.
+#[track_caller]
+fn turn_on(folder: &Path) -> String {
+    let make = |name: &str| File::create(folder.join(name)).expect("a file");
+    fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("own folder");
+    fs::set_permissions(folder.join("first"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("own file");
+    let mut command = Command::new("linux.uml");
+    command.args([MEMORY, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "quiet"]);
+    command.args(["con=null", "con0=fd:0,fd:1"]).arg(format!("umid={}", std::process::id()));
+    command.arg(format!("ubd0={}", folder.join("disk").display()));
+    command.arg(format!("uml_dir={}", folder.display()));
+    command.arg(format!("init={}", folder.join("first").display()));
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TMPDIR", folder);
+    command.stdin(Stdio::null()).stdout(make("console")).stderr(make("errors"));
+    let mut kernel = command.spawn().expect("linux.uml, which tests/run installs");
+    let process = Process::open(kernel.id().cast_signed()).expect("a child that was not waited for");
+    let is_off = process.wait_gone(wait::PATIENCE);
+    if !is_off {
+        let _ = kernel.kill();
+    }
+    kernel.wait().expect("a child can be waited for");
+    let said = ["console", "errors"].map(|name| fs::read(folder.join(name)).unwrap_or_default());
+    let said = said.map(|text| String::from_utf8_lossy(&text).into_owned()).join("\n");
+    assert!(is_off, "the machine does not turn itself off: {said}");
+    said
+}

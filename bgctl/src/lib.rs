@@ -62,6 +62,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use crate::cli::ShellPromptArgs;
 use crate::context::Context;
 use crate::exit::Code;
 pub use crate::failure::Failure;
@@ -75,7 +76,12 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error, false).into(),
     }
     if args.len() == 1 && pick::is_interactive() {
-        return overview().into();
+        return alone("bgctl", commands::overview).into();
+    }
+    // A shell waits for it before each prompt: it does not pay for knowing all other verbs.
+    if args.len() == 2 && args[1] == "shell-prompt" {
+        return alone("shell-prompt", |context| commands::shell_prompt(&ShellPromptArgs::default(), context))
+            .into();
     }
     let json = asks_for_json(&args);
     let code = match cli::parse(args, pick::is_interactive()) {
@@ -94,11 +100,11 @@ pub fn main() -> ExitCode {
     code.into()
 }
 
-/// Runs `bgctl` without any arguments.
-fn overview() -> Code {
-    match Context::new(cli::Globals::usual(), "bgctl") {
+/// Runs a verb without any arguments, or `bgctl` alone.
+fn alone(verb: &'static str, run: impl FnOnce(&mut Context) -> Result<Code, Failure>) -> Code {
+    match Context::new(cli::Globals::usual(), verb) {
         Ok(mut context) => {
-            let outcome = commands::overview(&mut context);
+            let outcome = run(&mut context);
             finish(outcome, &mut context, false)
         }
         Err(failure) => {

@@ -1,11 +1,13 @@
 //! R164: what a run has used of the machine, and what running tasks use.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use bgd_tests::cgroups::Delegated;
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::notice::Notice;
 use bgd_tests::shared::order::Retry;
 use bgd_tests::shared::request::{
     SubmitParams, TaskSubmit, TaskUsage, TerminalSize, UsageParams, UsageResult,
@@ -119,4 +121,32 @@ fn r164_running_tasks_are_measured_on_request() {
     let many = usage(&daemon, &vec![id; 257]).unwrap_err();
     assert_eq!(many.kind(), Some(ErrorKind::InvalidParams));
     assert!(many.to_string().contains("at most 256"), "{many}");
+}
+
+/// Has the daemon's clocks run faster than those of its tasks: what takes four seconds takes 80 for it.
+const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+#[test]
+fn r164_the_notice_of_a_run_over_a_minute_says_what_it_used() {
+    assert!(Path::new(CLOCK).is_file(), "{CLOCK}, which tests/run installs");
+    let config = "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\n\
+                  command = [\"/bin/sh\", \"-c\", 'cat >> \"$HOME/told\"']\ntimeout = \"10m\"\n";
+    let daemon =
+        TestDaemon::builder().config(config).env("LD_PRELOAD", CLOCK).env("FAKETIME", "+0 x20").start();
+    let told = daemon.home().join("told");
+    let notice = |name: &str, line: &str| -> Notice {
+        let id: TaskId = daemon.run(&["submit", "-d", name, "--shell", line]).success().word();
+        daemon.block(&[id]);
+        // The channel tells its start, too.
+        serde_json::from_str(&wait::for_line(&told, &format!("\"key\":\"{id}/1\""))).unwrap()
+    };
+    let long = notice("long", &format!("({WORK}); sleep 4"));
+    let short = notice("short", "true");
+    assert!(long.duration_ms.is_some_and(|ms| ms >= 60_000), "{long:?}");
+    let usage = long.task.usage.expect("what it used is known");
+    let said = bgd_tests::shared::show::usage(&usage);
+    assert!(long.text.contains(&said) && said.contains(" of CPU, at most "), "{said}: {}", long.text);
+    assert!(short.duration_ms.is_some_and(|ms| ms < 60_000), "{short:?}");
+    assert!(!short.text.contains("of CPU"), "{}", short.text);
+    drop(fs::remove_file(told));
 }

@@ -43,6 +43,7 @@ mod top;
 mod write;
 
 pub use self::overview::run as overview;
+pub use self::shell_prompt::run as shell_prompt;
 use crate::cli::Verb;
 use crate::context::Context;
 use crate::exit::Code;
@@ -98,7 +99,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Completions(args) => completions::run(&args, context),
         Verb::Man(args) => man::run(&args, context),
         Verb::ShellInit(args) => shell_init::run(&args, context),
-        Verb::ShellPrompt(args) => shell_prompt::run(&args, context),
+        Verb::ShellPrompt(args) => shell_prompt(&args, context),
     }
 }
 

@@ -90,7 +90,7 @@ pub fn burst(bench: &Bench) -> Result<Row> {
     let mut top = Terminal::bgctl(&daemon, &["top"]);
     top.wait_text("no tasks");
     let begin = Instant::now();
-    let task = bgd_shared::request::SubmitParams { hold: true, ..trivial(&daemon) };
+    let task = bgd_shared::request::SubmitParams { argv: None, hold: true, ..trivial(&daemon) };
     let argvs = vec![vec!["true".into()]; count];
     let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };
     let ids: Vec<TaskRef> =

@@ -13,6 +13,7 @@ mod memory;
 mod order;
 mod peers;
 mod pipeline;
+mod prompt;
 mod read_output;
 mod report;
 mod slurm;
@@ -48,6 +49,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("throughput", throughput::measure),
     ("wakeup", wakeup::measure),
     ("submit", submit::measure),
+    ("prompt", prompt::measure),
     ("filled", filled::measure),
     ("idle", idle::measure),
     ("write", write_output::measure),
@@ -62,7 +64,7 @@ const MEASUREMENTS: &[Measurement] = &[
 ];
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
-/// throughput, wakeup, submit, filled (100,000 tasks: submit, list, memory), idle, write, read, waiters, turns
+/// throughput, wakeup, submit, prompt (`shell-prompt`), filled (100,000 tasks: submit, list, memory, `top`), idle, write, read, waiters, turns
 /// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order
 /// (batches, groups, dependents), far (another machine by ssh on loopback), slurm (10,000 tasks of a real cluster; needs root).
 #[derive(Debug, Parser)]

@@ -2591,8 +2591,9 @@ class Task(_Task, total=False):
     """
 
     usage: Usage
-    """What the latest run has used of the machine, once its main process has ended. Missing where that
-    is not known: for agents, for processes that were handed over, and for tasks elsewhere.
+    """What the latest run has used of the machine that ran it, once its main process has ended.
+    Missing where that is not known: for agents, as one process may work for several tasks; for
+    processes that were handed over, as only their parent is told; and on clusters.
     """
 
     waiting: Waiting

@@ -393,8 +393,9 @@ pub struct Task {
     /// Why it was cancelled. Only for cancelled tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<CancelReason>,
-    /// What the latest run has used of the machine, once its main process has ended. Missing where that is not known:
-    /// for agents, for processes that were handed over, and for tasks elsewhere.
+    /// What the latest run has used of the machine that ran it, once its main process has ended. Missing where that is
+    /// not known: for agents, as one process may work for several tasks; for processes that were handed over, as only
+    /// their parent is told; and on clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// What its agent has consumed of its model, in all runs. Missing if the agent does not say.

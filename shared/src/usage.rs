@@ -16,7 +16,8 @@ pub struct Usage {
     /// CPU time in the kernel, in milliseconds.
     pub system_ms: u64,
     /// The most memory that one of the processes has had at a time, in bytes; with a cgroup of its own and the controller
-    /// `memory`, the most of all together, with what the kernel has cached of their files. Missing if it is no more than what the daemon itself takes: the system does not tell less.
+    /// `memory`, the most of all together, with what the kernel has cached of their files. Missing if it is no more than
+    /// what the daemon itself takes: the system does not tell less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
     /// Bytes written to disks, or still to be written. Those of processes that nobody waited for count with a cgroup of its

@@ -24,6 +24,22 @@ fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
 }
 
 #[test]
+fn r160_its_messages_say_what_it_consumed() {
+    let real = server();
+    let id = real.turn("SAY it once");
+    let known = |id| {
+        let usage = real.daemon.task(id).agent_usage.expect("it says so");
+        (usage.input_tokens, usage.output_tokens, usage.context_tokens)
+    };
+    // The model says so of each of its answers.
+    assert_eq!(known(id), (Some(7), Some(3), Some(10)));
+    assert_eq!(real.daemon.task(id).agent_usage.unwrap().cost.unwrap().currency, "USD");
+    real.daemon.resume(id, "SAY it twice");
+    real.daemon.block(&[id]);
+    assert_eq!(known(id), (Some(14), Some(6), Some(10)), "both runs");
+}
+
+#[test]
 fn r36_a_resume_that_was_accepted_may_fail() {
     cases::a_resume_that_was_accepted_may_fail(&server());
 }

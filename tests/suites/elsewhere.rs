@@ -67,6 +67,20 @@ fn r145_a_task_runs_there_and_belongs_here() {
 }
 
 #[test]
+fn r164_what_a_run_has_used_there_is_known_here() {
+    let mut far = two();
+    let line = r#"exec perl -e 'while ((times)[0] < 0.25) { $n++ } $x = "x" x (64 << 20); print length $x'"#;
+    let id = submit(&far, &[], line);
+    let usage = ended(&mut far, id).usage.expect("it is known");
+    assert!(
+        usage.user_ms >= 240 && usage.peak_memory_bytes.is_some_and(|bytes| bytes >= 64 << 20),
+        "{usage:?}"
+    );
+    let shown = far.run_here(&["status", &id.to_string()]).success().stdout_text();
+    assert!(shown.contains("of CPU, at most "), "{shown}");
+}
+
+#[test]
 fn r143_an_executor_has_the_programs_copied_to_it() {
     let mut far = Far::of(TestDaemon::home_only());
     far.set_session(&[("PATH", "/usr/bin:/bin")]);

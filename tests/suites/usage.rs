@@ -13,7 +13,7 @@ use bgd_tests::shared::request::{
     SubmitParams, TaskSubmit, TaskUsage, TerminalSize, UsageParams, UsageResult,
 };
 use bgd_tests::shared::task::Task;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -55,6 +55,29 @@ fn r164_the_end_of_a_run_says_what_it_used() {
     assert_counts(&end(&daemon, parent));
     let idle = end(&daemon, daemon.submit_shell("exit 3")).usage.unwrap();
     assert!(idle.user_ms < 200 && idle.written_bytes < MIB, "{idle:?}");
+}
+
+#[test]
+fn r164_time_in_the_kernel_counts_apart() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell("exec perl -e 'while ((times)[1] < 0.25) { -e \"/\" }'");
+    let usage = end(&daemon, id).usage.unwrap();
+    assert!(usage.system_ms >= 240, "{usage:?}");
+}
+
+#[test]
+fn r164_the_process_of_an_agent_is_measured_while_it_works() {
+    let daemon = FakeDaemon::start(&[], "keep_warm = \"1h\"");
+    let task = daemon.submit_with(&daemon.prompt_params("say so; touch there; hang"));
+    wait::for_file(&daemon.home().join("there"));
+    let usages = usage(&daemon, &[task.id]).unwrap().usages;
+    assert_eq!((usages.len(), usages[0].id), (1, task.id));
+    assert!(usages[0].processes >= 1 && usages[0].memory_bytes > MIB, "{usages:?}");
+    daemon.cancel(&[task.id]);
+    let ended = end(&daemon, task.id);
+    assert_eq!(ended.usage, None, "its process works for others, too");
+    let usages = usage(&daemon, &[task.id]).unwrap().usages;
+    assert!(usages.is_empty(), "it is not its any more: {usages:?}");
 }
 
 #[test]

@@ -240,6 +240,7 @@ impl Run {
         }
         self.note_output(task.output.bytes);
         if stage == Stage::Ended && self.stage < Stage::Ended {
+            facts.extend(task.usage.map(Fact::Used));
             // Of an ended task the number of bytes is the final one.
             self.end = Some(Box::new(task.clone()));
         }

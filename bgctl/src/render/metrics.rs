@@ -11,6 +11,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::clean_lines;
+
 /// Renders all metrics, terminated by `# EOF`.
 pub fn text(status: DaemonStatus) -> String {
     let mut registry = Registry::default();
@@ -18,7 +20,8 @@ pub fn text(status: DaemonStatus) -> String {
     let mut text = String::new();
     // Writing to a string can't fail.
     let _ = encode(&mut text, &registry);
-    text
+    // Names come from the daemon and the configuration, and the text may go to a terminal.
+    clean_lines(&text)
 }
 
 #[derive(Debug)]

@@ -1,70 +1,31 @@
 //! Gives the parsers of what others send any bytes (R134), and looks at what comes out of them. That nothing panics is
 //! the least of it: each target asserts what must hold for every input.
 //!
-//! The seeds of a target are real forms, in `__fuzz__/TARGET/corpus`. Each input is tried as it is and as edits of
-//! every seed, since few random bytes get past the first brace of a request.
+//! `edits` says what a target is, for those of the other crates, too.
 
-use std::fs;
-use std::path::Path;
+#[macro_use]
+mod edits;
+
 use std::sync::LazyLock;
 
+use bgd_shared::client::{Protocol, Received};
+use bgd_shared::event::EventParams;
 use bgd_shared::frame::{FrameDecoder, FrameError};
 use bgd_shared::message::{error_line, parse_params, parse_request};
 use bgd_shared::proc::ProcessStat;
 use bgd_shared::ready::{LineSearch, Ready, line_regex};
-use bgd_shared::request::{BlockParams, HandoffParams, SubmitManyParams, SubmitParams};
-use bgd_shared::show;
-use bolero::check;
+use bgd_shared::request::{
+    BlockParams, DaemonStatus, HandoffParams, ListResult, OutputNews, StoppedNews, SubmitManyParams,
+    SubmitParams,
+};
+use bgd_shared::{show, strict};
 use regex::bytes::Regex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-/// How many random inputs a target gets in a run of all tests. `BOLERO_RANDOM_ITERATIONS` overrides it.
-const ROUNDS: usize = 1000;
-
 /// The sizes of pieces in which a stream is given again.
 const PIECES: [usize; 5] = [1, 2, 3, 7, 64];
-
-/// Returns the seeds of a target.
-fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/__fuzz__").join(target).join("corpus");
-    let seeds: Vec<_> =
-        fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
-    assert!(!seeds.is_empty(), "{target} has no seeds");
-    seeds
-}
-
-/// Edits a seed: each three bytes of the input say where and how. At most eight edits, so that some of it stays.
-fn edited(seed: &[u8], input: &[u8]) -> Vec<u8> {
-    let mut bytes = seed.to_vec();
-    for edit in input.chunks_exact(3).take(8) {
-        if bytes.is_empty() {
-            break;
-        }
-        let at = usize::from(edit[0]) * bytes.len() / 256;
-        match edit[1] % 4 {
-            0 => bytes[at] = edit[2],
-            1 => bytes.insert(at, edit[2]),
-            2 => drop(bytes.remove(at)),
-            _ => {
-                let end = bytes.len().min(at + usize::from(edit[2]) % 32);
-                let again = bytes[at..end].to_vec();
-                bytes.extend(again);
-            }
-        }
-    }
-    bytes
-}
-
-/// Tries an input as it is and on every seed.
-fn each(seeds: &[Vec<u8>], input: &[u8], target: fn(&[u8])) {
-    target(input);
-    for seed in seeds {
-        target(&edited(seed, input));
-    }
-}
 
 /// Returns the lines that come out before the first error, and that error.
 fn lines_of(bytes: &[u8], piece: usize, limit: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
@@ -126,7 +87,7 @@ fn requests(line: &[u8]) {
 /// Without that, the edits would only be tried on refusals.
 #[test]
 fn the_seeds_of_requests_are_accepted() {
-    let seeds = seeds("r134_any_request_is_refused_or_means_what_it_is_written_as");
+    let seeds = edits::seeds("r134_any_request_is_refused_or_means_what_it_is_written_as");
     let accepted = |seed: &[u8], method: &str| {
         let request = parse_request(seed).unwrap();
         request.method == method
@@ -138,6 +99,59 @@ fn the_seeds_of_requests_are_accepted() {
     };
     for method in ["task.submit", "task.handoff", "task.block"] {
         assert!(seeds.iter().any(|seed| accepted(seed, method)), "{method}");
+    }
+}
+
+/// What is understood is written as something that is understood the same.
+fn means_the_same<T: Serialize + DeserializeOwned>(value: &T) {
+    let written = serde_json::to_vec(value).unwrap();
+    let again: T = strict::from_slice(&written).unwrap();
+    assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(value).unwrap());
+}
+
+/// Returns what a client understands before the first error, as text, and whether there was one.
+fn received(bytes: &[u8], piece: usize) -> (Vec<String>, bool) {
+    let (mut protocol, mut all) = (Protocol::default(), Vec::new());
+    for piece in bytes.chunks(piece) {
+        protocol.push(piece);
+        loop {
+            match protocol.next_received() {
+                Ok(Some(received)) => {
+                    understood(&received);
+                    all.push(format!("{received:?}"));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    return (all, true);
+                }
+            }
+        }
+    }
+    (all, false)
+}
+
+fn understood(received: &Received) {
+    match received {
+        Received::Answer { outcome: Ok(result), .. } => {
+            if let Ok(list) = strict::from_str::<ListResult>(result.get()) {
+                means_the_same(&list);
+            }
+            if let Ok(status) = strict::from_str::<DaemonStatus>(result.get()) {
+                means_the_same(&status);
+            }
+        }
+        Received::Answer { outcome: Err(error), .. } => means_the_same(error),
+        Received::News(news) => means_the_same::<EventParams>(news),
+        Received::Output(news) => means_the_same::<OutputNews>(news),
+        Received::Stopped(news) => means_the_same::<StoppedNews>(news),
+    }
+}
+
+fn messages(bytes: &[u8]) {
+    let whole = received(bytes, bytes.len().max(1));
+    for piece in [7, 256] {
+        assert_eq!(received(bytes, piece), whole, "in pieces of {piece}");
     }
 }
 
@@ -202,20 +216,10 @@ fn process_stat(bytes: &[u8]) {
     assert!(stat.has_ended() || !matches!(stat.state(), Some('Z' | 'X')));
 }
 
-/// Makes a test of each target; its name is that of the folder of its seeds.
-macro_rules! targets {
-    ($($test:ident: $target:ident,)*) => {
-        $(#[test]
-        fn $test() {
-            let seeds = seeds(stringify!($test));
-            check!().with_iterations(ROUNDS).for_each(|input: &[u8]| each(&seeds, input, $target));
-        })*
-    };
-}
-
 targets! {
     r134_any_frames_are_read_the_same_in_any_pieces: frames,
     r134_any_request_is_refused_or_means_what_it_is_written_as: requests,
+    r134_any_message_of_a_daemon_is_refused_or_means_what_it_is_written_as: messages,
     r134_any_output_has_the_same_matching_lines_in_any_pieces: output_lines,
     r134_any_readiness_is_refused_or_means_what_it_is_written_as: readiness,
     r134_any_text_is_shown_without_control_of_the_terminal: shown_text,

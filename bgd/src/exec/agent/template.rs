@@ -376,14 +376,21 @@ fn filled(word: &str, places: &[(&str, &str)]) -> String {
 
 /// What the output of an ended program contains.
 #[derive(Debug)]
-struct Printed {
-    session: Option<Arc<str>>,
-    report: Report,
-    answer: Result<String, Box<str>>,
+pub struct Printed {
+    /// The conversation's id, where it is told.
+    pub session: Option<Arc<str>>,
+    /// What the run has consumed.
+    pub report: Report,
+    /// The answer, or why there is none.
+    pub answer: Result<String, Box<str>>,
 }
 
 impl Printed {
-    fn read(agent: &Agent, out: &Path, err: &Path, from: [u64; 2], exit: &Exit) -> io::Result<Self> {
+    /// Reads it from the files of standard output and error, from these offsets on.
+    ///
+    /// # Errors
+    /// A file can't be read.
+    pub fn read(agent: &Agent, out: &Path, err: &Path, from: [u64; 2], exit: &Exit) -> io::Result<Self> {
         let text = tail(out, from[0], SEARCHED_BYTES)?;
         let document = Json::of(&text);
         let session = agent.session.as_deref().and_then(|pointer| document.text_at(pointer)).map(Into::into);

@@ -11,7 +11,7 @@ mod modes;
 pub mod news;
 mod opening;
 pub mod order;
-mod screen;
+pub mod screen;
 mod sequences;
 mod session;
 pub mod still;

@@ -59,7 +59,6 @@ pub struct Lines<R> {
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     /// Creates a reader for the lines of this stream.
-    #[cfg(test)]
     pub fn new(input: R) -> Self {
         Self::after(Vec::new(), input)
     }
@@ -103,6 +102,15 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             }
         }
     }
+}
+
+/// Returns all lines of a stream up to its end, or up to where it is broken.
+pub async fn all(input: impl AsyncRead + Unpin) -> Vec<Vec<u8>> {
+    let (mut lines, mut all) = (Lines::new(input), Vec::new());
+    while let Ok(line) = lines.next().await {
+        all.push(line);
+    }
+    all
 }
 
 /// Parses a line as a message; `None` if it is none.

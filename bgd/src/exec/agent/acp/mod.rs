@@ -50,8 +50,9 @@ use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::signs::{self, Model};
 use crate::core::{Refusal, Report};
 
-pub use self::lines::LINE_BYTES;
+pub use self::lines::{LINE_BYTES, all as all_lines};
 pub use self::state::AcpState;
+pub use self::updates::{News, of_line as update_of};
 
 /// How many pages of an agent's list of sessions are searched for one of them.
 const LIST_PAGES: usize = 32;

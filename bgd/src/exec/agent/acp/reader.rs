@@ -91,7 +91,7 @@ impl Reader {
 
     async fn take(&mut self, line: &[u8]) {
         match lines::message(line) {
-            Some(RawJsonRpcMessage::Notification(news)) if &*news.method == "session/update" => {
+            Some(RawJsonRpcMessage::Notification(news)) if &*news.method == updates::METHOD => {
                 self.update(news).await;
             }
             Some(RawJsonRpcMessage::Notification(news)) if &*news.method == CANCEL => {

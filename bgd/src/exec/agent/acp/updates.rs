@@ -1,18 +1,21 @@
 //! Translates an agent's session updates into the type that all back ends share. Every release of the
 //! protocol brings new kinds of updates; an unknown one counts as activity, and breaks nothing.
 
-use agent_client_protocol::RawJsonRpcParams;
 use agent_client_protocol::v1::schema::{
     ContentBlock, Plan, PlanEntryStatus, SessionNotification, SessionUpdate, ToolKind,
 };
+use agent_client_protocol::{RawJsonRpcMessage, RawJsonRpcParams};
 use bgd_shared::consumption::StepStatus;
 use bgd_shared::text::beginning;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::spent;
+use super::{lines, spent};
 use crate::exec::agent::connection::{Update, plan};
 use crate::exec::agent::signs;
+
+/// The method of an update.
+pub const METHOD: &str = "session/update";
 
 /// How many bytes of a message's id are compared.
 const MESSAGE_BYTES: usize = 256;
@@ -25,6 +28,14 @@ pub struct News {
     pub update: Option<Update>,
     /// The message that a piece of the answer belongs to, where the agent distinguishes messages.
     pub message: Option<String>,
+}
+
+/// Parses a line of an agent; `None` if it is no `session/update`.
+pub fn of_line(line: &[u8]) -> Option<News> {
+    match lines::message(line)? {
+        RawJsonRpcMessage::Notification(news) if &*news.method == METHOD => read(news.params),
+        _ => None,
+    }
 }
 
 /// Parses a `session/update`; `None` if it names no session.

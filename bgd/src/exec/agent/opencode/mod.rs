@@ -30,6 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use self::api::{Api, ApiError, On};
 use self::follow::Routes;
 use self::session::{Order, Parts, Session, Stop, Timing};
+pub use self::wire::{Event, bounded, event};
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::core::Refusal;
 use crate::exec::http::{self, Http};

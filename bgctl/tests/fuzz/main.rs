@@ -1,0 +1,73 @@
+//! Gives what shows a daemon's answers to people any answers (R134): the daemon may be another version, and what is in
+//! them comes from jobs and agents. `edits` says what a target is.
+
+#[macro_use]
+#[path = "../../../shared/tests/fuzz/edits.rs"]
+mod edits;
+
+use std::collections::HashMap;
+
+use bgctl::render::columns::Measured;
+use bgctl::render::look::Look;
+use bgctl::render::wall::{Clock, Zone};
+use bgctl::render::{daemon, metrics, page, table, tree};
+use bgd_shared::request::DaemonStatus;
+use bgd_shared::strict;
+use bgd_shared::task::Task;
+use bgd_shared::time::Timestamp;
+
+fn clock() -> Clock {
+    Clock::of(Timestamp::from_unix_ms(1_700_000_000_000), Zone::UTC)
+}
+
+fn look(table: bool, width: Option<u16>) -> Look {
+    let columns = bgctl::render::columns::Field::USUAL.to_vec();
+    let (percents, measured) = (HashMap::new(), Measured::new());
+    Look { table, colour: false, width, columns, percents, measured, clock: clock() }
+}
+
+#[track_caller]
+fn is_harmless(text: &str) {
+    let harms = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    assert!(!text.chars().any(harms), "{text:?}");
+}
+
+/// A task is shown in lists, trees and pages, and nothing in it reaches the terminal as a sequence.
+fn task(bytes: &[u8]) {
+    let Ok(task) = strict::from_slice::<Task>(bytes) else { return };
+    let tasks = [task];
+    for (is_table, width) in [(false, None), (true, None), (true, Some(80)), (true, Some(1))] {
+        let look = look(is_table, width);
+        let list = table::list(&tasks, &look);
+        is_harmless(&list);
+        assert!(!list.is_empty());
+        is_harmless(&table::tree(&tasks, tree::ASCII, &look));
+    }
+    is_harmless(&page::task(&tasks[0], &clock()));
+    is_harmless(&table::summary_line(&tasks[0], &clock()));
+}
+
+/// The same of a daemon's status, and of its figures for Prometheus.
+fn status(bytes: &[u8]) {
+    let Ok(status) = strict::from_slice::<DaemonStatus>(bytes) else { return };
+    is_harmless(&daemon::page(&status, clock().now));
+    let figures = metrics::text(status);
+    is_harmless(&figures);
+    assert!(figures.ends_with("# EOF\n"));
+}
+
+targets! {
+    r134_any_task_of_a_daemon_is_shown_without_control_of_the_terminal: task,
+    r134_any_status_of_a_daemon_is_shown_without_control_of_the_terminal: status,
+}
+
+/// Without that, the edits would only be tried on what is not shown.
+#[test]
+fn the_seeds_are_what_daemons_really_send() {
+    for seed in edits::seeds("r134_any_task_of_a_daemon_is_shown_without_control_of_the_terminal") {
+        strict::from_slice::<Task>(&seed).unwrap();
+    }
+    for seed in edits::seeds("r134_any_status_of_a_daemon_is_shown_without_control_of_the_terminal") {
+        strict::from_slice::<DaemonStatus>(&seed).unwrap();
+    }
+}

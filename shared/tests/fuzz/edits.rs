@@ -1,0 +1,153 @@
+//! What the fuzz targets of all crates have in common (R134): seeds, edits of them, and the macro that makes a test of
+//! each target.
+//!
+//! The seeds of a target are real forms, in `__fuzz__/TARGET/corpus`; an input that has found a fault is added to them.
+//! Each input is tried as it is and as edits of every seed, since few random bytes get past the first brace of a
+//! request.
+//!
+//! Inputs are numbered, and each follows from its number alone: the numbers that were tried can be told, and a run goes
+//! on where the one before it ended (`tests/fuzz`). Under `--cfg fuzzing` an engine chooses the inputs instead.
+
+#![cfg_attr(fuzzing, allow(dead_code, reason = "an engine does it then"))]
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How many inputs a target gets in a run of all tests.
+const ROUNDS: u64 = 300;
+
+/// The most bytes of an input; three of them are an edit.
+const INPUT_BYTES: u64 = 512;
+
+/// A parser with what must hold for every input. It panics where that does not hold.
+pub type Target = fn(&[u8]);
+
+/// Returns the seeds of a target of this crate.
+pub fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/__fuzz__").join(target).join("corpus");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let seeds: Vec<_> = files.into_iter().map(|file| fs::read(file).unwrap()).collect();
+    assert!(!seeds.is_empty(), "{target} has no seeds");
+    seeds
+}
+
+/// Edits a seed: each three bytes of the input say where and how. At most eight edits, so that some of it stays.
+fn edited(seed: &[u8], input: &[u8]) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for edit in input.chunks_exact(3).take(8) {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = usize::from(edit[0]) * bytes.len() / 256;
+        match edit[1] % 4 {
+            0 => bytes[at] = edit[2],
+            1 => bytes.insert(at, edit[2]),
+            2 => drop(bytes.remove(at)),
+            _ => {
+                let end = bytes.len().min(at + usize::from(edit[2]) % 32);
+                let again = bytes[at..end].to_vec();
+                bytes.extend(again);
+            }
+        }
+    }
+    bytes
+}
+
+/// Tries an input as it is and on every seed.
+pub fn each(seeds: &[Vec<u8>], input: &[u8], target: Target) {
+    attempt(input, target);
+    for seed in seeds {
+        attempt(&edited(seed, input), target);
+    }
+}
+
+/// Tries these bytes. Those that a target can't take are kept in a file.
+fn attempt(bytes: &[u8], target: Target) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(bytes))) {
+        let name = thread::current().name().unwrap_or("main").replace("::", "-");
+        let folder = std::env::var_os("BGD_FUZZ_FOUND").map_or_else(std::env::temp_dir, PathBuf::from);
+        let file = folder.join(format!(
+            "{name}-{:016x}",
+            mixed(bytes.iter().fold(0, |hash, byte| { mixed(hash ^ u64::from(*byte)) }))
+        ));
+        let kept = fs::write(&file, bytes);
+        eprintln!("these bytes are in {} ({kept:?}): {:?}", file.display(), String::from_utf8_lossy(bytes));
+        resume_unwind(panic);
+    }
+}
+
+/// A number as any other, by the finalizer of `SplitMix64`.
+fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// Returns the input of this number. Small inputs, which are few edits, are as frequent as large ones.
+fn input(number: u64) -> Vec<u8> {
+    let key = mixed(number);
+    let most = 1 << (key % (u64::from(INPUT_BYTES.ilog2()) + 1));
+    let length = mixed(key) % (most + 1);
+    let words = (1..=length.div_ceil(8)).flat_map(|word| mixed(key.wrapping_add(word)).to_le_bytes());
+    words.take(usize::try_from(length).unwrap()).collect()
+}
+
+fn number_in(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text:?}")))
+}
+
+/// Tries inputs on a target: those of a run of all tests, or for `BGD_FUZZ_SECONDS` on all processors, from the number
+/// `BGD_FUZZ_FROM` on. Says up to which number.
+pub fn run(name: &str, target: Target) {
+    let seeds = seeds(name);
+    for seed in &seeds {
+        attempt(seed, target);
+    }
+    let from = number_in("BGD_FUZZ_FROM").unwrap_or(0);
+    let Some(seconds) = number_in("BGD_FUZZ_SECONDS") else {
+        return (from..from + ROUNDS).for_each(|number| each(&seeds, &input(number), target));
+    };
+    let (next, has_failed) = (AtomicU64::new(from), AtomicBool::new(false));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let work = || {
+        while Instant::now() < end && !has_failed.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let tried = catch_unwind(|| each(&seeds, &input(number), target));
+            if tried.is_err() {
+                has_failed.store(true, Ordering::Relaxed);
+                eprintln!("{name}: input {number} has found a fault");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).unwrap();
+        }
+    });
+    println!("tried {name} {from} {}", next.load(Ordering::Relaxed));
+    assert!(!has_failed.load(Ordering::Relaxed), "{name} has a fault");
+}
+
+/// Makes a test of each target; its name is that of the folder of its seeds.
+macro_rules! targets {
+    ($($test:ident: $target:expr,)*) => {
+        $(#[test]
+        fn $test() {
+            #[cfg(not(fuzzing))]
+            $crate::edits::run(stringify!($test), $target);
+            #[cfg(fuzzing)]
+            {
+                let seeds = $crate::edits::seeds(stringify!($test));
+                bolero::check!().for_each(|input: &[u8]| $crate::edits::each(&seeds, input, $target));
+            }
+        })*
+    };
+}

@@ -17,7 +17,6 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::core::sharing;
 use crate::exec::carried::InheritedState;
-use crate::os::clock::Stamp;
 use crate::wire::mailbox::Mailbox;
 
 impl Dispatcher {
@@ -25,7 +24,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// Something is under way, or can't be carried.
-    pub(super) fn carried(
+    pub fn carried(
         &mut self,
         mailbox: &Mailbox,
         asked: &Answer,
@@ -46,7 +45,7 @@ impl Dispatcher {
         let core = core.map_err(|error| Obstacle::lasting(format!("the tasks can't be written: {error}")))?;
         Ok(DispatcherState {
             core,
-            epoch: Stamp::of(self.epoch),
+            epoch: self.clock.stamp(self.epoch),
             executors,
             agent_warnings: self.agent_warnings.clone(),
             subscribers: self.subscribers.state(),
@@ -115,7 +114,7 @@ impl Dispatcher {
             config_error,
         } = state;
         self.core = read_core(&core).map_err(io::Error::other)?;
-        self.epoch = epoch.instant();
+        self.epoch = self.clock.instant(epoch);
         self.clients = clients;
         (self.agent_warnings, self.figures, self.last_call) = (agent_warnings, figures, last_call);
         (self.identity.config_loaded, self.identity.config_error) = (config_loaded, config_error);

@@ -20,9 +20,9 @@ impl Ending {
         self.is_hurried
     }
 
-    /// Limits the shutdown to this long from now. Never extends the deadline.
-    pub(super) fn limit(&mut self, time: Duration) {
-        let at = Instant::now().checked_add(time);
+    /// Limits the shutdown to this long from `now`. Never extends the deadline.
+    pub(super) fn limit(&mut self, now: Instant, time: Duration) {
+        let at = now.checked_add(time);
         self.over_at = self.over_at.into_iter().chain(at).min();
     }
 }

@@ -27,7 +27,6 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearResult, GroupListResult, SessionEndResult};
 use bgd_shared::task::Kind;
-use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
 use self::memory::FreedMemory;
@@ -45,6 +44,7 @@ use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executor, Executors, Start};
 use crate::exec::messages::{Inherited, Seen};
 use crate::notify::Notifier;
+use crate::os::clock::Clock;
 use crate::os::wall_clock::WallClock;
 use crate::remotes::{OnRequest, Remotes};
 use crate::wire::calls::{Body, Call};
@@ -101,6 +101,7 @@ pub struct Dispatcher {
     /// Callers that reported the exit of a handed-over process, until the end is known.
     exits: HashMap<TaskId, Vec<Answer>>,
     freed: FreedMemory,
+    clock: Clock,
     epoch: Instant,
     ended: bool,
     /// When executors and channels are forced to end, after the core has ended.
@@ -151,7 +152,8 @@ impl Dispatcher {
             inherited: HashMap::new(),
             exits: HashMap::new(),
             freed: FreedMemory::default(),
-            epoch: Instant::now(),
+            clock: Clock::default(),
+            epoch: Clock::default().now(),
             ended: false,
             forced_at: None,
             ending: Ending::default(),
@@ -166,9 +168,20 @@ impl Dispatcher {
         Self { premises: Some(premises), ..self }
     }
 
+    /// Reads these clocks instead of the system's.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, epoch: clock.now(), ..self }
+    }
+
     /// Runs until the shutdown is complete or its deadline has passed. Returns whether the rest of the shutdown
     /// must hurry, too.
     pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> bool {
+        self.go(&mut mailbox, &mut wall_clock).await
+    }
+
+    /// The same; when this is dropped and called again, it goes on.
+    pub async fn go(&mut self, mailbox: &mut Mailbox, wall_clock: &mut WallClock) -> bool {
         let mut incoming = Vec::with_capacity(BATCH);
         let mut facts = Vec::with_capacity(BATCH);
         while !self.ended || self.is_busy() {
@@ -207,7 +220,7 @@ impl Dispatcher {
                 tokio::task::yield_now().await;
                 self.executors.all().for_each(|executor| executor.answered());
             }
-            self.upgrade_step(&mailbox);
+            self.upgrade_step(mailbox);
         }
         self.ending.is_hurried()
     }
@@ -219,8 +232,8 @@ impl Dispatcher {
     }
 
     fn now(&self) -> Now {
-        let elapsed = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { mono: Mono(elapsed), wall: Timestamp::now() }
+        let elapsed = self.clock.now().saturating_duration_since(self.epoch).as_millis();
+        Now { mono: Mono(u64::try_from(elapsed).unwrap_or(u64::MAX)), wall: self.clock.wall() }
     }
 
     fn instant(&self, at: Mono) -> Instant {

@@ -1,6 +1,6 @@
 //! The dispatcher's part in shutting down.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Dispatcher;
 use crate::core::{Input, ReplyTo, Request};
@@ -25,7 +25,7 @@ impl Dispatcher {
         self.set_shutdown_deadline(grace_ms);
         if is_second {
             self.ending.is_hurried = true;
-            self.ending.limit(LAST_IN_A_HURRY);
+            self.ending.limit(self.clock.now(), LAST_IN_A_HURRY);
         }
         let to = ReplyTo { client: 0, call: 0 };
         self.handle(Input::Request { to, request: Request::Shutdown { grace_ms } });
@@ -37,13 +37,13 @@ impl Dispatcher {
     /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds.
     pub(super) fn set_shutdown_deadline(&mut self, grace_ms: Option<u64>) {
         let grace_ms = grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms);
-        self.ending.limit(Duration::from_millis(grace_ms).saturating_add(LAST));
+        self.ending.limit(self.clock.now(), Duration::from_millis(grace_ms).saturating_add(LAST));
     }
 
     /// Starts the last phase, when no task is left: executors close, and channels get a while to deliver.
     pub(super) fn begin_closing(&mut self) {
         self.ended = true;
-        self.forced_at = Instant::now().checked_add(GRACE);
+        self.forced_at = self.clock.now().checked_add(GRACE);
         self.executors.all().for_each(|executor| executor.close(Close::Asked));
         self.notifier.close();
     }

@@ -1,7 +1,5 @@
 //! The dispatcher's part in returning memory to the system.
 
-use std::time::Instant;
-
 use super::Dispatcher;
 use crate::core::Effect;
 use crate::os::memory;
@@ -10,7 +8,7 @@ impl Dispatcher {
     /// Notes what these effects freed.
     pub(super) fn note_freed(&mut self, effects: &[Effect]) {
         let events = effects.iter().filter(|effect| matches!(effect, Effect::Event { .. })).count();
-        self.freed.note(self.core.held(), events, Instant::now());
+        self.freed.note(self.core.held(), events, self.clock.now());
     }
 
     /// Has a worker return freed memory.

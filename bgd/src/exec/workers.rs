@@ -4,6 +4,7 @@
 //! queue needs no bound of its own: a connection has a bounded number of requests, a task's tree is walked by one job
 //! at a time, and removals come in large batches.
 
+use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,8 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// A blocking job.
+pub type Job = Box<dyn FnOnce() + Send>;
 
 /// How many blocking jobs run at once.
 const THREADS: usize = 2;
@@ -20,9 +22,25 @@ const THREADS: usize = 2;
 /// A handle to the threads; they end when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Workers {
-    jobs: mpsc::Sender<Job>,
+    jobs: Jobs,
     /// Jobs that are not done.
     waiting: Arc<AtomicUsize>,
+}
+
+/// Where jobs go.
+#[derive(Clone)]
+enum Jobs {
+    Threads(mpsc::Sender<Job>),
+    Simulated(Arc<dyn Fn(Job) + Send + Sync>),
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Threads(_) => "Threads",
+            Self::Simulated(_) => "Simulated",
+        })
+    }
 }
 
 impl Workers {
@@ -52,14 +70,28 @@ impl Workers {
                 },
             )?;
         }
-        Ok(Self { jobs, waiting })
+        Ok(Self { jobs: Jobs::Threads(jobs), waiting })
+    }
+
+    /// Creates workers without threads: a simulation takes the jobs, and does each when it likes.
+    pub fn simulated(take: impl Fn(Job) + Send + Sync + 'static) -> Self {
+        Self { jobs: Jobs::Simulated(Arc::new(take)), waiting: Arc::default() }
     }
 
     /// Queues a job.
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        // The threads live as long as this handle, so the queue is open.
-        let _ = self.jobs.send(Box::new(job));
+        match &self.jobs {
+            // The threads live as long as this handle, so the queue is open.
+            Jobs::Threads(jobs) => drop(jobs.send(Box::new(job))),
+            Jobs::Simulated(take) => {
+                let waiting = Arc::clone(&self.waiting);
+                take(Box::new(move || {
+                    job();
+                    waiting.fetch_sub(1, Ordering::Release);
+                }));
+            }
+        }
     }
 
     /// Whether every job is done, so that its result has been sent.

@@ -1,9 +1,50 @@
-//! Moments of the monotonic clock as numbers, which mean the same after the daemon has executed another program.
+//! The clocks that the dispatcher reads, and moments of the monotonic clock as numbers, which mean the same after the
+//! daemon has executed another program.
 
 use std::time::{Duration, Instant};
 
+use bgd_shared::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+/// The clocks that the dispatcher reads. Both go as that of tokio, which simulations pause.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// When a simulation began, by both clocks; `None` for those of the system.
+    simulated: Option<(Instant, Timestamp)>,
+}
+
+impl Clock {
+    /// Creates the clocks of a simulation, whose wall clock shows this time now.
+    pub fn simulated(wall: Timestamp) -> Self {
+        Self { simulated: Some((Self::default().now(), wall)) }
+    }
+
+    /// Returns the current moment of the monotonic clock.
+    #[allow(clippy::unused_self, reason = "whoever reads it has been given a clock")]
+    pub fn now(self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+
+    /// Returns the time that the wall clock shows.
+    pub fn wall(self) -> Timestamp {
+        let Some((begin, wall)) = self.simulated else { return Timestamp::now() };
+        let passed = self.now().saturating_duration_since(begin).as_millis();
+        wall.plus_ms(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the number of an instant, for the program that takes over.
+    pub fn stamp(self, instant: Instant) -> Stamp {
+        let Some((begin, _)) = self.simulated else { return Stamp::of(instant) };
+        Stamp(u64::try_from(instant.saturating_duration_since(begin).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the instant of a number.
+    pub fn instant(self, stamp: Stamp) -> Instant {
+        let Some((begin, _)) = self.simulated else { return stamp.instant() };
+        begin.checked_add(Duration::from_nanos(stamp.0)).unwrap_or(begin)
+    }
+}
 
 /// A moment, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

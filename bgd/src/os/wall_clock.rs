@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use bgd_shared::time::Timestamp;
 use nix::errno::Errno;
@@ -11,13 +12,20 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
+use crate::os::clock::Clock;
 use crate::os::watch;
 
 /// A wall-clock timer.
 #[derive(Debug)]
 pub struct WallClock {
-    timer: AsyncFd<OwnedFd>,
+    timer: Timer,
     at: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+enum Timer {
+    Kernel(AsyncFd<OwnedFd>),
+    Simulated(Clock),
 }
 
 /// The result of reading the timer.
@@ -37,7 +45,12 @@ impl WallClock {
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = watch::readable(timerfd_create(TimerfdClockId::Realtime, flags)?)?;
-        Ok(Self { timer, at: None })
+        Ok(Self { timer: Timer::Kernel(timer), at: None })
+    }
+
+    /// Creates an unarmed timer on a simulation's clock.
+    pub fn simulated(clock: Clock) -> Self {
+        Self { timer: Timer::Simulated(clock), at: None }
     }
 
     /// Sets the wake-up time, or disarms the timer. Setting the same time again costs nothing.
@@ -49,10 +62,9 @@ impl WallClock {
             return Ok(());
         }
         self.at = None;
-        let it_value = at.map_or(Timespec { tv_sec: 0, tv_nsec: 0 }, timespec);
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
-        let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
-        timerfd_settime(self.timer.get_ref(), flags, &once)?;
+        if let Timer::Kernel(timer) = &self.timer {
+            arm(timer, at)?;
+        }
         self.at = at;
         Ok(())
     }
@@ -60,9 +72,18 @@ impl WallClock {
     /// Waits until the time has come or the clock was set; forever if the timer is not armed. May wake up for no
     /// reason. Disarms the timer on return, so set it again. Cancel-safe.
     pub async fn due(&mut self) {
-        while self.at.is_some() {
-            let Ok(mut ready) = self.timer.readable().await else { break };
-            match word(read(self.timer.get_ref())) {
+        while let Some(at) = self.at {
+            let timer = match &self.timer {
+                Timer::Kernel(timer) => timer,
+                Timer::Simulated(clock) => {
+                    let left = at.unix_ms().saturating_sub(clock.wall().unix_ms());
+                    tokio::time::sleep(Duration::from_millis(left.max(0).cast_unsigned())).await;
+                    self.at = None;
+                    return;
+                }
+            };
+            let Ok(mut ready) = timer.readable().await else { break };
+            match word(read(timer.get_ref())) {
                 Word::Look => {
                     self.at = None;
                     return;
@@ -72,6 +93,14 @@ impl WallClock {
         }
         std::future::pending::<()>().await;
     }
+}
+
+fn arm(timer: &AsyncFd<OwnedFd>, at: Option<Timestamp>) -> io::Result<()> {
+    let it_value = at.map_or(Timespec { tv_sec: 0, tv_nsec: 0 }, timespec);
+    let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+    let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+    timerfd_settime(timer.get_ref(), flags, &once)?;
+    Ok(())
 }
 
 /// Converts a time for the kernel. 0 would disarm the timer, and any time before 1970 is past anyway.
@@ -94,8 +123,6 @@ fn word(read: nix::Result<usize>) -> Word {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Whether the timer fires at once.

@@ -1,0 +1,102 @@
+//! Simulates years of a daemon's life within minutes (R132): the real dispatcher and core with simulated processes,
+//! disk, threads and clients, on one clock that jumps to whatever is next. The same seed gives the same life, to the
+//! byte. `tests/soak --simulate` does it for longer.
+
+#[path = "simulator/acts.rs"]
+mod acts;
+#[path = "simulator/chance.rs"]
+mod chance;
+#[path = "simulator/daemon.rs"]
+mod daemon;
+#[path = "simulator/life.rs"]
+mod life;
+#[path = "simulator/model.rs"]
+mod model;
+#[path = "simulator/peer.rs"]
+mod peer;
+#[path = "simulator/world.rs"]
+mod world;
+
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use self::life::{Outcome, simulate};
+
+/// Seeds that have shown a fault, with the day of it.
+const FOUND: [(u64, u64); 0] = [];
+
+/// The days of one simulation when there are many.
+const DAYS: u64 = 50;
+
+#[test]
+fn r132_the_same_seed_is_the_same_life_to_the_byte() {
+    let once = simulate(1, 5);
+    assert_eq!(simulate(1, 5), once);
+    assert_ne!(simulate(2, 5).trace, once.trace);
+}
+
+#[test]
+fn r132_nothing_is_lost_doubled_or_left_waiting_in_weeks() {
+    let mut all = Outcome::default();
+    for seed in 100..104 {
+        all = sum(all, simulate(seed, 10));
+    }
+    assert!(all.runs > 1000 && all.ended > 500, "{all:?}");
+    assert!(all.crashes > 1 && all.upgrades > 3 && all.shutdowns > 3, "{all:?}");
+}
+
+#[test]
+fn r132_what_was_found_stays_mended() {
+    for (seed, days) in FOUND {
+        simulate(seed, days);
+    }
+}
+
+/// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, so many days of all in all.
+#[test]
+fn r132_simulate_as_long_as_asked() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (Some(seed), Some(days)) = (number("BGD_SIMULATE_SEED"), number("BGD_SIMULATE_DAYS")) else { return };
+    let lives = days.div_ceil(DAYS);
+    let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let all = std::sync::Mutex::new(Outcome::default());
+    let work = || {
+        loop {
+            let life = next.fetch_add(1, Ordering::Relaxed);
+            if life >= lives || failed.load(Ordering::Relaxed) {
+                return;
+            }
+            let (seed, days) = (seed + life, DAYS.min(days - life * DAYS));
+            if let Ok(outcome) = catch_unwind(|| simulate(seed, days)) {
+                let mut all = all.lock().unwrap();
+                *all = sum(*all, outcome);
+            } else {
+                failed.store(true, Ordering::Relaxed);
+                eprintln!("A FAULT: tests/soak --simulate --seed {seed} --days {days}");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
+    });
+    let Outcome { runs, ended, crashes, upgrades, shutdowns, trace } = all.into_inner().unwrap();
+    println!(
+        "{lives} lives from seed {seed} on: {runs} runs, {ended} ends seen, {crashes} crashes, {upgrades} upgrades, {shutdowns} shutdowns; digest {:016x}",
+        trace.0
+    );
+    assert!(!failed.load(Ordering::Relaxed), "a fault was found");
+}
+
+fn sum(one: Outcome, other: Outcome) -> Outcome {
+    Outcome {
+        // In any order.
+        trace: chance::Trace(one.trace.0.wrapping_add(other.trace.0)),
+        runs: one.runs + other.runs,
+        ended: one.ended + other.ended,
+        crashes: one.crashes + other.crashes,
+        upgrades: one.upgrades + other.upgrades,
+        shutdowns: one.shutdowns + other.shutdowns,
+    }
+}

@@ -1,0 +1,107 @@
+//! The real dispatcher with its core in a simulated world: it starts, is stopped at any moment, and goes on in another
+//! dispatcher from its written state, as after an upgrade in place.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use bgd::carry::{Came, Named, Obstacle};
+use bgd::client::Client;
+use bgd::client::answer::Answer;
+use bgd::config::Config;
+use bgd::core::ExecutorName;
+use bgd::dispatcher::Dispatcher;
+use bgd::dispatcher::state::DispatcherState;
+use bgd::exec::agent::AgentThread;
+use bgd::exec::context::Context;
+use bgd::exec::executor::Executors;
+use bgd::exec::helper::Lives;
+use bgd::exec::messages;
+use bgd::exec::output::{OutputFolder, OutputWatch};
+use bgd::exec::workers::Workers;
+use bgd::os::clock::Clock;
+use bgd::os::wall_clock::WallClock;
+use bgd::wire::mailbox::{Calls, Mailbox};
+use bgd::wire::server::ServerLimits;
+use bgd::wire::status::Identity;
+use tokio::sync::watch;
+
+use super::world::{Due, Simulated, World};
+
+/// How many tasks may run at once.
+pub const SLOTS: usize = 4;
+
+/// A daemon.
+pub struct Daemon {
+    pub dispatcher: Dispatcher,
+    pub mailbox: Mailbox,
+    pub wall_clock: WallClock,
+    pub calls: Calls,
+    clock: Clock,
+}
+
+impl Daemon {
+    /// Starts a daemon without tasks.
+    pub fn new(world: &Arc<World>, clock: Clock, state: &Path, instance: String) -> Self {
+        let config = Config { max_concurrent_tasks: SLOTS, ..Config::default() };
+        let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
+        let jobs = Arc::clone(world);
+        let workers = Workers::simulated(move |job| jobs.job(job));
+        let folder = Arc::new(OutputFolder::open(state.to_owned()).unwrap());
+        let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
+        let (reports, _) = messages::reports();
+        world.begin(facts.clone());
+        let (adopted, helpers) = (Arc::default(), Lives::default());
+        let context =
+            Context { folder, outputs, workers, facts, reports, adopted, helpers, socket: state.into() };
+        let executors = Executors::default().with(ExecutorName::LOCAL, Simulated(Arc::clone(world)));
+        let agents = AgentThread::new(Arc::default(), context.clone());
+        let (limits, _) = watch::channel(ServerLimits::from(&config));
+        let identity = Identity {
+            instance,
+            lost_tasks: 0,
+            pid: 0,
+            socket: state.into(),
+            state_dir: state.into(),
+            config_path: state.join("config.toml"),
+            config_loaded: false,
+            config_error: None,
+            tree: "session",
+            tree_reason: "a simulation".into(),
+            program: None,
+            started: clock.now(),
+        };
+        let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
+        let dispatcher = dispatcher.with_clock(clock);
+        Self { dispatcher, mailbox, wall_clock: WallClock::simulated(clock), calls, clock }
+    }
+
+    /// Writes its state, if nothing is under way; `asked` is the call that asks for it.
+    pub fn frozen(&mut self, asked: &Answer) -> Result<String, Obstacle> {
+        let mut named = Named::default();
+        let state = self.dispatcher.carried(&self.mailbox, asked, &mut named)?;
+        assert!(named.numbers().is_empty(), "nothing here has descriptors");
+        Ok(serde_json::to_string(&state).unwrap())
+    }
+
+    /// Starts a daemon that goes on with this state.
+    pub fn thawed(
+        &self,
+        state: &str,
+        clients: HashMap<u64, Arc<Client>>,
+        (world, folder, instance): (&Arc<World>, &Path, String),
+    ) -> Self {
+        let mut next = Self::new(world, self.clock, folder, instance);
+        let state: DispatcherState = serde_json::from_str(state).unwrap();
+        next.dispatcher.resume(state, clients, &mut Came::new(&[]).unwrap()).unwrap();
+        next
+    }
+}
+
+impl World {
+    /// Takes a blocking job: a thread has it done after a while.
+    fn job(&self, job: bgd::exec::workers::Job) {
+        let ms = self.job_takes();
+        self.after(ms, Due::Job(job));
+    }
+}

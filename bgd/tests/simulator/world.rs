@@ -1,0 +1,422 @@
+//! What is simulated outside of the daemon: the processes of tasks, the disk, the threads for blocking jobs, and what is
+//! due when. It outlives the daemon, which may crash or be replaced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bgd::carry::{Named, Obstacle};
+use bgd::core::{Control, Fact};
+use bgd::exec::carried::Carried;
+use bgd::exec::executor::{Done, Executor, Start};
+use bgd::exec::messages::Facts;
+use bgd::exec::workers::Job;
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Exit;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::chance::{Chance, Trace};
+
+const SIGKILL: i32 = 9;
+
+/// Something that happens at its time.
+pub enum Due {
+    /// A process does its next step, unless it was disturbed since.
+    Step { task: TaskId, disturbed: u32 },
+    /// A blocking job is done.
+    Job(Job),
+    /// A control operation is done.
+    Done(oneshot::Sender<()>),
+    /// A client does something.
+    Client,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Spawning,
+    Alive,
+    /// The leader has ended, and others have not.
+    Others,
+}
+
+/// The process tree of a run.
+#[derive(Debug)]
+struct Process {
+    run: u32,
+    stage: Stage,
+    /// How often it was disturbed: what was due before does not happen then.
+    disturbed: u32,
+    /// The signal that ends it.
+    ends: Option<i32>,
+    is_paused: bool,
+    /// Whether the daemon itself has sent SIGKILL to all of it.
+    is_killed: bool,
+    bytes: u64,
+}
+
+/// All of it.
+pub struct World {
+    home: PathBuf,
+    /// Whether everything is printed, for the search for a fault's cause.
+    is_told: bool,
+    begin: Instant,
+    state: Mutex<State>,
+    /// Something was added to what is due.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    chance: Option<Chance>,
+    due: BTreeMap<(u64, u64), Due>,
+    last: u64,
+    processes: BTreeMap<TaskId, Process>,
+    /// Every run that was started, of the daemon that runs now.
+    started: BTreeSet<(TaskId, u32)>,
+    facts: Option<Facts>,
+    is_disk_full: bool,
+    trace: Trace,
+    is_told: bool,
+    runs: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, home: &Path) -> Arc<Self> {
+        let is_told = std::env::var_os("BGD_SIMULATE_LOG").is_some();
+        let state = State { chance: Some(Chance::new(seed ^ 0x5151)), is_told, ..State::default() };
+        Arc::new(Self {
+            is_told,
+            home: home.to_owned(),
+            begin: Instant::now(),
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The milliseconds since the simulation began.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_millis()).unwrap()
+    }
+
+    /// Has something happen in so many milliseconds.
+    pub fn after(&self, ms: u64, what: Due) {
+        let at = self.now() + ms;
+        self.state().add(at, what);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next thing that happens. Cancel-safe.
+    pub async fn next(&self) -> Due {
+        loop {
+            let first = self.state().due.keys().next().copied();
+            let at = first.map_or(u64::MAX / 2_000_000, |(at, _)| at);
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(self.begin + Duration::from_millis(at)) => {
+                    if let Some((_, what)) = self.state().due.pop_first() {
+                        return what;
+                    }
+                }
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    /// A daemon has started, whose facts go here.
+    pub fn begin(&self, facts: Facts) {
+        self.state().facts = Some(facts);
+    }
+
+    /// The daemon was killed, and with it every process; jobs and facts are lost.
+    pub fn crash(&self) {
+        let mut state = self.state();
+        state.due.retain(|_, what| matches!(what, Due::Client));
+        state.processes.clear();
+        state.started.clear();
+        state.facts = None;
+    }
+
+    /// The daemon has ended: nothing that it had started may be left.
+    pub fn ended(&self) {
+        let left: Vec<TaskId> = self.state().processes.keys().copied().collect();
+        assert!(left.is_empty(), "the daemon has ended, and these processes have not: {left:?}");
+        self.crash();
+    }
+
+    /// How long a blocking job takes, in milliseconds: a slow disk takes seconds.
+    pub fn job_takes(&self) -> u64 {
+        let mut state = self.state();
+        let most = if state.is_disk_full { 3000 } else { 20 };
+        state.chance.as_mut().map_or(0, |chance| chance.below(most))
+    }
+
+    pub fn set_disk(&self, is_full: bool) {
+        self.state().is_disk_full = is_full;
+    }
+
+    /// Adds to the trace.
+    pub fn trace(&self, bytes: &[u8]) {
+        let at = self.now();
+        if self.is_told {
+            eprintln!("{at} {}", String::from_utf8_lossy(bytes).trim_end());
+        }
+        let mut state = self.state();
+        state.trace.add(&at.to_le_bytes());
+        state.trace.add(bytes);
+    }
+
+    /// Adds a text to the trace, without the name of the folder, which differs from life to life.
+    pub fn trace_text(&self, text: &str) {
+        self.trace(text.replace(&*self.home.to_string_lossy(), "").as_bytes());
+    }
+
+    /// The digest of everything so far, and the number of runs.
+    pub fn seen(&self) -> (Trace, u64) {
+        let state = self.state();
+        (state.trace, state.runs)
+    }
+
+    /// A process does its next step.
+    pub fn step(&self, task: TaskId, disturbed: u32) {
+        let now = self.now();
+        self.state().step(now, task, disturbed);
+    }
+
+    /// A fact that is late, is repeated, or is about nothing that exists.
+    pub fn stray(&self) {
+        let mut state = self.state();
+        let mut chance = state.chance.take().unwrap();
+        let runs: Vec<(TaskId, u32)> = state.started.iter().copied().collect();
+        let (task, run) = chance.of(&runs).copied().unwrap_or((TaskId::from_u128(7), 1));
+        let (task, run) = match chance.below(3) {
+            0 => (TaskId::from_u128(u128::from(chance.below(1000))), run),
+            1 => (task, run + 1 + u32::try_from(chance.below(3)).unwrap()),
+            // One that was over before the run that may be under way.
+            _ => (task, run.saturating_sub(1)),
+        };
+        let fact = match chance.below(6) {
+            0 => Fact::Started { pid: Some(4) },
+            1 => Fact::Exited { exit: Exit::Code(0), others: chance.percent(50) },
+            2 => Fact::TreeEmpty,
+            3 => Fact::GaveUp { why: "a stray".into() },
+            4 => Fact::Ready,
+            _ => Fact::StartFailed { failure: "a stray".into() },
+        };
+        state.chance = Some(chance);
+        let is_real = state.started.contains(&(task, run))
+            && state.processes.get(&task).is_none_or(|process| process.run == run);
+        if let (Some(facts), false) = (&state.facts, is_real) {
+            facts.send(task, run, fact);
+        }
+    }
+}
+
+impl State {
+    fn add(&mut self, at: u64, what: Due) {
+        self.last += 1;
+        self.due.insert((at, self.last), what);
+    }
+
+    fn later(&mut self, now: u64, most: u64, what: Due) {
+        let ms = self.chance.as_mut().map_or(0, |chance| chance.below(most));
+        self.add(now + ms, what);
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.chance.as_mut().is_some_and(|chance| chance.percent(percent))
+    }
+
+    fn say(&mut self, task: TaskId, run: u32, fact: Fact) {
+        let text = format!("{task} {run} {fact:?}");
+        if self.is_told {
+            eprintln!("fact {text}");
+        }
+        self.trace.add(text.as_bytes());
+        if let Some(facts) = &self.facts {
+            facts.send(task, run, fact);
+        }
+    }
+
+    fn step(&mut self, now: u64, task: TaskId, disturbed: u32) {
+        let Some(process) = self.processes.get(&task) else { return };
+        let (run, stage, ends, is_paused) = (process.run, process.stage, process.ends, process.is_paused);
+        let is_killed = process.is_killed;
+        if process.disturbed != disturbed || (is_paused && ends != Some(SIGKILL)) {
+            return;
+        }
+        match (stage, ends) {
+            (Stage::Spawning, _) => self.spawned(now, task, run),
+            (Stage::Alive, None) if self.percent(50) => self.works(now, task, run, disturbed),
+            (Stage::Alive, None) => {
+                let code = if self.percent(30) { 3 } else { 0 };
+                self.exits(now, task, run, Exit::Code(code));
+            }
+            (Stage::Alive, Some(SIGKILL)) if is_killed && self.percent(2) => {
+                self.processes.remove(&task);
+                self.say(task, run, Fact::GaveUp { why: "it hangs in the kernel".into() });
+            }
+            (Stage::Alive, Some(signal)) => self.exits(now, task, run, Exit::Signal(signal)),
+            (Stage::Others, _) => {
+                self.processes.remove(&task);
+                self.say(task, run, Fact::TreeEmpty);
+            }
+        }
+    }
+
+    fn spawned(&mut self, now: u64, task: TaskId, run: u32) {
+        if (self.is_disk_full && self.percent(60)) || self.percent(3) {
+            self.processes.remove(&task);
+            let why = if self.is_disk_full { "no space left on device" } else { "no such program" };
+            return self.say(task, run, Fact::StartFailed { failure: why.into() });
+        }
+        self.say(task, run, Fact::Started { pid: Some(i32::from(task.as_u128().to_le_bytes()[0]) + 2) });
+        let Some(process) = self.processes.get_mut(&task) else { return };
+        process.stage = Stage::Alive;
+        let (disturbed, ends) = (process.disturbed, process.ends);
+        let span = match ends {
+            Some(_) => 20,
+            None => self.chance.as_mut().map_or(1, Chance::span),
+        };
+        self.add(now + span, Due::Step { task, disturbed });
+    }
+
+    /// It writes, is ready, or loses output on a full disk.
+    fn works(&mut self, now: u64, task: TaskId, run: u32, disturbed: u32) {
+        let roll = self.chance.as_mut().map_or(0, |chance| chance.below(10));
+        let Some(process) = self.processes.get_mut(&task) else { return };
+        process.bytes += roll;
+        let bytes = [process.bytes, 0];
+        let fact = match roll {
+            0 => Fact::Ready,
+            1..4 if self.is_disk_full => Fact::Lost { bytes: 5, why: "no space left on device".into() },
+            _ => Fact::Output { bytes, dropped: [0; 2], tell: roll.is_multiple_of(2) },
+        };
+        self.say(task, run, fact);
+        let span = self.chance.as_mut().map_or(1, Chance::span);
+        self.add(now + span, Due::Step { task, disturbed });
+    }
+
+    fn exits(&mut self, now: u64, task: TaskId, run: u32, exit: Exit) {
+        let others = self.percent(15);
+        self.say(task, run, Fact::Exited { exit, others });
+        if !others {
+            self.processes.remove(&task);
+        } else if let Some(process) = self.processes.get_mut(&task) {
+            process.stage = Stage::Others;
+            let disturbed = process.disturbed;
+            // SIGKILL was sent to all of them.
+            let most = if process.is_killed { 50 } else { 100_000 };
+            self.later(now, most, Due::Step { task, disturbed });
+        }
+    }
+
+    /// Sends a signal that ends it, sooner or later, or that it ignores.
+    fn signal(&mut self, now: u64, task: TaskId, signal: i32) {
+        let takes = signal == SIGKILL || self.percent(70);
+        let Some(process) = self.processes.get_mut(&task) else { return };
+        if !takes || (process.ends == Some(SIGKILL) && process.stage != Stage::Others) {
+            return;
+        }
+        process.ends = Some(signal);
+        if process.stage == Stage::Spawning {
+            return;
+        }
+        process.disturbed += 1;
+        let disturbed = process.disturbed;
+        let most = if signal == SIGKILL { 50 } else { 4000 };
+        self.later(now, most, Due::Step { task, disturbed });
+    }
+}
+
+/// The executor of a daemon in this world.
+pub struct Simulated(pub Arc<World>);
+
+impl Executor for Simulated {
+    fn start(&mut self, start: Start) {
+        let Start { task, run, .. } = start;
+        let now = self.0.now();
+        self.0.trace(format!("start {task} {run}").as_bytes());
+        let mut state = self.0.state();
+        assert!(state.started.insert((task, run)), "run {run} of {task} was started twice");
+        let process = Process {
+            run,
+            stage: Stage::Spawning,
+            disturbed: 0,
+            ends: None,
+            is_paused: false,
+            is_killed: false,
+            bytes: 0,
+        };
+        let before = state.processes.insert(task, process);
+        assert!(before.is_none(), "run {run} of {task} was started beside {before:?}");
+        state.runs += 1;
+        state.later(now, 1500, Due::Step { task, disturbed: 0 });
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done> {
+        let now = self.0.now();
+        self.0.trace(format!("control {task} {run} {control:?}").as_bytes());
+        let mut state = self.0.state();
+        let process = state.processes.get_mut(&task).filter(|process| process.run == run)?;
+        match control {
+            Control::Pause => process.is_paused = true,
+            Control::Continue => {
+                process.is_paused = false;
+                process.disturbed += 1;
+                let disturbed = process.disturbed;
+                state.later(now, 1000, Due::Step { task, disturbed });
+            }
+            Control::Signal { signal, .. } => {
+                if matches!(signal, 9 | 15) {
+                    state.signal(now, task, signal);
+                }
+                drop(state);
+                self.0.changed.notify_one();
+                return None;
+            }
+            Control::Answer { .. }
+            | Control::Hold { .. }
+            | Control::Priority { .. }
+            | Control::Detach { .. } => {
+                return None;
+            }
+        }
+        let (done, is_done) = oneshot::channel();
+        state.later(now, 300, Due::Done(done));
+        drop(state);
+        self.0.changed.notify_one();
+        Some(is_done)
+    }
+
+    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+        let now = self.0.now();
+        self.0.trace(format!("end {task} {run} {signal}").as_bytes());
+        let mut state = self.0.state();
+        if let Some(process) = state.processes.get_mut(&task).filter(|process| process.run == run) {
+            process.is_killed |= signal == SIGKILL;
+            state.signal(now, task, signal);
+        }
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        self.0.trace(format!("forget {task}").as_bytes());
+        let state = self.0.state();
+        let left = state.processes.get(&task);
+        assert!(left.is_none(), "{task} is forgotten, and runs: {left:?}");
+    }
+
+    fn carry(&mut self, _: &mut Named) -> Result<Carried, Obstacle> {
+        // The world has the processes, as the kernel has them.
+        Ok(Carried::Nothing)
+    }
+}

@@ -1,12 +1,19 @@
-//! Upgrades in place (R121): terminals with what they show, their viewers and their leaders go on.
+//! Upgrades in place (R121): terminals with what they show, their viewers and their leaders go on, and so does what other
+//! programs have handed over, in the middle of being drained.
 
 use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
+use bgd_tests::handed::{Job, line_of};
 use bgd_tests::shared::request::{
-    DaemonUpgrade, Encoding, ListParams, ResizeParams, SignalParams, SubmitParams, TaskList, TaskResize,
-    TaskSignal, TaskWrite, UpgradeParams, UpgradeResult, WriteParams, WriteResult,
+    DaemonUpgrade, Encoding, ExitParams, HandoffStream, ListParams, ResizeParams, SignalParams, SubmitParams,
+    TaskExit, TaskList, TaskResize, TaskSignal, TaskWrite, UpgradeParams, UpgradeResult, WriteParams,
+    WriteResult,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Terminal, TestDaemon, Viewer, helper_path, wait};
@@ -236,4 +243,138 @@ fn r122_a_terminal_goes_on_if_the_next_program_turns_back() {
     viewer.type_keys(task.id, "end\r");
     assert_eq!(viewer.ended(task.id).exit, Some(Exit::Code(9)));
     assert!(viewer.shown == daemon.output(task.id));
+}
+
+/// The daemon's only file in a folder of outputs.
+#[track_caller]
+fn output_file(daemon: &TestDaemon) -> PathBuf {
+    let state = daemon.state_dir();
+    let found =
+        Command::new("find").arg(&state).args(["-path", "*/output/*", "-type", "f"]).output().expect("find");
+    let found = String::from_utf8(found.stdout).expect("text");
+    PathBuf::from(found.lines().next().unwrap_or_else(|| panic!("no output in {}", state.display())))
+}
+
+#[track_caller]
+fn digest(line: &str) -> String {
+    let told = Command::new("sh").args(["-c", line]).output().expect("sh");
+    String::from_utf8(told.stdout).expect("text").split(' ').next().expect("a digest").to_owned()
+}
+
+#[test]
+fn r121_a_gigabyte_is_drained_from_a_handed_pipe_over_five_upgrades() {
+    let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"4GiB\"").start();
+    let line = "seq 1000000000 | head -c 1073741824";
+    let (mut job, pipe) = Job::shell(&daemon, &format!("read go; {line}; exit 7"));
+    let id = job.hand_over_pipe(&daemon, &pipe).id;
+    drop(pipe);
+    job.say("go");
+    let size = || fs::metadata(output_file(&daemon)).expect("its output").len();
+    for upgrades in 1..=5_u64 {
+        wait::poll_until("more of it", || (size() > upgrades * 150_000_000).then_some(()));
+        upgrade(&daemon);
+        assert!(size() < 1 << 30, "it is not over yet");
+    }
+    job.wait_dead();
+    job.wait();
+    assert_eq!(daemon.block(&[id])[0].output.bytes, 1 << 30);
+    let kept = digest(&format!("sha256sum < {}", output_file(&daemon).display()));
+    assert_eq!(kept, digest(&format!("{line} | sha256sum")));
+}
+
+#[test]
+fn r121_a_handed_over_tree_is_known_and_its_exit_is_reported_after_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let line = "sh -c 'mkfifo rest; read word < rest' >/dev/null & echo up; read word; echo \"<$word>\"; read word; exit 7";
+    let mut command = Command::new("sh");
+    // What it leaves is found by its group.
+    let (mut job, pipe) = Job::piped(&daemon, command.args(["-c", line]).process_group(0));
+    let mut client = daemon.client();
+    let id = job.hand_over(&mut client, &[(HandoffStream::Stdout, pipe.as_fd())]).id;
+    drop(pipe);
+    let rest = daemon.home().join("rest");
+    wait::for_file(&rest);
+    for word in ["one", "end"] {
+        upgrade(&daemon);
+        job.say(word);
+    }
+    job.wait_dead();
+    let code = job.wait().code().expect("a code");
+    assert_eq!(code, 7);
+    // On older kernels only its parent knows, and says so on the connection that came over.
+    let told = client.call::<TaskExit>(&ExitParams { id: id.into(), exit: Exit::Code(code) });
+    assert!(told.is_ok() || daemon.task(id).exit.is_some(), "{told:?}");
+    let ended = wait::poll_until("the end of its leader", || daemon.task(id).exit);
+    assert_eq!(ended, Exit::Code(7));
+    assert_eq!(daemon.output(id), b"up\n<one>\n");
+    assert!(daemon.task(id).lingering, "{:?}", daemon.task(id));
+    upgrade(&daemon);
+    assert!(daemon.task(id).lingering);
+    fs::write(rest, "over\n").expect("somebody reads it");
+    wait::poll_until("nothing lingers", || (!daemon.task(id).lingering).then_some(()));
+}
+
+#[test]
+fn r121_pipes_that_outlive_their_task_are_drained_and_discarded_after_an_upgrade() {
+    let daemon = TestDaemon::start();
+    // Somebody who is not of the tree has the pipe, too.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut command = Command::new("sh");
+    command.args(["-c", "read go; echo first; exit 3"]).stdout(writer.try_clone().expect("a copy"));
+    let mut job = Job::start(&daemon, &mut command);
+    drop(command);
+    let id = job.hand_over_pipe(&daemon, &reader).id;
+    drop(reader);
+    job.say("go");
+    job.wait_dead();
+    job.wait();
+    daemon.block(&[id]);
+    let mut writer = File::from(OwnedFd::from(writer));
+    for word in ["second\n", "third\n"] {
+        upgrade(&daemon);
+        writer.write_all(word.as_bytes()).expect("somebody drains it");
+    }
+    wait::poll_until("all of it", || (daemon.output(id) == b"first\nsecond\nthird\n").then_some(()));
+    daemon.run(&["clear", &id.to_string()]).success();
+    for _ in 0..2 {
+        upgrade(&daemon);
+        writer.write_all(&vec![b'x'; 200_000]).expect("somebody takes it");
+    }
+}
+
+#[test]
+fn r121_a_terminal_that_was_handed_over_goes_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let parent = "import json, os, pty, socket, sys
+pid, master = pty.fork()
+if pid == 0:
+    os.execvp('sh', ['sh', '-c', sys.argv[1]])
+params = {'pid': pid, 'description': 'in a terminal', 'streams': ['pty']}
+call = {'jsonrpc': '2.0', 'id': 1, 'method': 'task.handoff', 'params': params}
+daemon = socket.socket(socket.AF_UNIX)
+daemon.connect(os.environ['BGD_SOCKET'])
+socket.send_fds(daemon, [json.dumps(call).encode() + b'\\n'], [os.pidfd_open(pid), master])
+print(json.loads(daemon.makefile().readline())['result']['task']['id'], flush=True)
+os.close(master)
+sys.stdin.readline()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)";
+    let mut command = Command::new("python3");
+    command.args(["-c", parent, REPEATS]).env_clear().envs(daemon.environment());
+    let (mut job, mut said) = Job::piped(&daemon, &mut command);
+    let id = line_of(&mut said).parse().expect("the id of a task");
+    upgrade(&daemon);
+    let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
+    viewer.until_seen("ready");
+    upgrade(&daemon);
+    viewer.type_keys(id, "word\r");
+    viewer.until_shown("<word>\r\n");
+    viewer.type_keys(id, "end\r");
+    job.say("");
+    assert_eq!(line_of(&mut said), "9");
+    let ended = daemon.block(&[id]).remove(0);
+    assert!(
+        [Some(Exit::Code(9)), None]
+            .contains(&ended.exit.clone().filter(|exit| matches!(exit, Exit::Code(_))))
+    );
+    assert_eq!(String::from_utf8_lossy(&daemon.output(id)), "ready\r\nword\r\n<word>\r\nend\r\n");
 }

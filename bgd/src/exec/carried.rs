@@ -38,6 +38,8 @@ pub struct LocalState {
     pub(super) starts: Vec<StartState>,
     pub(super) outputs: BTreeMap<TaskId, Tracked>,
     #[serde(default)]
+    pub(super) drains: Vec<DrainsState>,
+    #[serde(default)]
     pub(super) helpers: Vec<HelperState>,
 }
 
@@ -62,6 +64,40 @@ pub(super) struct ProcessState {
     pub(super) progress: Progress,
     #[serde(default)]
     pub(super) terminal: Option<TerminalState>,
+    #[serde(default)]
+    pub(super) handed: Option<HandedState>,
+}
+
+/// What is known of a process that another program has started.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HandedState {
+    pub(super) handle: Fd,
+    /// Whether it leads a session, and a group.
+    pub(super) leads: (bool, bool),
+    /// Processes that were signalled and live on.
+    pub(super) held: Vec<(i32, Fd)>,
+    /// Whether its exit is not known yet.
+    pub(super) is_running: bool,
+    /// The client that may report it.
+    pub(super) client: Option<u64>,
+}
+
+/// The drains of a task.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct DrainsState {
+    pub(super) task: TaskId,
+    pub(super) run: u32,
+    pub(super) flows: Vec<FlowState>,
+}
+
+/// A pipe or socket that is drained.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct FlowState {
+    pub(super) source: Fd,
+    pub(super) is_pipe: bool,
+    pub(super) file: Option<Fd>,
+    pub(super) offset: u64,
+    pub(super) is_losing: bool,
 }
 
 /// The terminal of a process.

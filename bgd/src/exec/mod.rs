@@ -12,6 +12,7 @@ pub mod executor;
 mod exits;
 pub mod handed;
 pub mod helper;
+pub mod hold;
 pub mod host;
 pub mod http;
 pub mod input;

@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use super::context::Context;
+use super::handed::drain::Drains;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::InputPipe;
@@ -238,6 +239,17 @@ impl Processes {
         };
     }
 
+    /// Waits for the end of drains whose tree has ended, and reports what they have kept then.
+    pub fn drain_on(&self, task: TaskId, run: u32, drains: Drains) {
+        let context = self.context.clone();
+        tokio::spawn(async move {
+            drains.end().await;
+            if let Some(fact) = context.outputs.settle(task, false).await {
+                context.reports.send(Report::Fact { task, run, fact });
+            }
+        });
+    }
+
     /// Takes the exit of a handed-over process, as reported by the program that handed it over.
     pub fn told(&self, task: TaskId, exit: Exit) {
         self.tell(task, Control::Reported(exit));
@@ -282,6 +294,7 @@ impl Processes {
 
     fn tell(&self, task: TaskId, control: Control) {
         if let Some(supervised) = self.supervised.get(&task) {
+            supervised.shown.works();
             // A supervisor that has ended has already reported that.
             let _ = supervised.control.send(control);
         }
@@ -360,6 +373,8 @@ impl Supervisor {
             give_up_at: self.give_up_at.map(Stamp::of),
             paused: self.paused.clone(),
             usage: self.usage,
+            reported: self.handed.as_ref().and_then(|handed| handed.reported.clone()),
+            is_left: self.handed.as_ref().is_some_and(|handed| handed.is_left),
         });
     }
 
@@ -384,7 +399,7 @@ impl Supervisor {
         self.unpause().await;
         let members = self.rest().await;
         let others = !members.is_empty();
-        let drains = self.handed.as_ref().map(|handed| handed.drains.clone()).unwrap_or_default();
+        let drains = self.drains();
         drains.settle().await;
         let unknown = self.tell_output(others || !drains.have_ended()).await;
         // A terminal's leader exits as its job did, unless it does not know how the job ended.
@@ -394,11 +409,7 @@ impl Supervisor {
         if others {
             self.until_empty(members, &drains).await;
         }
-        if !drains.have_ended() {
-            drains.end().await;
-            let _ = self.tell_output(false).await;
-        }
-        self.remove_cgroup();
+        self.finish(&drains).await;
     }
 
     pub(super) fn report(&self, fact: Fact) {

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bgd_shared::task::Exit;
 use bgd_shared::usage::Usage;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,12 @@ pub struct Progress {
     pub paused: Option<Paused>,
     /// What the leader and those it has waited for have used, once it has ended.
     pub usage: Option<Usage>,
+    /// The exit of a handed-over process, as reported by the program that started it.
+    #[serde(default)]
+    pub reported: Option<Exit>,
+    /// Whether that program has disconnected.
+    #[serde(default)]
+    pub is_left: bool,
 }
 
 /// The progress of a supervisor, shared with its owner.
@@ -52,7 +59,7 @@ impl Shown {
         *self.lock() = progress;
     }
 
-    /// Shows that the supervisor is at work.
+    /// Shows that the supervisor is at work, or has an order waiting.
     pub fn works(&self) {
         self.lock().stage = Stage::AtWork;
     }

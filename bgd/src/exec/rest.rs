@@ -14,8 +14,22 @@ impl Supervisor {
     pub(super) async fn go_on_with_rest(mut self) {
         self.tree.leader_is_ours = false;
         self.has_ended = true;
-        let members = self.rest().await;
-        self.until_empty(members, &Drains::default()).await;
+        let (members, drains) = (self.rest().await, self.drains());
+        self.until_empty(members, &drains).await;
+        self.finish(&drains).await;
+    }
+
+    /// Returns the drains of its output, if it was handed over.
+    pub(super) fn drains(&self) -> Drains {
+        self.handed.as_ref().map(|handed| handed.drains.clone()).unwrap_or_default()
+    }
+
+    /// Waits until all output is there: others may have the pipes open.
+    pub(super) async fn finish(mut self, drains: &Drains) {
+        if !drains.have_ended() {
+            drains.end().await;
+            let _ = self.tell_output(false).await;
+        }
         self.remove_cgroup();
     }
 

@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::thread;
@@ -24,6 +24,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use super::kinds::Source;
+use crate::exec::hold::{Hold, KeepStill};
 use crate::exec::loss::Loss;
 use crate::os::watch;
 
@@ -44,11 +45,48 @@ pub struct Flow {
 }
 
 /// A request to a drain.
+#[derive(Debug)]
 enum Ask {
     /// Drain what is there at this moment.
     Settle(oneshot::Sender<()>),
     /// Discard the output, which nobody wants any more.
     Discard,
+    /// Keep still for an upgrade.
+    KeepStill(KeepStill<StillFlow>),
+}
+
+/// A drain as it stands still. No byte is anywhere but in its source or in its file.
+#[derive(Debug)]
+pub struct StillFlow {
+    /// The number of what is drained, and whether it is a pipe.
+    pub source: (RawFd, bool),
+    /// The number of the file; `None` if the output is discarded.
+    pub file: Option<RawFd>,
+    /// Where the next byte goes.
+    pub offset: u64,
+    /// Whether the last write has failed.
+    pub is_losing: bool,
+}
+
+/// A drain of the program before this one. Nothing of it is touched before it goes on.
+#[derive(Debug)]
+pub struct FlowBefore {
+    /// Where the bytes come from.
+    pub source: Source,
+    /// The file, if the output is wanted.
+    pub file: Option<File>,
+    /// Where the next byte goes.
+    pub offset: u64,
+    /// Whether the last write has failed.
+    pub is_losing: bool,
+}
+
+/// Drains of the program before this one that have not gone on yet.
+#[derive(Debug)]
+pub struct RestingDrains {
+    task: TaskId,
+    flows: Vec<(FlowBefore, mpsc::UnboundedReceiver<Ask>)>,
+    loss: Loss,
 }
 
 /// The drains of one task. They continue when this is dropped.
@@ -83,6 +121,29 @@ impl Drains {
         }
     }
 
+    /// Has them keep still until the holds are dropped.
+    pub fn hold(&self) -> Vec<Hold<StillFlow>> {
+        let holds = self.0.iter().map(|drain| {
+            let (hold, order) = Hold::new();
+            // One that has ended is known by that it drops the order.
+            let _ = drain.send(Ask::KeepStill(order));
+            hold
+        });
+        holds.collect()
+    }
+
+    /// Returns the handle to drains of the program before; lost output is reported through `loss`.
+    pub fn again(task: TaskId, flows: Vec<FlowBefore>, loss: Loss) -> (Self, RestingDrains) {
+        let mut drains = Self::default();
+        let flows = flows.into_iter().map(|flow| {
+            let (asks, asked) = mpsc::unbounded_channel();
+            drains.0.push(asks);
+            (flow, asked)
+        });
+        let flows = flows.collect();
+        (drains, RestingDrains { task, flows, loss })
+    }
+
     /// Discards all further output.
     pub fn discard(&self) {
         for drain in &self.0 {
@@ -111,11 +172,12 @@ impl Prepared {
 /// Receives the answer to an [`Order`].
 pub type Tell = Box<dyn FnOnce(io::Result<Prepared>) + Send>;
 
-/// The order to prepare the drains of a task.
-struct Order {
-    task: TaskId,
-    flows: Vec<Flow>,
-    tell: Tell,
+/// An order to the thread.
+enum Order {
+    /// Prepare the drains of a task.
+    Prepare { task: TaskId, flows: Vec<Flow>, tell: Tell },
+    /// Go on with those of another program.
+    GoOn(RestingDrains),
 }
 
 /// A handle to the thread that drains.
@@ -148,16 +210,31 @@ impl DrainThread {
 
     /// Prepares to drain; `tell` gets the prepared drains, or the system error. It is called on the thread.
     pub fn prepare(&self, task: TaskId, flows: Vec<Flow>, tell: Tell) {
-        if let Err(mpsc::error::SendError(order)) = self.0.send(Order { task, flows, tell }) {
-            (order.tell)(Err(io::Error::other("the thread that drains pipes has ended")));
+        if let Err(mpsc::error::SendError(Order::Prepare { tell, .. })) =
+            self.0.send(Order::Prepare { task, flows, tell })
+        {
+            tell(Err(io::Error::other("the thread that drains pipes has ended")));
         }
+    }
+
+    /// Goes on with drains of the program before.
+    pub fn go_on(&self, resting: RestingDrains) {
+        // The thread lives as long as this handle.
+        let _ = self.0.send(Order::GoOn(resting));
     }
 }
 
 async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
     // Each drain holds a clone, so that the end of the last one is noticed.
     let (working, mut all_done) = mpsc::channel::<()>(1);
-    while let Some(Order { task, flows, tell }) = queue.recv().await {
+    while let Some(order) = queue.recv().await {
+        let (task, flows, tell) = match order {
+            Order::Prepare { task, flows, tell } => (task, flows, tell),
+            Order::GoOn(resting) => {
+                go_on(resting, null, &working);
+                continue;
+            }
+        };
         let streams: io::Result<Vec<Stream>> =
             flows.into_iter().map(|flow| Stream::new(task, flow, Arc::clone(null))).collect();
         tell(streams.map(|streams| {
@@ -180,6 +257,24 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
     }
     drop(working);
     all_done.recv().await;
+}
+
+/// Goes on with drains of the program before.
+fn go_on(resting: RestingDrains, null: &Arc<File>, working: &mpsc::Sender<()>) {
+    let RestingDrains { task, flows, loss } = resting;
+    for (FlowBefore { source, file, offset, is_losing }, asked) in flows {
+        let to = Sink { task, file, offset, null: Arc::clone(null), loss: None, is_losing };
+        let (loss, working) = (loss.of_another_stream(), working.clone());
+        match Stream::to(task, source, to) {
+            Ok(stream) => {
+                tokio::spawn(async move {
+                    stream.run(asked, loss).await;
+                    drop(working);
+                });
+            }
+            Err(error) => tracing::error!(%task, %error, "its output can't be read any more"),
+        }
+    }
 }
 
 /// The outcome of one move.
@@ -205,11 +300,15 @@ struct Stream {
 
 impl Stream {
     fn new(task: TaskId, flow: Flow, null: Arc<File>) -> io::Result<Self> {
-        let (fd, is_pipe) = match flow.source {
+        let to = Sink { task, file: Some(flow.file), offset: 0, null, loss: None, is_losing: false };
+        Self::to(task, flow.source, to)
+    }
+
+    fn to(task: TaskId, source: Source, to: Sink) -> io::Result<Self> {
+        let (fd, is_pipe) = match source {
             Source::Pipe(fd) => (fd, true),
             Source::Socket(fd) => (fd, false),
         };
-        let to = Sink { task, file: Some(flow.file), offset: 0, null, loss: None, is_losing: false };
         let buffer = if is_pipe { Vec::new() } else { vec![0; BUFFER] };
         Ok(Self { task, from: watch::readable(fd)?, is_pipe, to, buffer })
     }
@@ -232,6 +331,10 @@ impl Stream {
                         let _ = done.send(());
                     }
                     Ask::Discard => self.to.discard(),
+                    Ask::KeepStill(order) => {
+                        self.to.tell_loss();
+                        order.keep(self.still()).await;
+                    }
                 },
                 ready = self.from.readable() => {
                     let Ok(mut ready) = ready else { break };
@@ -250,6 +353,18 @@ impl Stream {
             }
         }
         self.to.tell_loss();
+    }
+
+    fn still(&self) -> StillFlow {
+        // Whatever is new here must be carried, too.
+        let Self { task: _, from, is_pipe, to, buffer: _ } = self;
+        let Sink { task: _, file, offset, null: _, loss: _, is_losing } = to;
+        StillFlow {
+            source: (from.get_ref().as_raw_fd(), *is_pipe),
+            file: file.as_ref().map(AsRawFd::as_raw_fd),
+            offset: *offset,
+            is_losing: *is_losing,
+        }
     }
 
     /// Moves what is there at this moment. Returns whether it has reached the end.

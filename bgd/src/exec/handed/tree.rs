@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -45,6 +46,25 @@ impl HandedTree {
         };
         tree.look_at_leader();
         tree
+    }
+
+    /// Creates the tree that another program had: what the leader leads, session and group, and what was signalled.
+    pub fn again(leader: i32, handle: PidFd, leads: (bool, bool), held: Vec<Member>) -> Self {
+        Self {
+            leader,
+            handle,
+            leads_session: AtomicBool::new(leads.0),
+            leads_group: AtomicBool::new(leads.1),
+            held: Mutex::new(held),
+        }
+    }
+
+    /// Returns what the leader leads, session and group, and the pids and pidfds of what was signalled and lives.
+    pub fn state(&self) -> ((bool, bool), Vec<(i32, RawFd)>) {
+        let Self { leader: _, handle: _, leads_session, leads_group, held: _ } = self;
+        let held = self.living();
+        let held = held.iter().map(|member| (member.pid, member.handle.as_fd().as_raw_fd())).collect();
+        ((leads_session.load(Ordering::Relaxed), leads_group.load(Ordering::Relaxed)), held)
     }
 
     /// Returns the leader's pidfd.

@@ -2,23 +2,32 @@
 //!
 //! Pidfds are opened anew: a leader that is not reaped keeps its pid, and others of a tree are looked for as always.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 
 use super::Local;
+use super::handoffs::Running;
 use super::shows::OpenTerminals;
 use crate::carry::{Came, Named, Obstacle};
-use crate::exec::carried::{InheritedState, JobState, LocalState, ProcessState, StartState, TerminalState};
+use crate::exec::carried::{
+    HandedState, InheritedState, JobState, LocalState, ProcessState, StartState, TerminalState,
+};
 use crate::exec::context::Context;
 use crate::exec::executor::SpecOf;
+use crate::exec::handed::drain::Drains;
+use crate::exec::handed::exit::Handed;
+use crate::exec::handed::tree::HandedTree;
 use crate::exec::input::InputPipe;
 use crate::exec::job::Job;
 use crate::exec::loss::Loss;
+use crate::exec::members::Member;
 use crate::exec::messages::{StartOrder, Streams};
 use crate::exec::process::{Begins, Processes, Supervised, TerminalJob};
 use crate::exec::progress::Stage;
+use crate::exec::terminal::Terminal;
 use crate::exec::tree::Tree;
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
@@ -40,22 +49,29 @@ impl Local {
             context,
         } = self;
         let helpers = helpers.state()?;
-        if let Some(task) = handoffs.any() {
-            return Err(Obstacle::lasting(format!("task {task} was handed over by another program")));
+        if handoffs.is_busy() {
+            return Err(Obstacle::passing("a process is being handed over"));
         }
         if processes.starting > 0 || !reports.is_empty() || !(starts.is_empty() || *holds_starts) {
             return Err(Obstacle::passing("a process is being started"));
         }
-        if !terminals.keep_still() {
-            return Err(Obstacle::passing("a terminal is being read"));
+        let are_still = [terminals.keep_still(), handoffs.keep_still()];
+        if are_still != [true; 2] {
+            return Err(Obstacle::passing("output is being read"));
         }
         let mut all = Vec::new();
         for (task, supervised) in &processes.supervised {
-            all.push(ProcessState::of(*task, supervised, terminals, named)?);
+            let mut state = ProcessState::of(*task, supervised, terminals, named)?;
+            let running = handoffs.running.get(task);
+            let handed = supervised.tree.handed.as_deref();
+            state.handed = handed.map(|tree| HandedState::of(tree, running, named));
+            all.push(state);
         }
+        let drains = handoffs.drains(named);
         let owner = |task| owners.get(&task).map(|client| client.id);
         let starts = starts.iter().map(|start| StartState::of(start, owner(start.task), named)).collect();
-        Ok(LocalState { processes: all, starts, outputs: context.outputs.tracked(), helpers })
+        let outputs = context.outputs.tracked();
+        Ok(LocalState { processes: all, starts, outputs, drains, helpers })
     }
 
     /// Goes on with what another program has carried over. `spec` returns what a task is.
@@ -68,14 +84,32 @@ impl Local {
         came: &mut Came,
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
-        let LocalState { processes, starts, outputs, helpers } = state;
+        let LocalState { processes, starts, outputs, drains, helpers } = state;
         // First, so that no end of a leader is taken for that of an orphan.
-        let unreaped = processes.iter().filter(|process| process.progress.stage != Stage::Rest);
+        let is_child = |process: &&ProcessState| process.handed.is_none();
+        let unreaped = processes.iter().filter(is_child).filter(|it| it.progress.stage != Stage::Rest);
         unreaped.for_each(|process| self.context.adopted.add(process.leader));
         self.context.outputs.track_again(outputs);
         self.helpers.again(helpers, &self.context.helpers);
+        let mut all_drains = HashMap::new();
+        for state in drains {
+            let (task, run) = (state.task, state.run);
+            let drains = self.handoffs.rest(state, &self.context.facts, came)?;
+            all_drains.insert(task, (run, drains));
+        }
         for process in processes {
-            process.resume(&mut self.processes, &mut self.terminals, came)?;
+            let (task, run) = (process.task, process.run);
+            let of_run = all_drains.get(&task).is_some_and(|(its, _)| *its == run);
+            let drains = of_run.then(|| all_drains.remove(&task)).flatten();
+            let drains = drains.map(|(_, drains)| drains).unwrap_or_default();
+            if let Some(HandedState { is_running: true, client, .. }) = process.handed {
+                self.handoffs.running.insert(task, Running { pid: process.leader, client });
+            }
+            process.resume(&mut self.processes, &mut self.terminals, drains, came)?;
+        }
+        // Those of trees that have ended: somebody else has their pipes open.
+        for (task, (run, drains)) in all_drains {
+            self.processes.drain_on(task, run, drains);
         }
         for start in starts {
             let StartState { task, run, env, place, inherited, owner } = start;
@@ -126,6 +160,7 @@ impl ProcessState {
             input: input.as_ref().and_then(InputPipe::number).map(|number| named.number(number)),
             progress,
             terminal: terminals.state(task, job, named),
+            handed: None,
         })
     }
 
@@ -133,37 +168,61 @@ impl ProcessState {
         self,
         processes: &mut Processes,
         terminals: &mut OpenTerminals,
+        drains: Drains,
         came: &mut Came,
     ) -> io::Result<()> {
-        let Self { task, run, leader, cgroup, mark, split, input, progress, terminal } = self;
+        let Self { task, run, leader, cgroup, mark, split, input, progress, terminal, handed } = self;
         let context = &processes.context;
-        let job =
-            terminal.map(|state| state.resume(task, run, terminals, context, came)).transpose()?.flatten();
+        let resumed = terminal.map(|state| state.resume(task, run, terminals, context, came)).transpose()?;
+        let (job, terminal) = resumed.unzip();
+        let job = job.flatten();
+        let is_handed = handed.is_some();
+        let handed_tree = handed.map(|handed| handed.resume(leader, came)).transpose()?.map(Arc::new);
         let tree = Tree {
             task,
             leader,
-            leader_is_ours: progress.stage != Stage::Rest,
+            leader_is_ours: progress.stage != Stage::Rest && !is_handed,
             leader_stands_by: job.is_some(),
             files: context.folder.files(task, split),
             terminal: job.as_ref().map(|job| job.name.clone()),
             cgroup,
             mark,
-            handed: None,
+            handed: handed_tree.clone(),
             adopted: Arc::clone(&context.adopted),
         };
         let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
         // The pid of one that was reaped may be another process's.
-        let pidfd = match progress.stage {
-            Stage::Rest => Err(io::ErrorKind::NotFound.into()),
-            Stage::AtWork | Stage::Leader => PidFd::open(leader).and_then(watch::process),
+        let pidfd = match (progress.stage, &handed_tree) {
+            (Stage::Rest, _) => Err(io::ErrorKind::NotFound.into()),
+            (_, Some(tree)) => tree.handle().try_clone().and_then(watch::process),
+            (Stage::AtWork | Stage::Leader, None) => PidFd::open(leader).and_then(watch::process),
         };
-        processes.supervise(run, tree, split, pidfd, Begins { input, job, progress, ..Begins::default() });
+        let (reported, is_left) = (progress.reported.clone(), progress.is_left);
+        let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
+        processes.supervise(run, tree, split, pidfd, Begins { input, job, handed, progress });
         Ok(())
     }
 }
 
+impl HandedState {
+    fn of(tree: &HandedTree, running: Option<&Running>, named: &mut Named) -> Self {
+        let (leads, held) = tree.state();
+        let (is_running, client) = (running.is_some(), running.and_then(|running| running.client));
+        let held = held.into_iter().map(|(pid, handle)| (pid, named.number(handle))).collect();
+        Self { handle: named.add(tree.handle()), leads, held, is_running, client }
+    }
+
+    fn resume(self, leader: i32, came: &mut Came) -> io::Result<HandedTree> {
+        let Self { handle, leads, held, is_running: _, client: _ } = self;
+        let held =
+            held.into_iter().map(|(pid, handle)| Ok(Member { pid, handle: came.take(handle)?.into() }));
+        let held = held.collect::<io::Result<_>>()?;
+        Ok(HandedTree::again(leader, came.take(handle)?.into(), leads, held))
+    }
+}
+
 impl TerminalState {
-    /// Returns the job in it.
+    /// Returns the job in it, and the terminal.
     fn resume(
         self,
         task: TaskId,
@@ -171,16 +230,16 @@ impl TerminalState {
         terminals: &mut OpenTerminals,
         context: &Context,
         came: &mut Came,
-    ) -> io::Result<Option<TerminalJob>> {
+    ) -> io::Result<(Option<TerminalJob>, Terminal)> {
         let Self { job, followed, owed } = self;
         let taken = followed.map(|followed| followed.take(came)).transpose()?;
         let loss = Loss::new(task, run, context.facts.clone());
         let terminal = terminals.rest(task, taken, owed, loss)?;
         let job = job.map(|JobState { pid, handle, name }| {
             let handle = came.take(handle)?.into();
-            Ok(TerminalJob { pid, handle, name, terminal })
+            Ok::<_, io::Error>(TerminalJob { pid, handle, name, terminal: terminal.clone() })
         });
-        job.transpose()
+        Ok((job.transpose()?, terminal))
     }
 }
 

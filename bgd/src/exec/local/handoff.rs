@@ -121,7 +121,8 @@ impl Local {
         match recorded {
             Recorded::Drained { prepared, split } => {
                 let drains = prepared.begin(&loss);
-                self.handoffs.drained.insert(task, drains.clone());
+                self.handoffs.drained.retain(|_, (_, drains)| !drains.have_ended());
+                self.handoffs.drained.insert(task, (run, drains.clone()));
                 (taken.split, taken.handed.drains) = (split, drains);
             }
             Recorded::File(path) => taken.own_file = Some(path),
@@ -141,7 +142,8 @@ impl Local {
         if self.handoffs.ready.remove(&task).is_some() {
             self.remove_offered(task);
         }
-        if let Some(drains) = self.handoffs.drained.remove(&task) {
+        // They stay known: whoever writes must not find the pipe closed, by an upgrade for instance.
+        if let Some((_, drains)) = self.handoffs.drained.get(&task) {
             drains.discard();
         }
     }

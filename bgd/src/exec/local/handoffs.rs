@@ -1,6 +1,7 @@
 //! The state of processes that other programs hand over.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 
 use bgd_shared::error::RpcError;
@@ -8,11 +9,17 @@ use bgd_shared::id::TaskId;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
+use crate::carry::{Came, Named};
+use crate::exec::carried::{DrainsState, FlowState};
 use crate::exec::executor::TellOffer;
 use crate::exec::handed::Recorded;
 use crate::exec::handed::check::{Checked, Leaders};
-use crate::exec::handed::drain::{DrainThread, Drains};
+use crate::exec::handed::drain::{DrainThread, Drains, FlowBefore, RestingDrains, StillFlow};
+use crate::exec::handed::kinds::Source;
 use crate::exec::handed::tree::HandedTree;
+use crate::exec::hold::Hold;
+use crate::exec::loss::Loss;
+use crate::exec::messages::Facts;
 use crate::os::pidfd::PidFd;
 
 #[derive(Debug)]
@@ -23,7 +30,11 @@ pub(super) struct Handoffs {
     /// Processes that have not ended.
     pub(super) running: HashMap<TaskId, Running>,
     /// Tasks whose pipes are drained.
-    pub(super) drained: HashMap<TaskId, Drains>,
+    pub(super) drained: HashMap<TaskId, (u32, Drains)>,
+    /// Keep the drains still for an upgrade.
+    pub(super) holds: HashMap<TaskId, Vec<Hold<StillFlow>>>,
+    /// Drains of the program before this one that have not gone on yet.
+    pub(super) resting: Vec<RestingDrains>,
     /// Results of the checks by workers.
     prepared: mpsc::UnboundedReceiver<Prepared>,
     pub(super) prepare: mpsc::UnboundedSender<Prepared>,
@@ -60,7 +71,8 @@ impl Handoffs {
     pub(super) fn new() -> Self {
         let (prepare, prepared) = mpsc::unbounded_channel();
         let (ready, running, drained) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { thread: None, ready, running, drained, prepared, prepare }
+        let (holds, resting) = (HashMap::new(), Vec::new());
+        Self { thread: None, ready, running, drained, holds, resting, prepared, prepare }
     }
 
     /// Waits for a worker's result for an offered process.
@@ -86,16 +98,79 @@ impl Handoffs {
         Leaders(self.ready.iter().map(|(task, ready)| (ready.pid, *task)).chain(running).collect())
     }
 
-    /// Returns a task whose process was handed over, or is about to be, if there is one.
-    pub(super) fn any(&self) -> Option<TaskId> {
-        let all = self.running.keys().chain(self.ready.keys()).chain(self.drained.keys());
-        all.copied().next()
+    /// Whether a process is being handed over at this moment.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.ready.is_empty() || !self.prepared.is_empty()
+    }
+
+    /// Keeps all drains still until [`Self::let_go`]. Returns whether they have been since the call before this one, so
+    /// that whatever they had reported has arrived.
+    pub(super) fn keep_still(&mut self) -> bool {
+        let Self { drained, holds, .. } = self;
+        let is_still = |task| holds.get(task).is_some_and(|holds| holds.iter().all(Hold::is_still));
+        let were_still = drained.keys().all(is_still);
+        for (task, (_, drains)) in drained {
+            holds.entry(*task).or_insert_with(|| drains.hold()).iter_mut().for_each(Hold::look);
+        }
+        were_still
+    }
+
+    /// Lets the drains go on.
+    pub(super) fn let_go(&mut self) {
+        self.holds.clear();
+    }
+
+    /// Returns the state of all drains, which stand still.
+    pub(super) fn drains(&self, named: &mut Named) -> Vec<DrainsState> {
+        let states = self.drained.iter().map(|(task, (run, _))| {
+            let flows = self.holds.get(task).into_iter().flatten().filter_map(Hold::still);
+            let flows = flows.map(|flow| {
+                let StillFlow { source: (source, is_pipe), file, offset, is_losing } = flow;
+                FlowState {
+                    source: named.number(*source),
+                    is_pipe: *is_pipe,
+                    file: file.map(|file| named.number(file)),
+                    offset: *offset,
+                    is_losing: *is_losing,
+                }
+            });
+            DrainsState { task: *task, run: *run, flows: flows.collect() }
+        });
+        states.filter(|state| !state.flows.is_empty()).collect()
+    }
+
+    /// Takes drains of the program before, which go on from [`Self::go_on`] on.
+    pub(super) fn rest(&mut self, state: DrainsState, facts: &Facts, came: &mut Came) -> io::Result<Drains> {
+        let DrainsState { task, run, flows } = state;
+        self.thread()?;
+        let flows = flows.into_iter().map(|flow| {
+            let FlowState { source, is_pipe, file, offset, is_losing } = flow;
+            let source = came.take(source)?;
+            let source = if is_pipe { Source::Pipe(source) } else { Source::Socket(source) };
+            let file = file.map(|file| came.take(file)).transpose()?.map(File::from);
+            Ok(FlowBefore { source, file, offset, is_losing })
+        });
+        let flows = flows.collect::<io::Result<_>>()?;
+        let (drains, resting) = Drains::again(task, flows, Loss::new(task, run, facts.clone()));
+        self.resting.push(resting);
+        self.drained.insert(task, (run, drains.clone()));
+        Ok(drains)
+    }
+
+    /// Goes on with the drains of the program before.
+    pub(super) fn go_on(&mut self) {
+        for resting in std::mem::take(&mut self.resting) {
+            match self.thread() {
+                Ok(thread) => thread.go_on(resting),
+                Err(error) => tracing::error!(%error, "cannot drain pipes any more"),
+            }
+        }
     }
 
     /// Forgets a process whose exit is known, and its drains if they have ended.
     pub(super) fn ended(&mut self, task: TaskId) {
         self.running.remove(&task);
-        if self.drained.get(&task).is_some_and(Drains::have_ended) {
+        if self.drained.get(&task).is_some_and(|(_, drains)| drains.have_ended()) {
             self.drained.remove(&task);
         }
     }

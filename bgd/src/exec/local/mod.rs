@@ -234,6 +234,7 @@ impl Executor for Local {
         self.holds_starts = holds;
         self.answered();
         self.terminals.let_go();
+        self.handoffs.let_go();
     }
 
     fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
@@ -252,6 +253,13 @@ impl Executor for Local {
         let owners = std::mem::take(&mut self.owners_before).into_iter();
         self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
         self.terminals.go_on(clients);
+        self.handoffs.go_on();
+        // Who is gone reports nothing any more.
+        for (task, running) in &self.handoffs.running {
+            if running.client.is_some_and(|client| !clients.contains_key(&client)) {
+                self.processes.left(*task);
+            }
+        }
     }
 
     fn count_owed(&self, clients: &mut HashMap<u64, usize>) {

@@ -321,10 +321,7 @@ impl Session {
         self.parse().await;
         // Whoever holds it must know of a loss.
         self.output.loss.tell();
-        let still = Box::new(self.still());
-        if order.still.send(still).is_ok() {
-            let _ = order.go_on.await;
-        }
+        order.keep(Box::new(self.still())).await;
     }
 
     fn still(&mut self) -> Still {

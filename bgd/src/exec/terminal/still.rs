@@ -3,61 +3,22 @@
 //! While it keeps still, nothing is read from it or written to it, and nothing is sent to its viewers: what the job writes
 //! stays in the kernel.
 
-use std::convert::Infallible;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 
 use bgd_shared::request::TerminalSize;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 
 use super::screen::ScreenState;
 use super::viewers::{Viewer, ViewerState};
 use crate::carry::{self, Fd, Named};
+use crate::exec::hold;
 
-/// The order to keep still until the receiver resolves.
-#[derive(Debug)]
-pub struct KeepStill {
-    pub(super) still: oneshot::Sender<Box<Still>>,
-    pub(super) go_on: oneshot::Receiver<Infallible>,
-}
+/// The order to keep still.
+pub type KeepStill = hold::KeepStill<Box<Still>>;
 
 /// Keeps a terminal still until it is dropped.
-#[derive(Debug)]
-pub struct Hold {
-    coming: oneshot::Receiver<Box<Still>>,
-    came: Option<Box<Still>>,
-    /// The terminal has ended.
-    is_gone: bool,
-    _go_on: oneshot::Sender<Infallible>,
-}
-
-impl Hold {
-    /// Creates the hold, and the order for the terminal.
-    pub fn new() -> (Self, KeepStill) {
-        let ((still, coming), (held, go_on)) = (oneshot::channel(), oneshot::channel());
-        (Self { coming, came: None, is_gone: false, _go_on: held }, KeepStill { still, go_on })
-    }
-
-    /// Looks whether the terminal keeps still by now.
-    pub fn look(&mut self) {
-        match self.coming.try_recv() {
-            Ok(still) => self.came = Some(still),
-            Err(oneshot::error::TryRecvError::Empty) => {}
-            Err(oneshot::error::TryRecvError::Closed) => self.is_gone = self.came.is_none(),
-        }
-    }
-
-    /// Whether it did so at the last look, or has ended.
-    pub fn is_still(&self) -> bool {
-        self.is_gone || self.came.is_some()
-    }
-
-    /// Returns the terminal as it stands still; `None` if it has ended.
-    pub fn still(&self) -> Option<&Still> {
-        self.came.as_deref()
-    }
-}
+pub type Hold = hold::Hold<Box<Still>>;
 
 /// A terminal as it stands still.
 #[derive(Debug)]

@@ -1,0 +1,82 @@
+//! Keeping still what has a thread of its own, for an upgrade in place (R121): nothing is read, written or reported by it
+//! meanwhile, and its state is what it was asked for.
+
+use std::convert::Infallible;
+
+use tokio::sync::oneshot;
+
+/// The order to keep still until told to go on.
+#[derive(Debug)]
+pub struct KeepStill<T> {
+    still: oneshot::Sender<T>,
+    go_on: oneshot::Receiver<Infallible>,
+}
+
+impl<T> KeepStill<T> {
+    /// Tells the state, and waits for as long as the hold lasts.
+    pub async fn keep(self, state: T) {
+        if self.still.send(state).is_ok() {
+            let _ = self.go_on.await;
+        }
+    }
+}
+
+/// Keeps something still until it is dropped.
+#[derive(Debug)]
+pub struct Hold<T> {
+    coming: oneshot::Receiver<T>,
+    came: Option<T>,
+    is_gone: bool,
+    _go_on: oneshot::Sender<Infallible>,
+}
+
+impl<T> Hold<T> {
+    /// Creates the hold, and the order for what it holds.
+    pub fn new() -> (Self, KeepStill<T>) {
+        let ((still, coming), (held, go_on)) = (oneshot::channel(), oneshot::channel());
+        (Self { coming, came: None, is_gone: false, _go_on: held }, KeepStill { still, go_on })
+    }
+
+    /// Looks whether it keeps still by now.
+    pub fn look(&mut self) {
+        match self.coming.try_recv() {
+            Ok(still) => self.came = Some(still),
+            Err(oneshot::error::TryRecvError::Empty) => {}
+            Err(oneshot::error::TryRecvError::Closed) => self.is_gone = self.came.is_none(),
+        }
+    }
+
+    /// Whether it did so at the last look, or has ended.
+    pub fn is_still(&self) -> bool {
+        self.is_gone || self.came.is_some()
+    }
+
+    /// Returns its state; `None` if it has ended.
+    pub fn still(&self) -> Option<&T> {
+        self.came.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn r121_what_is_held_goes_on_when_the_hold_ends() {
+        let (mut hold, order) = Hold::new();
+        hold.look();
+        assert!(!hold.is_still());
+        let kept = tokio::spawn(order.keep(7));
+        tokio::task::yield_now().await;
+        hold.look();
+        assert_eq!((hold.is_still(), hold.still()), (true, Some(&7)));
+        hold.look();
+        assert!(hold.is_still() && !kept.is_finished());
+        drop(hold);
+        kept.await.unwrap();
+        let (mut hold, order) = Hold::<i32>::new();
+        drop(order);
+        hold.look();
+        assert_eq!((hold.is_still(), hold.still()), (true, None), "it has ended");
+    }
+}

@@ -96,9 +96,8 @@ fn inotify() -> Option<Check> {
 fn judge_inotify(used: u64, instances: u64, watches: u64) -> Check {
     let found = format!("{used} of {instances} instances in use, up to {watches} watches");
     let more = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288";
-    if used >= instances {
-        Check::fails(PART, "inotify", found, more)
-    } else if instances - used < SPARE || watches < SPARE {
+    // Without any the daemon looks at outputs now and then instead, so nothing fails.
+    if instances.saturating_sub(used) < SPARE || watches < SPARE {
         Check::note(PART, "inotify", found).hint(more)
     } else {
         Check::ok(PART, "inotify", found)
@@ -149,11 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn r168_inotify_fails_once_nothing_is_left() {
+    fn r168_inotify_is_noted_once_little_is_left() {
         let state = |used, most, watches| judge_inotify(used, most, watches).state;
         assert_eq!(state(3, 128, 65536), State::Ok);
         assert_eq!(state(120, 128, 65536), State::Note);
-        assert_eq!(state(128, 128, 65536), State::Fails);
+        assert_eq!(state(128, 128, 65536), State::Note);
         assert_eq!(state(3, 128, 8), State::Note);
     }
 

@@ -171,6 +171,8 @@ impl Order {
     /// Replaces all tasks at once, which costs much less than one by one; remembers what is folded, and what stands
     /// without tasks.
     pub fn fill(&mut self, mut places: Vec<Place>) {
+        // Of 100,000 tasks, the old order must not lie beside the new one.
+        self.places.clear();
         places.sort_unstable();
         self.heads = self.standing.iter().map(|head| (head.clone(), Counts::default())).collect();
         for same in places.chunk_by(|one, next| one.head == next.head) {

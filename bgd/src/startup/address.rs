@@ -12,7 +12,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, Phase};
 use bgd_shared::socket::SocketPath;
@@ -24,6 +24,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::carry::{Fd, Named};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::path_watch::PathWatch;
+
+/// How long a killed daemon's socket may still be served by what it was about to start, and the interval between looks
+/// at that.
+const LETTING_GO: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The delay before recreating something: whoever is removing a directory with its contents would find it filled
 /// again, and fail.
@@ -126,6 +131,16 @@ impl Address {
         let mut held = self.held();
         held.note = note;
         held.lock.write_note(&held.note);
+    }
+
+    /// Waits until nobody serves the socket, for a moment at most. That of a daemon that was killed is served a little
+    /// longer: a process that it was about to start has all of its descriptors until it executes its program, and nothing
+    /// tells when it does.
+    pub fn wait_until_let_go(&self) {
+        let end = Instant::now() + LETTING_GO;
+        while is_served(self.socket.as_path()) && Instant::now() < end {
+            thread::sleep(LOOK);
+        }
     }
 
     /// Creates the socket. Removes the socket of a dead daemon first, but nothing else.

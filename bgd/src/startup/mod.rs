@@ -230,6 +230,7 @@ fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListen
         listener.set_nonblocking(true).map_err(unusable)?;
         return AsyncListener::try_from(OwnedFd::from(listener)).map_err(unusable);
     }
+    address.wait_until_let_go();
     address.listen().map_err(unusable)?.map_err(|in_the_way| {
         let what = in_the_way.what();
         let message = format!("{path} {what}: remove it, or use another socket path");

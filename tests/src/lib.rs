@@ -43,6 +43,7 @@ pub mod real;
 mod relay;
 pub mod root;
 pub mod slurm;
+pub mod soak;
 pub mod svg;
 pub mod systemd;
 pub mod templates;

@@ -115,6 +115,7 @@ mod slurm_order;
 mod slurm_orders;
 mod slurm_private;
 mod slurm_readme;
+mod soak;
 mod submit;
 mod systemd;
 mod tasks;

@@ -1,0 +1,113 @@
+//! What a soak ends with.
+
+use std::fmt;
+
+use crate::process::Process;
+
+/// What the daemon's process has, with no task left.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Its resident memory, in KiB.
+    pub memory: u64,
+    /// Its open descriptors.
+    pub descriptors: u64,
+    /// Its threads.
+    pub threads: u64,
+}
+
+impl Figures {
+    /// Reads them.
+    pub fn of(daemon: &Process) -> Self {
+        let descriptors = std::fs::read_dir(daemon.proc("fd")).expect("its descriptors").count();
+        Self {
+            memory: daemon.status_value("VmRSS").expect("its memory"),
+            descriptors: descriptors as u64,
+            threads: daemon.threads().len() as u64,
+        }
+    }
+}
+
+/// The result of a soak.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// What was done.
+    pub acts: u64,
+    /// Tasks that were submitted.
+    pub tasks: u64,
+    /// Tasks whose run is missing, or that ended otherwise than they should have.
+    pub lost: u64,
+    /// Runs that happened twice, or that nobody has asked for.
+    pub doubled: u64,
+    /// Processes that were left although no task was.
+    pub left: u64,
+    /// Zombies of the daemon.
+    pub zombies: u64,
+    /// Tasks that ended with a killed daemon, as they must.
+    pub cut: u64,
+    /// Daemons that were killed.
+    pub kills: u64,
+    /// Daemons that were shut down.
+    pub shutdowns: u64,
+    /// Upgrades in place.
+    pub upgrades: u64,
+    /// Upgrades that were refused, as something can't be carried.
+    pub refused: u64,
+    /// Processes of tasks that were killed.
+    pub killed: u64,
+    /// Figures of daemons, with no task left: one for each look.
+    pub figures: Vec<Figures>,
+    /// Further faults, in words.
+    pub faults: Vec<String>,
+}
+
+/// How much more memory a daemon may have at the end than at its first look, in KiB: what the allocator keeps.
+const MORE_MEMORY: u64 = 24 * 1024;
+
+/// How many more descriptors and threads: workers that start with their first job.
+const MORE: u64 = 16;
+
+impl Table {
+    /// Whether figures stay within the bounds.
+    fn is_flat(&self) -> bool {
+        let Some(first) = self.figures.first() else { return true };
+        self.figures.iter().all(|figures| {
+            figures.memory <= first.memory + MORE_MEMORY
+                && figures.descriptors <= first.descriptors + MORE
+                && figures.threads <= first.threads + MORE
+        })
+    }
+
+    /// Whether nothing was lost, doubled or left.
+    pub fn is_clean(&self) -> bool {
+        let bad = self.lost + self.doubled + self.left + self.zombies;
+        bad == 0 && self.faults.is_empty() && self.is_flat()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { acts, tasks, lost, doubled, left, zombies, cut, kills, shutdowns, .. } = self;
+        writeln!(f, "acts                    {acts}")?;
+        writeln!(f, "tasks                   {tasks}")?;
+        writeln!(f, "lost                    {lost}")?;
+        writeln!(f, "doubled                 {doubled}")?;
+        writeln!(f, "processes left          {left}")?;
+        writeln!(f, "zombies                 {zombies}")?;
+        writeln!(f, "daemons killed          {kills}, which cut {cut} tasks")?;
+        writeln!(f, "daemons shut down       {shutdowns}")?;
+        writeln!(f, "upgrades in place       {}, refused {}", self.upgrades, self.refused)?;
+        writeln!(f, "processes killed        {}", self.killed)?;
+        let range = |name: &str, of: fn(&Figures) -> u64, unit: &str, f: &mut fmt::Formatter<'_>| {
+            let all = || self.figures.iter().map(of);
+            let (first, last) = (all().next().unwrap_or(0), all().next_back().unwrap_or(0));
+            let (low, high) = (all().min().unwrap_or(0), all().max().unwrap_or(0));
+            writeln!(f, "{name:<24}{first}{unit} first, {last}{unit} last, {low} to {high}")
+        };
+        range("descriptors", |figures| figures.descriptors, "", f)?;
+        range("threads", |figures| figures.threads, "", f)?;
+        range("memory", |figures| figures.memory / 1024, " MiB", f)?;
+        writeln!(f, "flat                    {}", if self.is_flat() { "yes" } else { "NO" })?;
+        self.faults.iter().try_for_each(|fault| writeln!(f, "FAULT: {fault}"))?;
+        write!(f, "{}", if self.is_clean() { "clean" } else { "NOT CLEAN" })
+    }
+}

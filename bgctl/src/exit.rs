@@ -106,6 +106,7 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
         | ErrorKind::InvalidRequest
         | ErrorKind::MethodNotFound
         | ErrorKind::RegistryFull
+        | ErrorKind::JournalUnwritable
         | ErrorKind::FrameTooLarge
         | ErrorKind::TooManyRequests
         | ErrorKind::Unknown => Code::INTERNAL,

@@ -14,6 +14,7 @@ pub mod dispatcher;
 pub mod exec;
 pub mod features;
 pub mod http;
+pub mod journal;
 pub mod notice;
 pub mod notify;
 pub mod os;

@@ -232,6 +232,15 @@ class UpgradeRefused(CallError):
     exit_code = 65
 
 
+class JournalUnwritable(CallError):
+    """The journal of a durable daemon can't be written, for example because the disk is full, so no
+    task is accepted.
+    """
+
+    kind = "journal_unwritable"
+    exit_code = 70
+
+
 BY_KIND: dict[str, type[CallError]] = {
     "parse_error": ParseError,
     "invalid_request": InvalidRequest,
@@ -265,6 +274,7 @@ BY_KIND: dict[str, type[CallError]] = {
     "not_pending": NotPending,
     "unknown_executor": UnknownExecutor,
     "upgrade_refused": UpgradeRefused,
+    "journal_unwritable": JournalUnwritable,
 }
 """The exceptions by their kind on the wire."""
 
@@ -301,4 +311,5 @@ __all__ = [
     "NotPending",
     "UnknownExecutor",
     "UpgradeRefused",
+    "JournalUnwritable",
 ]

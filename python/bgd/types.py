@@ -116,6 +116,20 @@ Continuation = Literal[
 `none`: It can't be continued.
 """
 
+DurableStatus = Literal[
+    "no",
+    "written",
+    "synced",
+]
+"""Whether tasks outlive the daemon, as set by `durable` in the configuration.
+
+`no`: They end with it.
+
+`written`: They outlive it: each change is written into a journal.
+
+`synced`: The same, and each change is on the disk before it is answered.
+"""
+
 Encoding = Literal[
     "utf-8",
     "base64",
@@ -160,6 +174,7 @@ ErrorKind = Literal[
     "not_pending",
     "unknown_executor",
     "upgrade_refused",
+    "journal_unwritable",
     "unknown",
 ]
 """Kind of an error. Clients should decide by this alone.
@@ -227,6 +242,9 @@ ErrorKind = Literal[
 `unknown_executor`: No executor has this name.
 
 `upgrade_refused`: The daemon could not be upgraded in place, and goes on as it was.
+
+`journal_unwritable`: The journal of a durable daemon can't be written, for example because the disk
+is full, so no task is accepted.
 
 `unknown`: A kind added by a newer daemon. Never sent.
 """
@@ -1042,6 +1060,9 @@ class _DaemonStatus(TypedDict):
 
 class DaemonStatus(_DaemonStatus, total=False):
     """Result of `daemon.status`."""
+
+    durable: DurableStatus
+    """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
 
     program: ProgramStatus
     """The daemon's program; missing if the daemon is older than this field."""

@@ -103,6 +103,8 @@ kinds! {
     UnknownExecutor = "unknown_executor", -32026;
     /// The daemon could not be upgraded in place, and goes on as it was.
     UpgradeRefused = "upgrade_refused", -32027;
+    /// The journal of a durable daemon can't be written, for example because the disk is full, so no task is accepted.
+    JournalUnwritable = "journal_unwritable", -32028;
 }
 
 impl fmt::Display for ErrorKind {

@@ -30,6 +30,11 @@ impl Timestamp {
         Self::from_unix_ms(self.0.saturating_add_unsigned(ms))
     }
 
+    /// Returns how many milliseconds this is after `earlier`; 0 if it is before that.
+    pub fn millis_since(self, earlier: Self) -> u64 {
+        u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0)
+    }
+
     /// Returns the milliseconds since 1970.
     pub fn unix_ms(self) -> i64 {
         self.0

@@ -38,6 +38,7 @@ mod console;
 mod controllers;
 mod docs;
 mod doctor;
+mod durable;
 mod elsewhere;
 mod elsewhere_faults;
 mod elsewhere_order;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use bgd_shared::client::Client;
 use bgd_shared::request::{
-    DaemonReload, DaemonStatusOf, DaemonUpgrade, Hello, HelloParams, HelloResult, NoParams, ReloadResult,
-    UpgradeParams, UpgradeResult,
+    DaemonReload, DaemonStatus, DaemonStatusOf, DaemonUpgrade, DurableStatus, Hello, HelloParams,
+    HelloResult, NoParams, ReloadResult, UpgradeParams, UpgradeResult,
 };
 use bgd_shared::task::Summary;
 use bgd_shared::time::Timestamp;
@@ -75,7 +75,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     if let Ok(Some(mut client)) = context.link.running()
         && !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
-        && let Some(text) = ends(&status.summary)
+        && let Some(text) = ends(&status.summary, is_durable(&status))
     {
         stop::say(&text);
     }
@@ -97,14 +97,23 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Describes what a restart does to the tasks; `None` if there are none.
-fn ends(tasks: &Summary) -> Option<String> {
+/// Whether what is pending or has ended outlives the daemon.
+fn is_durable(status: &DaemonStatus) -> bool {
+    matches!(status.durable, Some(DurableStatus::Written | DurableStatus::Synced))
+}
+
+/// Describes what a restart does to the tasks; `None` if it does nothing to any.
+fn ends(tasks: &Summary, is_durable: bool) -> Option<String> {
     let count = |count: u64, what: &str| match count {
         0 => None,
         1 => Some(format!("1 {what} task")),
         count => Some(format!("{count} {what} tasks")),
     };
-    let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
+    let (active, finished) = if is_durable {
+        (tasks.active() - tasks.pending, 0)
+    } else {
+        (tasks.active(), tasks.total() - tasks.active())
+    };
     let parts = [
         count(active, "active").map(|text| format!("cancels {text}")),
         count(finished, "finished").map(|text| {
@@ -188,11 +197,13 @@ mod tests {
 
     #[test]
     fn a_restart_says_what_it_ends() {
-        let of = |running, failed| ends(&Summary { running, failed, ..Summary::default() });
+        let of = |running, failed| ends(&Summary { running, failed, ..Summary::default() }, false);
         assert_eq!(of(0, 0), None);
         assert_eq!(of(1, 0).as_deref(), Some("restarting cancels 1 active task"));
         let both = "restarting cancels 2 active tasks and removes 1 finished task with its output";
         assert_eq!(of(2, 1).as_deref(), Some(both));
+        let kept = Summary { pending: 3, running: 1, failed: 2, ..Summary::default() };
+        assert_eq!(ends(&kept, true).as_deref(), Some("restarting cancels 1 active task"));
         assert_eq!(of(0, 6).as_deref(), Some("restarting removes 6 finished tasks with their output"));
     }
 

@@ -1,7 +1,8 @@
 //! Renders the page of `daemon status`.
 
 use bgd_shared::request::{
-    ChannelRetry, ChannelStatus, DaemonStatus, InboxesStatus, ProgramState, ProgramStatus, Times,
+    ChannelRetry, ChannelStatus, DaemonStatus, DurableStatus, InboxesStatus, ProgramState, ProgramStatus,
+    Times,
 };
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
@@ -46,11 +47,23 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     let why =
         if status.tree_reason.is_empty() { String::new() } else { format!(" ({})", status.tree_reason) };
     page.line("trees by", &format!("{}{why}", status.tree));
+    if let Some(durable) = status.durable {
+        page.line("durable", durability(durable));
+    }
     page.line("instance", &status.instance);
     for warning in &status.warnings {
         page.line("warning", warning);
     }
     page.0
+}
+
+/// Says what becomes of tasks when the daemon ends.
+const fn durability(durable: DurableStatus) -> &'static str {
+    match durable {
+        DurableStatus::No => "no: tasks end with the daemon",
+        DurableStatus::Written => "yes: tasks outlive the daemon",
+        DurableStatus::Synced => "sync: tasks outlive the daemon, and every answer is on the disk first",
+    }
 }
 
 /// Says what to do about a program that is no longer the one on disk.

@@ -2,12 +2,14 @@
 
 mod agents;
 mod channels;
+mod durable;
 mod executors;
 mod groups;
 mod places;
 mod size;
 mod span;
 mod text;
+mod tree;
 mod words;
 
 use std::collections::BTreeMap;
@@ -23,11 +25,13 @@ use serde::{Deserialize, Serialize};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
 pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
+pub use self::durable::Durable;
 pub use self::executors::{ExecutorConfig, KEYS as EXECUTOR_KEYS};
 pub use self::groups::GroupConfig;
 pub use self::size::Size;
 pub use self::span::Span;
 pub use self::text::Text;
+pub use self::tree::TreeMode;
 use crate::agents::Agents;
 use crate::channels::Channels;
 use crate::core::CoreLimits;
@@ -49,6 +53,8 @@ pub struct Config {
     pub background_key: Key,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,
+    /// Whether tasks outlive the daemon.
+    pub durable: Durable,
     /// How the processes of a task are tracked.
     pub tree: TreeMode,
     /// The limits.
@@ -66,17 +72,6 @@ pub struct Config {
     /// The text that all of this was read from.
     #[serde(skip)]
     pub text: Text,
-}
-
-/// How process trees are tracked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TreeMode {
-    /// A cgroup per task if cgroups are delegated to the daemon, else sessions.
-    #[default]
-    Auto,
-    /// A session per task, and a walk of its descendants.
-    Session,
 }
 
 /// The limits.
@@ -124,6 +119,7 @@ impl Default for Config {
             default_deliver_to: None,
             background_key: Key::default(),
             allow_root: false,
+            durable: Durable::No,
             tree: TreeMode::Auto,
             limits: Limits::default(),
             grace: Grace::default(),
@@ -316,7 +312,7 @@ impl Config {
     /// Takes over the values that can change at run time. Returns the changed keys, those of them that are back
     /// at their default, and those that need a restart.
     pub fn take_over(&mut self, new: Self) -> ReloadResult {
-        let tree = self.tree;
+        let (durable, tree) = (self.durable, self.tree);
         let defaults: BTreeMap<String, toml::Value> = Self::default().flat().into_iter().collect();
         let values: BTreeMap<String, toml::Value> = new.flat().into_iter().collect();
         let mut old: BTreeMap<String, toml::Value> = self.flat().into_iter().collect();
@@ -332,7 +328,7 @@ impl Config {
         let has_default = |key: &&String| values.get(*key) == defaults.get(*key);
         let defaulted = changed.iter().filter(has_default).cloned().collect();
         *self = new;
-        self.tree = tree;
+        (self.durable, self.tree) = (durable, tree);
         ReloadResult { changed, defaulted, needs_restart }
     }
 
@@ -421,7 +417,7 @@ impl Config {
 }
 
 /// Keys that are read only at startup.
-const NEEDS_RESTART: &[&str] = &["tree"];
+const NEEDS_RESTART: &[&str] = &["durable", "tree"];
 
 /// Returns the keys that an unknown key may be a misspelling of.
 fn known_keys(unknown: &str) -> Vec<String> {

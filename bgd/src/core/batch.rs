@@ -31,7 +31,7 @@ pub struct Staged {
 }
 
 /// A complete batch with tasks that are still to be added.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entering {
     /// The batch.
     pub batch: TaskId,

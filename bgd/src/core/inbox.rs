@@ -75,14 +75,65 @@ pub struct Inboxes {
     waits: BTreeMap<InboxWaitId, InboxWait>,
     by_client: BTreeSet<(u64, InboxWaitId)>,
     last_wait: u64,
+    /// The numbers of the items that were added or removed since [`Inboxes::take_touched`]; `None` unless somebody writes
+    /// that down.
+    #[serde(skip)]
+    touched: Option<BTreeSet<u64>>,
+}
+
+/// What was counted of inboxes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InboxCounts {
+    /// The number of the last item.
+    pub last: u64,
+    /// How many items of any inbox were ever dropped unacknowledged.
+    pub lost: u64,
 }
 
 impl Inboxes {
+    /// Notes from now on which items are added or removed.
+    pub fn track(&mut self) {
+        self.touched = Some(BTreeSet::new());
+    }
+
+    /// Returns the numbers of the items that were added or removed since the last call.
+    pub fn take_touched(&mut self) -> BTreeSet<u64> {
+        self.touched.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns the item of this number with its parent session.
+    pub fn item(&self, number: u64) -> Option<(Arc<str>, Arc<Notice>)> {
+        let session = self.items.get(&number)?;
+        let items = &self.by_session.get(session)?.items;
+        let at = items.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        Some((Arc::clone(session), Arc::clone(&items.get(at)?.1)))
+    }
+
+    /// Returns what was counted.
+    pub fn counts(&self) -> InboxCounts {
+        InboxCounts { last: self.last, lost: self.lost }
+    }
+
+    /// Fills inboxes again, oldest items first.
+    pub fn fill(
+        &mut self,
+        counts: &InboxCounts,
+        items: impl IntoIterator<Item = (u64, Arc<str>, Arc<Notice>)>,
+    ) {
+        for (number, session, notice) in items {
+            self.last = number.saturating_sub(1);
+            self.add(&session, notice, usize::MAX);
+        }
+        self.last = self.last.max(counts.last);
+        self.lost += counts.lost;
+    }
+
     /// Adds an item, then drops what exceeds `limit` (at least 1) in this inbox or the limits on all inboxes.
     /// Returns the waits that the item ends, oldest first.
     pub fn add(&mut self, session: &Arc<str>, notice: Arc<Notice>, limit: usize) -> Ended {
         self.last += 1;
         let number = self.last;
+        self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
         self.items.insert(number, Arc::clone(session));
         self.bytes += notice.text_bytes();
         let inbox = self.by_session.entry(Arc::clone(session)).or_default();
@@ -104,6 +155,7 @@ impl Inboxes {
     fn drop_oldest(&mut self, session: &str) {
         let Some(inbox) = self.by_session.get_mut(session) else { return };
         let Some((number, notice)) = inbox.items.pop_front() else { return };
+        self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
         self.losses.remove(&inbox.lost_upto);
         inbox.lost += 1;
         inbox.lost_upto = number;
@@ -147,6 +199,7 @@ impl Inboxes {
         let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
         let done = inbox.items.partition_point(|(number, _)| *number <= upto);
         for (number, notice) in inbox.items.drain(..done) {
+            self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
             self.items.remove(&number);
             self.bytes -= notice.text_bytes();
         }

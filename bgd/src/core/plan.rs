@@ -127,6 +127,18 @@ pub enum NotBefore {
 }
 
 impl NotBefore {
+    /// Moves it to another monotonic clock, on which it is `mono` now: the wall clock says how much is left. Never waits
+    /// longer than it would have from `written` on, on the clock before.
+    pub fn rebase(&mut self, written: Mono, mono: Mono, now: Timestamp) {
+        match self {
+            Self::Delay { at, wall } | Self::Attempt { at, wall } => {
+                let left = wall.millis_since(now).min(at.0.saturating_sub(written.0));
+                *at = mono.plus_ms(left);
+            }
+            Self::Wall(_) => {}
+        }
+    }
+
     /// Returns the time on the monotonic clock; `None` for a wall-clock time.
     pub const fn mono(self) -> Option<Mono> {
         match self {

@@ -75,6 +75,16 @@ impl Numbers {
         })
     }
 
+    /// Takes this number, if it is free.
+    fn take_this(&mut self, number: u32) {
+        if number > self.top {
+            self.holes.extend(self.top + 1..number);
+            self.top = number;
+        } else {
+            self.holes.remove(&number);
+        }
+    }
+
     fn give_back(&mut self, number: u32) {
         self.holes.insert(number);
         while self.top > 0 && self.holes.remove(&self.top) {
@@ -158,6 +168,18 @@ pub struct Queue {
     lanes: BTreeMap<TaskId, BatchLane>,
     /// Those in `lanes` that may have room for another task.
     roomy: BTreeSet<TaskId>,
+    /// Whether groups were changed, created or removed since [`Queue::take_groups`].
+    #[serde(skip)]
+    is_changed: bool,
+}
+
+/// The groups with what clients and the configuration have set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Groups {
+    /// Each group's name, its slots, and whether it is paused.
+    pub all: Vec<(Arc<str>, u32, bool)>,
+    /// The groups as last configured.
+    pub configured: BTreeMap<Arc<str>, u32>,
 }
 
 impl Queue {
@@ -171,6 +193,7 @@ impl Queue {
             configured: BTreeMap::new(),
             lanes: BTreeMap::new(),
             roomy: BTreeSet::new(),
+            is_changed: true,
             default: default.clone(),
         };
         queue.configure([(default, slots)].into());
@@ -329,8 +352,42 @@ impl Queue {
         Some(GroupSlots { name: name.clone(), slots, taken, is_paused })
     }
 
+    /// Returns the groups if they were changed since the last call.
+    pub fn take_groups(&mut self) -> Option<Groups> {
+        if !std::mem::take(&mut self.is_changed) {
+            return None;
+        }
+        let all = self.groups.iter().map(|(name, group)| (name.clone(), group.slots, group.is_paused));
+        Some(Groups { all: all.collect(), configured: self.configured.clone() })
+    }
+
+    /// Sets the groups to what they were.
+    pub fn set_groups(&mut self, groups: Groups) {
+        for (name, slots, is_paused) in groups.all {
+            self.set(&name, slots);
+            self.pause(&name, is_paused);
+        }
+        self.configured = groups.configured;
+    }
+
+    /// Gives a task back the very slots that it had, as its processes know their numbers.
+    pub fn resume(&mut self, task: Ordinal, demand: &Demand, numbers: &[u32]) {
+        self.change(task, &Standing::Out, &Standing::HasSlots(demand.clone()));
+        let drawn = self.numbers.remove(&task).unwrap_or_default();
+        self.with(demand, |group| {
+            drawn.iter().for_each(|number| group.numbers.give_back(*number));
+            for number in numbers {
+                group.numbers.take_this(*number);
+            }
+        });
+        if !numbers.is_empty() {
+            self.numbers.insert(task, numbers.into());
+        }
+    }
+
     /// Creates a group, or changes its number of slots.
     pub fn set(&mut self, name: &str, slots: u32) {
+        self.is_changed = true;
         let name = match self.groups.get_key_value(name) {
             Some((name, _)) => name.clone(),
             None => name.into(),
@@ -341,6 +398,7 @@ impl Queue {
 
     /// Pauses or unpauses a group.
     pub fn pause(&mut self, name: &str, is_paused: bool) {
+        self.is_changed = true;
         if let Some((name, _)) = self.groups.get_key_value(name) {
             let name = name.clone();
             self.groups.entry(name.clone()).or_default().is_paused = is_paused;
@@ -350,6 +408,7 @@ impl Queue {
 
     /// Removes a group that has no waiting and no running tasks.
     pub fn remove(&mut self, name: &str) {
+        self.is_changed = true;
         self.groups.remove(name);
         self.startable.remove(name);
         // If the configuration still has the group, the next reload creates it again.
@@ -365,6 +424,7 @@ impl Queue {
                 self.set(name, *slots);
             }
         }
+        self.is_changed |= self.configured != groups;
         self.configured = groups;
     }
 

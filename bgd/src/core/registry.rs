@@ -17,6 +17,7 @@ use super::held::{Changing, Held};
 use super::intern::Interner;
 use super::kept::KeptEnvs;
 use super::task::{Ordinal, Place, Snapshot, Spec, State, Task};
+use super::touched::Touched;
 
 /// The most candidates that the error for an ambiguous id lists.
 pub const CANDIDATES: usize = 20;
@@ -66,6 +67,9 @@ pub struct Registry {
     last: Ordinal,
     held: Held,
     kept: KeptEnvs,
+    /// What was changed since [`Self::take_touched`]; `None` unless somebody writes it down.
+    #[serde(skip)]
+    touched: Option<Touched>,
     #[serde(skip)]
     envs: Interner<Env>,
     #[serde(skip)]
@@ -163,10 +167,73 @@ impl Registry {
         self.tasks.get(ordinal).map(Box::as_ref)
     }
 
+    /// Notes from now on what is changed.
+    pub fn track(&mut self) {
+        self.touched = Some(Touched::default());
+    }
+
+    /// Returns what was changed since the last call; `None` if nothing was.
+    pub fn take_touched(&mut self) -> Option<Touched> {
+        self.touched.as_mut().filter(|touched| !touched.is_empty()).map(std::mem::take)
+    }
+
+    /// Whether somebody writes down what is changed.
+    pub fn is_tracked(&self) -> bool {
+        self.touched.is_some()
+    }
+
+    fn touch(&mut self, ordinal: Ordinal, batch: Option<TaskId>) {
+        if let Some(touched) = &mut self.touched {
+            touched.tasks.insert(ordinal);
+            touched.batches.extend(batch);
+        }
+    }
+
+    /// Returns the ordinal of the newest task so far.
+    pub fn last(&self) -> Ordinal {
+        self.last
+    }
+
+    /// Numbers further tasks from here on.
+    pub fn go_on_after(&mut self, last: Ordinal) {
+        self.last = self.last.max(last);
+    }
+
+    /// Adds a task that was kept, under the ordinal that it had, with the environment that it was submitted with.
+    pub fn insert_again(&mut self, ordinal: Ordinal, mut task: Task, kept: Option<Arc<Env>>) {
+        self.share_spec(Arc::make_mut(&mut task.spec));
+        let shared = |registry: &mut Self, env: &Arc<Env>| registry.share_env(Env::clone(env));
+        if let State::Queued { env } = &mut task.state {
+            *env = shared(self, env);
+        }
+        if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
+            again.env = shared(self, &again.env);
+        }
+        if let Some(agent) = &mut task.agent {
+            agent.env = shared(self, &agent.env);
+        }
+        self.insert_at(ordinal, task);
+        // What is kept is what was kept, not what the state would say.
+        self.kept.forget(ordinal);
+        if let Some(env) = kept {
+            let env = shared(self, &env);
+            self.kept.keep(ordinal, env);
+        }
+    }
+
     /// Adds a task as the newest one.
     pub fn insert(&mut self, task: Task) -> Ordinal {
-        self.last.0 += 1;
-        let ordinal = self.last;
+        let ordinal = Ordinal(self.last.0 + 1);
+        if let Some(touched) = &mut self.touched {
+            touched.added.push(task.id);
+        }
+        self.touch(ordinal, task.plan().batch);
+        self.insert_at(ordinal, task);
+        ordinal
+    }
+
+    fn insert_at(&mut self, ordinal: Ordinal, task: Task) {
+        self.last = self.last.max(ordinal);
         let status = task.status();
         self.by_id.insert(task.id, ordinal);
         self.by_status.entry(status).or_default().insert(ordinal);
@@ -182,12 +249,12 @@ impl Registry {
             self.kept.keep(ordinal, env.clone());
         }
         self.tasks.insert(ordinal, Box::new(task));
-        ordinal
     }
 
     /// Removes a task.
     pub fn remove(&mut self, ordinal: Ordinal) -> Option<Task> {
         let task = self.tasks.remove(&ordinal)?;
+        self.touch(ordinal, task.plan().batch);
         self.held.remove(&task);
         self.kept.forget(ordinal);
         let status = task.status();
@@ -212,6 +279,14 @@ impl Registry {
 
     /// Changes a task and updates the indexes. Returns what `change` returns.
     pub fn change<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
+        let batch = self.tasks.get(&ordinal).and_then(|task| task.plan().batch);
+        self.touch(ordinal, batch);
+        self.change_unnoted(ordinal, change)
+    }
+
+    /// Like [`Self::change`], for what may be forgotten when the daemon is killed: it is written down with the next other
+    /// change of the task.
+    pub fn change_unnoted<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
         let task = self.tasks.get_mut(&ordinal)?;
         let (before, held) = (task.status(), Changing::of(task));
         let result = change(task);

@@ -1,5 +1,6 @@
 //! Environments in a serialised core: many tasks have the same one, which is then written once. Only while
-//! [`written_once`] or [`read_once`] runs; otherwise each task's is written in full.
+//! [`written_once`] or [`read_once`] runs, or with names while [`written_by_name`] or [`read_by_name`] does; otherwise each
+//! task's is written in full.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +16,31 @@ thread_local! {
     static WRITTEN: RefCell<Option<HashMap<usize, u32>>> = const { RefCell::new(None) };
     /// The environments read so far.
     static READ: RefCell<Option<Vec<Arc<Env>>>> = const { RefCell::new(None) };
+    /// Gives each environment the number that it is written as.
+    static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
+    /// The environments that are read by their numbers.
+    static KNOWN: RefCell<Option<Known>> = const { RefCell::new(None) };
+}
+
+/// Gives each environment the number that it is written as.
+pub type Names = Box<dyn FnMut(&Arc<Env>) -> u32>;
+
+/// Environments by their numbers.
+pub type Known = HashMap<u32, Arc<Env>>;
+
+/// Writes a number for each environment while `write` runs: the one that `names` gives it. Returns `names` with what was
+/// written.
+pub fn written_by_name<T>(names: Names, write: impl FnOnce() -> T) -> (Option<Names>, T) {
+    NAMES.set(Some(names));
+    let written = write();
+    (NAMES.take(), written)
+}
+
+/// Reads environments by their numbers while `read` runs. Returns `known` with what was read.
+pub fn read_by_name<T>(known: Known, read: impl FnOnce() -> T) -> (Known, T) {
+    KNOWN.set(Some(known));
+    let result = read();
+    (KNOWN.take().unwrap_or_default(), result)
 }
 
 /// Writes each environment once while `write` runs.
@@ -44,11 +70,15 @@ enum Shared {
 /// One environment, for `#[serde(with)]`.
 pub mod env {
     use super::{
-        Arc, Deserialize as _, Deserializer, Env, READ, Serialize as _, Serializer, Shared, WRITTEN,
+        Arc, Deserialize as _, Deserializer, Env, KNOWN, NAMES, READ, Serialize as _, Serializer, Shared,
+        WRITTEN,
     };
 
     /// Writes it, or its number if it was written before.
     pub fn serialize<S: Serializer>(env: &Arc<Env>, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Some(number) = NAMES.with_borrow_mut(|names| names.as_mut().map(|names| names(env))) {
+            return serializer.serialize_u32(number);
+        }
         let before = WRITTEN.with_borrow_mut(|written| {
             let written = written.as_mut()?;
             let next = u32::try_from(written.len()).unwrap_or(u32::MAX);
@@ -64,6 +94,12 @@ pub mod env {
     /// Reads it.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Env>, D::Error> {
         let shared = Shared::deserialize(deserializer)?;
+        if let Shared::Same(number) = &shared
+            && let Some(found) =
+                KNOWN.with_borrow(|known| known.as_ref().map(|known| known.get(number).cloned()))
+        {
+            return found.ok_or_else(|| serde::de::Error::custom("an environment is missing"));
+        }
         READ.with_borrow_mut(|read| match (shared, read) {
             (Shared::Own(env), read) => {
                 let env = Arc::new(env);

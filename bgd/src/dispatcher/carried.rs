@@ -70,6 +70,9 @@ impl Dispatcher {
         if !self.context.workers.are_idle() || !self.kept_for_notices.is_empty() {
             return Err(Obstacle::passing("a file is being read or removed"));
         }
+        if self.durable.as_ref().is_some_and(|durable| !durable.is_settled()) {
+            return Err(Obstacle::passing("the journal is being written"));
+        }
         if !self.early.is_empty() {
             return Err(Obstacle::passing("a request waits for a task to start"));
         }
@@ -114,6 +117,9 @@ impl Dispatcher {
             config_error,
         } = state;
         self.core = read_core(&core).map_err(io::Error::other)?;
+        if self.durable.is_some() {
+            self.core.track();
+        }
         self.epoch = self.clock.instant(epoch);
         self.clients = clients;
         (self.agent_warnings, self.figures, self.last_call) = (agent_warnings, figures, last_call);

@@ -6,11 +6,13 @@ mod answers;
 mod asks;
 mod carried;
 mod configuration;
+mod durable;
 mod ending;
 mod executors;
 mod handoff;
 mod memory;
 mod observers;
+mod recording;
 mod shutdown;
 pub mod state;
 mod upgrade;
@@ -30,6 +32,7 @@ use bgd_shared::task::Kind;
 
 use self::ending::Ending;
 use self::memory::FreedMemory;
+use self::recording::Durable;
 use self::state::Shape;
 use self::upgrading::{Premises, Upgrade};
 use crate::client::Client;
@@ -104,6 +107,8 @@ pub struct Dispatcher {
     clock: Clock,
     epoch: Instant,
     ended: bool,
+    /// What makes the daemon durable; `None` if it is not.
+    durable: Option<Box<Durable>>,
     /// When executors and channels are forced to end, after the core has ended.
     forced_at: Option<Instant>,
     ending: Ending,
@@ -155,6 +160,7 @@ impl Dispatcher {
             clock: Clock::default(),
             epoch: Clock::default().now(),
             ended: false,
+            durable: None,
             forced_at: None,
             ending: Ending::default(),
             premises: None,
@@ -208,7 +214,7 @@ impl Dispatcher {
                 () = sleep_until(self.freed.due()) => self.give_memory_back(),
                 () = sleep_until(deadline) => self.fire_deadlines(),
                 () = wall_clock.due() => self.fire_deadlines(),
-                _ = mailbox.calls.recv_many(&mut incoming, BATCH) => {
+                _ = mailbox.calls.recv_many(&mut incoming, BATCH), if !self.is_journal_full() => {
                     for incoming in incoming.drain(..) {
                         self.incoming(incoming);
                     }
@@ -228,7 +234,7 @@ impl Dispatcher {
     /// Lets the core do what is due; the wall clock may have been set.
     fn fire_deadlines(&mut self) {
         let effects = self.core.on_deadline(self.now());
-        self.apply(effects);
+        self.put_out(effects);
     }
 
     fn now(&self) -> Now {
@@ -246,7 +252,7 @@ impl Dispatcher {
 
     fn handle(&mut self, input: Input) {
         let effects = self.core.handle(self.now(), input);
-        self.apply(effects);
+        self.put_out(effects);
     }
 
     fn internal(&mut self, internal: Internal) {
@@ -265,6 +271,7 @@ impl Dispatcher {
             Internal::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
             Internal::ConfigRead { config, asked } => self.configured(config, asked),
             Internal::NoticeRead { task } => self.notice_read(task),
+            Internal::Recorded(recorded) => self.recorded(recorded),
             Internal::ChannelsDone => self.notifier.is_done(),
             Internal::Upgrade { program, was_tried } => self.upgrade_looked_at(program, was_tried),
             Internal::Reload => self.read_config(None),
@@ -375,6 +382,7 @@ impl Dispatcher {
     }
 
     fn act(&mut self, answer: Answer, body: Body) {
+        let Some((answer, body)) = self.refuse_unwritable(answer, body) else { return };
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
         match body {
             Body::Submit(command, inherited, on) => self.submit_on(answer, command, inherited, *on),

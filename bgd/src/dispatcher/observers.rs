@@ -55,8 +55,8 @@ impl Dispatcher {
         if let Err(error) = self.check_instance(params.instance) {
             return answer.refuse(&error);
         }
-        if let Some(since) = params.since.filter(|since| *since > self.core.seq()) {
-            let message = format!("`since` is {since}, but the latest event is {}", self.core.seq());
+        if let Some(since) = params.since.filter(|since| *since > self.subscribers.seq()) {
+            let message = format!("`since` is {since}, but the latest event is {}", self.subscribers.seq());
             let error = RpcError::new(ErrorKind::InvalidParams, message);
             return answer
                 .refuse(&error.hint("the number comes from another daemon: compare `instance` of `hello`"));
@@ -69,7 +69,8 @@ impl Dispatcher {
         };
         let filter = Filter { session: params.session, ids };
         let client = Arc::clone(answer.client());
-        let seq = self.core.seq();
+        // The core may be ahead of what was published, as that waits until it is written down.
+        let seq = self.subscribers.seq();
         let (subscription, gap) = self.subscribers.subscribe(client, filter, params.since);
         answer.give(&SubscribeResult { subscription, seq, instance: self.identity.instance.clone() });
         self.subscribers.begin(answer.client(), subscription, gap);
@@ -133,6 +134,7 @@ impl Dispatcher {
             channels: self.notifier.status(),
             unreported: self.notifier.unreported(),
             outputs_watched: self.context.outputs.is_watching(),
+            journal: self.durable.as_ref().map(|durable| durable.warnings()).unwrap_or_default(),
         };
         self.identity.status(&self.core, &self.config, counted)
     }

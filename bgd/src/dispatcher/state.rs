@@ -68,6 +68,9 @@ pub struct PremisesState {
     pub instance: String,
     /// How many tasks killed daemons had started.
     pub lost: usize,
+    /// The id of this run of the daemon, if another one than the instance's.
+    #[serde(default)]
+    pub life: Option<String>,
     /// The lock of the instance's folder.
     pub instance_lock: Fd,
     /// What its lock file says.
@@ -101,7 +104,7 @@ pub struct PremisesState {
 pub struct DispatcherState {
     pub(super) core: Box<RawValue>,
     /// Where the core's clock began.
-    pub(super) epoch: Stamp,
+    pub epoch: Stamp,
     pub(super) executors: BTreeMap<String, Carried>,
     pub(super) agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
     pub(super) subscribers: SubscribersState,

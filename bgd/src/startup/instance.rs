@@ -31,6 +31,8 @@ pub struct Instance {
     pub path: PathBuf,
     /// How many tasks were started by killed daemons, which could not remove their directories.
     pub lost: usize,
+    /// Whether the directory outlives the daemon, as that is durable.
+    is_kept: bool,
     held: Mutex<Held>,
 }
 
@@ -41,6 +43,9 @@ struct Held {
     note: Note,
 }
 
+/// The file that says that the directory belongs to a durable daemon, which is to find it again.
+const KEPT: &str = "durable";
+
 /// How long to wait for killed processes of a dead instance to end.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -49,7 +54,7 @@ impl Instance {
     ///
     /// # Errors
     /// The state directory can't be written.
-    pub fn begin(state: &Path, id: String) -> io::Result<Self> {
+    pub fn begin(state: &Path, id: String, is_kept: bool) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         spread(&folder);
@@ -57,11 +62,16 @@ impl Instance {
         // never taken for a dead one's.
         let _turn = ProcessLock::take(&state.join("instances.lock"))?;
         let path = folder.join(&id);
-        DirBuilder::new().mode(0o700).create(&path)?;
-        DirBuilder::new().mode(0o700).create(path.join("output"))?;
+        DirBuilder::new().mode(0o700).recursive(is_kept).create(&path)?;
+        DirBuilder::new().mode(0o700).recursive(is_kept).create(path.join("output"))?;
         let own = ProcessLock::take(&path.join("lock"))?;
+        if is_kept {
+            fs::write(path.join(KEPT), "")?;
+            let cgroup = fs::read_to_string(path.join("cgroup")).ok().map(PathBuf::from);
+            sweep_processes(&path, &id, cgroup.as_deref());
+        }
         let held = Mutex::new(Held { lock: own, note: Note::default() });
-        let mut instance = Self { id, path, lost: 0, held };
+        let mut instance = Self { id, path, lost: 0, is_kept, held };
         instance.lost = instance.sweep(&folder);
         Ok(instance)
     }
@@ -69,7 +79,8 @@ impl Instance {
     /// Creates the instance that another program of this process has begun.
     pub fn again(state: &Path, id: String, lost: usize, lock: ProcessLock, note: Note) -> Self {
         let path = state.join("instances").join(&id);
-        Self { id, path, lost, held: Mutex::new(Held { lock, note }) }
+        let is_kept = path.join(KEPT).exists();
+        Self { id, path, lost, is_kept, held: Mutex::new(Held { lock, note }) }
     }
 
     /// Names its lock for the program that takes over.
@@ -110,6 +121,9 @@ impl Instance {
             DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
             fs::rename(&new, &self.path)?;
         }
+        if self.is_kept {
+            fs::write(self.path.join(KEPT), "")?;
+        }
         held.lock.write_note(&held.note);
         if let Some(cgroup) = &held.note.cgroup {
             fs::write(self.path.join("cgroup"), cgroup.as_bytes())?;
@@ -127,6 +141,10 @@ impl Instance {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
         for entry in entries.filter(|entry| entry.file_name() != self.id.as_str()) {
             let path = entry.path();
+            // A durable daemon's tasks are its own, also while it does not run.
+            if path.join(KEPT).exists() {
+                continue;
+            }
             match ProcessLock::try_take(&path.join("lock")) {
                 Ok(Some(_lock)) => {
                     lost += tasks_in(&path.join("output"));
@@ -141,8 +159,11 @@ impl Instance {
         lost
     }
 
-    /// Removes the directory at the end of this instance.
+    /// Removes the directory at the end of this instance, unless it outlives that.
     pub fn end(&self) {
+        if self.is_kept {
+            return;
+        }
         remove(&self.path);
     }
 }
@@ -276,7 +297,8 @@ mod tests {
     #[test]
     fn lives_are_apart_on_the_disk_where_that_can_be_said() {
         let state = tempfile::tempdir().unwrap();
-        let instance = Instance::begin(state.path(), "00000000-0000-4000-8000-000000000001".into()).unwrap();
+        let instance =
+            Instance::begin(state.path(), "00000000-0000-4000-8000-000000000001".into(), false).unwrap();
         assert!(instance.output().is_dir());
         let folder = fs::File::open(state.path().join("instances")).unwrap();
         let is_ext = u64::try_from(statfs(state.path()).unwrap().f_type).is_ok_and(|kind| kind == EXT);

@@ -6,6 +6,7 @@
 pub mod address;
 pub mod args;
 pub mod cgroups;
+mod durable;
 mod failure;
 pub mod instance;
 mod manager;
@@ -158,20 +159,29 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let Life { socket, config, config_path, state, mut address } = life;
     let nofile = prepare_process();
     let strays = Strays::before_anything();
-    let (id, started) = (uuid::Uuid::new_v4().to_string(), Instant::now());
+    let (new, started) = (uuid::Uuid::new_v4().to_string(), Instant::now());
+    let before = durable::open(&state, config.durable)?;
+    let first_mark = before.as_ref().map_or(1, |before| before.first_mark);
     // Before listening, as it may take a moment, and before the cleanup, which may kill what this process
     // was started in.
-    let mut place = Place::find(config.tree, &id).await;
+    let mut place = Place::find(config.tree, &new).await;
     let listener = open_socket(&socket, &mut address)?;
-    let instance = Instance::begin(&state, id).map_err(failed(state.display().to_string()))?;
+    let id = before.as_ref().and_then(|before| before.instance.clone()).unwrap_or_else(|| new.clone());
+    let instance =
+        Instance::begin(&state, id, before.is_some()).map_err(failed(state.display().to_string()))?;
     let (instance, mut note) = known(instance, &socket);
     instance::sweep_noted(&state, &address.note());
     let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
     awaited::sweep(socket.as_path());
-    let marks = Arc::new(Marks::new(&instance.id, 1));
-    let premises = Premises { config, config_path, state, socket, instance, cgroup, nofile, marks, strays };
+    let marks = Arc::new(Marks::new(&instance.id, first_mark));
     let tree = (place.tree(), place.reason);
-    let daemon = Daemon::new(premises, address, tree, Arc::default(), started)?;
+    let of_journal = Arc::clone(&marks);
+    let premises =
+        Premises { config, config_path, state, socket, instance, life: new, cgroup, nofile, marks, strays };
+    let mut daemon = Daemon::new(premises, address, tree, Arc::default(), started)?;
+    if let Some(before) = before {
+        durable::begin(&mut daemon, before, &note, &of_journal)?;
+    }
     watch_signals(daemon.internals.clone()).map_err(failed("signals"))?;
     daemon
         .serve(listener, note, Vec::new(), |instance| {

@@ -52,6 +52,8 @@ pub(super) struct Premises {
     pub(super) state: PathBuf,
     pub(super) socket: SocketPath,
     pub(super) instance: Arc<Instance>,
+    /// The id of this run of the daemon; a durable one has the same instance again.
+    pub(super) life: String,
     /// The parent of the tasks' cgroups.
     pub(super) cgroup: Option<PathBuf>,
     /// The limit of descriptors for tasks.
@@ -87,10 +89,10 @@ impl Daemon {
     ) -> Result<Self, Failure> {
         let (calls, facts, internals, mailbox) = mailbox::new();
         let (local, context) = start_executors(&premises, facts)?;
-        let Premises { config, config_path, state, socket, instance, cgroup, nofile, marks, strays } =
+        let Premises { config, config_path, state, socket, instance, life, cgroup, nofile, marks, strays } =
             premises;
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-        let (machines, clusters) = elsewhere(&config, &context, &state, &instance);
+        let (machines, clusters) = elsewhere(&config, &context, &state, &life);
         let executors = exec::table(local, agents.clone(), machines, clusters);
         let identity = Identity {
             instance: instance.id.clone(),
@@ -111,6 +113,7 @@ impl Daemon {
         let taken = Taken {
             address: address.shown(),
             instance: Arc::clone(&instance),
+            life,
             cgroup: cgroup.clone(),
             nofile,
             marks,
@@ -138,6 +141,11 @@ impl Daemon {
             strays,
             workers,
         })
+    }
+
+    /// Returns the folder of the tasks' outputs.
+    pub(super) fn outputs(&self) -> PathBuf {
+        self.instance.output()
     }
 
     /// Returns the current limits of clients.
@@ -191,6 +199,7 @@ impl Daemon {
 struct Taken {
     address: address::Shown,
     instance: Arc<Instance>,
+    life: String,
     cgroup: Option<PathBuf>,
     nofile: Option<libc::rlimit>,
     marks: Arc<Marks>,
@@ -200,11 +209,12 @@ struct Taken {
 
 impl Taken {
     fn state(&self, named: &mut Named) -> PremisesState {
-        let Self { address, instance, cgroup, nofile, marks, strays, identity } = self;
+        let Self { address, instance, life, cgroup, nofile, marks, strays, identity } = self;
         let (socket_lock, note, socket, is_given) = address.state(named);
         PremisesState {
             instance: instance.id.clone(),
             lost: instance.lost,
+            life: Some(life.clone()),
             instance_lock: instance.name_lock(named),
             note,
             socket_lock,
@@ -223,11 +233,11 @@ impl Taken {
 }
 
 /// Creates the executors of tasks on other machines and on clusters.
-fn elsewhere(config: &Config, context: &Context, state: &Path, instance: &Instance) -> (Machines, Clusters) {
+fn elsewhere(config: &Config, context: &Context, state: &Path, life: &str) -> (Machines, Clusters) {
     let remotes = Arc::new(config.remotes().unwrap_or_default());
-    let (id, of_machines) = (&instance.id, Arc::clone(&remotes));
+    let (id, of_machines) = (life.to_owned(), Arc::clone(&remotes));
     let machines = Machines::new(context.clone(), state.to_path_buf(), id.clone(), of_machines);
-    (machines, Clusters::new(context.clone(), state.to_path_buf(), id.clone(), remotes))
+    (machines, Clusters::new(context.clone(), state.to_path_buf(), id, remotes))
 }
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has

@@ -21,6 +21,7 @@ use bgd_shared::transport::AsyncListener;
 use super::address::Address;
 use super::args::Args;
 use super::cgroups;
+use super::durable;
 use super::failure::{Failure, failed, print_error};
 use super::instance::Instance;
 use super::manager::{notify_manager, watch_signals};
@@ -203,10 +204,12 @@ fn build(args: &Args, image: &Image) -> Result<Built, Failure> {
     let _ = log::start(args.log_target(), &premises.state_dir);
     let (text, path) = &dispatcher.config;
     let config = Config::parse(path, text).map_err(|error| internal(io::Error::other(error)))?;
+    let (state_dir, durable, epoch) = (premises.state_dir.clone(), config.durable, dispatcher.epoch);
     let (taken, address, tree, started) = take(premises, config, path.clone(), &mut came)?;
-    let note = address.note();
+    let (note, marks) = (address.note(), Arc::clone(&taken.marks));
     let all = Arc::new(Connections::again(connections.latest));
     let mut daemon = Daemon::new(taken, address, tree, all, started.instant())?;
+    durable::go_on(&mut daemon, durable, &state_dir, &note, &marks, epoch)?;
     let listener = came.take(connections.listener).and_then(AsyncListener::try_from).map_err(internal)?;
     let limits = daemon.limits();
     let connections = connections.all.into_iter().map(|connection| {
@@ -236,6 +239,7 @@ fn take(
     let PremisesState {
         instance,
         lost,
+        life,
         instance_lock,
         note,
         socket_lock,
@@ -251,6 +255,7 @@ fn take(
         socket_path,
     } = premises;
     let marks = Arc::new(Marks::new(&instance, next_mark));
+    let life = life.unwrap_or_else(|| instance.clone());
     let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);
     let instance = Arc::new(Instance::again(&state_dir, instance, lost, lock, note.clone()));
     let path = SocketPath::new(&socket_path)?;
@@ -264,6 +269,7 @@ fn take(
         state: state_dir,
         socket: path,
         instance,
+        life,
         cgroup,
         nofile,
         marks,

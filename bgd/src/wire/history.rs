@@ -116,6 +116,11 @@ impl History {
         Self { blocks: VecDeque::new(), full_bytes: 0, limit, seq: 0 }
     }
 
+    /// Begins after this event, which is not kept.
+    pub fn go_on_after(&mut self, seq: u64) {
+        self.seq = seq;
+    }
+
     /// Returns the sequence number of the latest event.
     pub fn seq(&self) -> u64 {
         self.seq

@@ -19,6 +19,7 @@ use crate::config::{Config, ConfigError};
 use crate::core::{Command, Request};
 use crate::exec::executor::Offer;
 use crate::exec::messages::{self, Facts, Seen};
+use crate::journal::Recorded;
 use crate::wire::calls::Call;
 
 /// Capacity of the queue of calls.
@@ -95,6 +96,8 @@ pub enum Internal {
         /// The task.
         task: TaskId,
     },
+    /// Steps were written into the journal, or could not be.
+    Recorded(Recorded),
     /// Every waiting notice was delivered or given up, and the channels' thread has ended.
     ChannelsDone,
     /// The program for an upgrade in place was looked at, or has tried the state.

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bgd_shared::request::{ChannelStatus, DaemonStatus, Times};
+use bgd_shared::request::{ChannelStatus, DaemonStatus, DurableStatus, Times};
 
-use crate::config::Config;
+use crate::config::{Config, Durable};
 use crate::core::Core;
 use crate::os::log;
 use crate::os::program::Program;
@@ -56,6 +56,8 @@ pub struct Counted {
     pub unreported: u64,
     /// Whether inotify reports writes to outputs.
     pub outputs_watched: bool,
+    /// What is wrong with the journal.
+    pub journal: Vec<String>,
 }
 
 /// Free space in bytes below which the status has a warning.
@@ -88,6 +90,11 @@ impl Identity {
             config_loaded: self.config_loaded,
             tree: self.tree.to_owned(),
             tree_reason: self.tree_reason.clone(),
+            durable: Some(match config.durable {
+                Durable::No => DurableStatus::No,
+                Durable::Yes => DurableStatus::Written,
+                Durable::Sync => DurableStatus::Synced,
+            }),
             limits: config.wire_limits(),
             waited: counted.waited,
             ran: counted.ran,
@@ -102,6 +109,7 @@ impl Identity {
         let refused =
             self.config_error.iter().map(|error| format!("the configuration was not applied: {error}"));
         let mut warnings: Vec<String> = refused.collect();
+        warnings.extend(counted.journal.iter().cloned());
         if self.lost_tasks > 0 {
             let log = self.state_dir.join(log::FILE);
             // Under a service manager the journal has the log, and the manager knows where.

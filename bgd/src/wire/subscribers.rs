@@ -105,6 +105,16 @@ impl Subscribers {
         }
     }
 
+    /// Returns the number of the last event that was published.
+    pub fn seq(&self) -> u64 {
+        self.history.seq()
+    }
+
+    /// Numbers events from here on, without having those before.
+    pub fn go_on_after(&mut self, seq: u64) {
+        self.history.go_on_after(seq);
+    }
+
     /// Offers all subscribers their next events.
     pub fn pump_all(&mut self) {
         let clients: Vec<u64> = self.by_client.keys().copied().collect();

@@ -49,6 +49,9 @@ pub struct DaemonStatus {
     /// Why they are tracked like this, for people; empty if the daemon is older than this field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tree_reason: String,
+    /// Whether tasks outlive the daemon; missing if the daemon is older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durable: Option<DurableStatus>,
     /// The limits in effect.
     pub limits: Limits,
     /// Times that tasks waited for a slot.
@@ -64,6 +67,19 @@ pub struct DaemonStatus {
     /// Problems that need attention, such as a full disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// Whether tasks outlive the daemon, as set by `durable` in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum DurableStatus {
+    /// They end with it.
+    No,
+    /// They outlive it: each change is written into a journal.
+    Written,
+    /// The same, and each change is on the disk before it is answered.
+    Synced,
 }
 
 /// The file of the daemon's program.

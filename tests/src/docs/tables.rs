@@ -220,6 +220,7 @@ pub fn of_config() -> Tables {
                 "ctrl- and a letter except c, i, j, m, or one of @ \\e ] \\(ha _; none".to_owned()
             }
             "allow_root" => "true, false".to_owned(),
+            "durable" => "true, false, \"sync\"".to_owned(),
             "tree" => "\"auto\", \"session\"".to_owned(),
             "grace.cancel" => "0s to 100 years".to_owned(),
             "limits.environments" => "0 to 1099511627776".to_owned(),

@@ -109,7 +109,7 @@ impl Core {
     pub(super) fn add_next_members(&mut self, now: Now) {
         let Some(mut entering) = self.batches.entering.pop_front() else { return };
         let (batch, to) = (entering.batch, entering.to);
-        if self.phase != Phase::Open {
+        if self.phase != Phase::Open && !self.registry.is_tracked() {
             // The batch was accepted, so an error would make the client submit it again. The tasks that were not
             // added end with the daemon, as all others do.
             self.drop_batch_without_tasks(batch);

@@ -219,7 +219,7 @@ impl Core {
     }
 
     fn output(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], dropped: [u64; 2], tell: bool) {
-        let grew = self.registry.change(ordinal, |task| {
+        let grew = self.registry.change_unnoted(ordinal, |task| {
             let grew = bytes.iter().zip(task.output_bytes).any(|(bytes, before)| *bytes > before);
             if grew {
                 task.updated_at = Some(now.wall);

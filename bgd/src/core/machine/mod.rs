@@ -4,6 +4,7 @@ mod after;
 mod again;
 mod agent;
 mod batch;
+mod durable;
 mod elsewhere;
 mod facts;
 mod foreground;
@@ -83,6 +84,9 @@ pub struct Core {
     /// Batches that reached their limit of failures in this step.
     #[serde(skip)]
     failed_batches: Vec<TaskId>,
+    /// Batches whose tasks are being added, as far as that was written down.
+    #[serde(skip)]
+    written_entering: BTreeSet<TaskId>,
     #[serde(skip)]
     effects: Vec<Effect>,
     /// Set while a request that ends tasks is handled, as some tasks end right away.
@@ -117,6 +121,7 @@ impl Core {
             phase: Phase::Open,
             became: VecDeque::new(),
             failed_batches: Vec::new(),
+            written_entering: BTreeSet::new(),
             effects: Vec::new(),
             asker: None,
         };

@@ -324,8 +324,11 @@ impl Core {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;
         }
+        // What is pending outlives a durable daemon.
+        let stays = |task: &Task| self.registry.is_tracked() && matches!(task.state, State::Queued { .. });
+        let ends = |task: &Task| !task.is_settled() && !stays(task);
         let tasks: Vec<Ordinal> =
-            self.registry.iter().filter(|(_, task)| !task.is_settled()).map(|(ordinal, _)| ordinal).collect();
+            self.registry.iter().filter(|(_, task)| ends(task)).map(|(ordinal, _)| ordinal).collect();
         let cancelled = self.count_active(&tasks);
         let grace_ms = grace_ms.unwrap_or(self.limits.grace_ms);
         self.stop_all(now, &tasks, StopReason::Shutdown, SIGTERM, grace_ms);

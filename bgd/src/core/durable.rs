@@ -1,0 +1,136 @@
+//! What a durable daemon writes down of the core: rows that were changed in a step, and everything that a core is built
+//! from again (R125 to R128). Requests that wait, connections and who owns which parent session are no part of it: they
+//! end with the daemon's process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::batch::{Batch, Entering};
+use super::inbox::InboxCounts;
+use super::notice::Notice;
+use super::ordinal::Ordinal;
+use super::queue::Groups;
+use super::sharing;
+use super::task::Snapshot;
+use super::time::Mono;
+
+/// A task with what other parts of the core have of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TaskRow {
+    /// The task.
+    pub task: Snapshot,
+    /// The numbers of its slots.
+    pub slots: Box<[u32]>,
+    /// The environment that it was submitted with, if that is kept.
+    pub kept: Option<KeptEnv>,
+}
+
+/// An environment, serialised as all others are.
+#[derive(Clone, Debug)]
+pub struct KeptEnv(pub Arc<Env>);
+
+impl Serialize for KeptEnv {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        sharing::env::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeptEnv {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        sharing::env::deserialize(deserializer).map(Self)
+    }
+}
+
+/// An item of an inbox.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ItemRow {
+    /// The parent session.
+    pub session: Arc<str>,
+    /// The notice.
+    pub notice: Arc<Notice>,
+}
+
+/// Numbers that only grow, and the clocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// The number of the last event.
+    pub seq: u64,
+    /// The ordinal of the last task.
+    pub last: Ordinal,
+    /// What was counted of inboxes.
+    pub inboxes: InboxCounts,
+    /// The monotonic clock.
+    pub mono: Mono,
+    /// The wall clock at the same moment.
+    pub wall: Timestamp,
+}
+
+/// What was changed since the last look. `None` stands for what was removed.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Tasks.
+    pub tasks: Vec<(Ordinal, Option<TaskRow>)>,
+    /// Items of inboxes, by their numbers.
+    pub items: Vec<(u64, Option<ItemRow>)>,
+    /// Batches.
+    pub batches: Vec<(TaskId, Option<Batch>)>,
+    /// Batches whose tasks are being added: all that were to be added when that began.
+    pub entering: Vec<(TaskId, Option<Box<Entering>>)>,
+    /// The groups, if one of them was changed.
+    pub groups: Option<Groups>,
+    /// The numbers that only grow.
+    pub counters: Counters,
+    /// The tasks among them that are new.
+    pub added: Vec<TaskId>,
+}
+
+impl Changes {
+    /// Returns about how many bytes they are.
+    pub fn bytes(&self) -> usize {
+        /// A row besides its texts.
+        const ROW: usize = 1024;
+        let task = |row: &TaskRow| row.task.text_bytes() + row.task.spec.own_bytes();
+        let tasks = self.tasks.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, task));
+        let items =
+            self.items.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.notice.text_bytes()));
+        let entering = self.entering.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.bytes));
+        tasks.chain(items).chain(entering).sum::<usize>() + self.batches.len() * ROW
+    }
+}
+
+/// What a core is built from again.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// Tasks, oldest first.
+    pub tasks: Vec<(Ordinal, TaskRow)>,
+    /// Items of inboxes, oldest first.
+    pub items: Vec<(u64, ItemRow)>,
+    /// Batches.
+    pub batches: BTreeMap<TaskId, Batch>,
+    /// Batches whose tasks were being added.
+    pub entering: Vec<Entering>,
+    /// The groups.
+    pub groups: Groups,
+    /// The numbers that only grow.
+    pub counters: Counters,
+}
+
+impl Kept {
+    /// Moves what waits for a time on the monotonic clock to one that has begun anew, as after a reboot: the wall clock says
+    /// how long that is. It may have been set back meanwhile, so nothing waits longer than it would have.
+    pub fn rebase(&mut self, mono: Mono, wall: Timestamp) {
+        let written = self.counters.mono;
+        let plans = self.tasks.iter_mut().filter_map(|(_, row)| row.task.plan.as_deref_mut());
+        for plan in plans.chain(self.entering.iter_mut().map(|entering| &mut *entering.plan)) {
+            if let Some(not_before) = &mut plan.not_before {
+                not_before.rebase(written, mono, wall);
+            }
+        }
+        (self.counters.mono, self.counters.wall) = (mono, wall);
+    }
+}

@@ -1,0 +1,234 @@
+//! What a durable daemon writes down of the core after each step, how a core is built from that again, and what becomes
+//! of the tasks that ran meanwhile (R125 to R128).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Exit;
+
+use super::{Core, wall_time};
+use crate::core::CoreLimits;
+use crate::core::batch::Entering;
+use crate::core::caller::ReplyTo;
+use crate::core::durable::{Changes, Counters, ItemRow, Kept, KeptEnv, TaskRow};
+use crate::core::effect::Effect;
+use crate::core::elsewhere::Cause;
+use crate::core::queue::Standing;
+use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, Snapshot, State};
+use crate::core::time::Now;
+use crate::core::waiters::{Then, Until};
+
+use super::stop::verdict_of_stop;
+
+/// Nobody: whoever asked is gone.
+const NOBODY: ReplyTo = ReplyTo { client: 0, call: 0 };
+
+impl Core {
+    /// Notes from now on what is changed, for [`Self::take_changes`].
+    pub fn track(&mut self) {
+        self.registry.track();
+        self.inboxes.track();
+    }
+
+    /// Returns what was changed since the last call; `None` if nothing was that must be written down. Only after
+    /// [`Self::track`].
+    pub fn take_changes(&mut self, now: Now) -> Option<Changes> {
+        let (touched, items) = (self.registry.take_touched(), self.inboxes.take_touched());
+        let (groups, entering) = (self.queue.take_groups(), self.changed_entering());
+        if touched.is_none() && items.is_empty() && groups.is_none() && entering.is_empty() {
+            return None;
+        }
+        let touched = touched.unwrap_or_default();
+        let tasks = touched.tasks.iter().map(|ordinal| (*ordinal, self.row(*ordinal))).collect();
+        let items = items.into_iter().map(|number| {
+            let item = self.inboxes.item(number);
+            (number, item.map(|(session, notice)| ItemRow { session, notice }))
+        });
+        let mut batches: BTreeMap<_, _> = touched.batches.iter().map(|id| (*id, None)).collect();
+        batches.extend(entering.iter().map(|(id, _)| (*id, None)));
+        for (id, batch) in &mut batches {
+            *batch = self.batches.known.get(id).copied();
+        }
+        Some(Changes {
+            tasks,
+            items: items.collect(),
+            batches: batches.into_iter().collect(),
+            entering,
+            groups,
+            counters: self.counters(now),
+            added: touched.added,
+        })
+    }
+
+    fn counters(&self, now: Now) -> Counters {
+        let (seq, last, inboxes) = (self.seq, self.registry.last(), self.inboxes.counts());
+        Counters { seq, last, inboxes, mono: now.mono, wall: now.wall }
+    }
+
+    fn row(&self, ordinal: Ordinal) -> Option<TaskRow> {
+        let task: Snapshot = self.registry.get(ordinal).cloned().map(Box::new)?;
+        let slots = self.queue.numbers(ordinal).into();
+        let kept = self.registry.kept_env(ordinal).cloned().map(KeptEnv);
+        Some(TaskRow { task, slots, kept })
+    }
+
+    /// Returns the batches whose tasks begin to be added, and those whose tasks all are.
+    fn changed_entering(&mut self) -> Vec<(TaskId, Option<Box<Entering>>)> {
+        let mut changed = Vec::new();
+        for entering in &self.batches.entering {
+            if self.written_entering.insert(entering.batch) {
+                changed.push((entering.batch, Some(Box::new(entering.clone()))));
+            }
+        }
+        if self.written_entering.len() > self.batches.entering.len() {
+            let still = |id: &TaskId| self.batches.entering.iter().any(|entering| entering.batch == *id);
+            let (left, done): (Vec<_>, Vec<_>) = self.written_entering.iter().copied().partition(still);
+            self.written_entering = left.into_iter().collect();
+            changed.extend(done.into_iter().map(|id| (id, None)));
+        }
+        changed
+    }
+
+    /// Builds a core from what was written down. Tasks that ran seem to run still: say what became of them.
+    pub fn again(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
+        let Kept { tasks, items, batches, entering, groups: before, counters } = kept;
+        let mut core = Self::new(limits, BTreeMap::new());
+        core.queue.set_groups(before);
+        core.configure(limits, groups);
+        core.seq = counters.seq;
+        for (id, batch) in batches {
+            if let Some(jobs) = batch.limits.jobs {
+                core.queue.limit_batch(id, jobs);
+            }
+            core.batches.known.insert(id, batch);
+        }
+        for (ordinal, row) in tasks {
+            core.add_again(ordinal, row);
+        }
+        core.registry.go_on_after(counters.last);
+        let items = items.into_iter().map(|(number, row)| (number, row.session, row.notice));
+        core.inboxes.fill(&counters.inboxes, items);
+        core.batches.known.retain(|_, batch| batch.members > 0);
+        for mut left in entering {
+            let is_known = |item: &crate::core::BatchItem| core.registry.ordinal(item.id).is_some();
+            let added = left.items.iter().rposition(is_known).map_or(0, |last| last + 1);
+            left.items.drain(..added);
+            left.bytes =
+                left.items.iter().map(|item| left.each + crate::core::held::argv_bytes(&item.argv)).sum();
+            left.to = NOBODY;
+            core.written_entering.insert(left.batch);
+            core.batches.known.entry(left.batch).or_default();
+            core.batches.entering.push_back(left);
+        }
+        core
+    }
+
+    fn add_again(&mut self, ordinal: Ordinal, row: TaskRow) {
+        let TaskRow { task, slots, kept } = row;
+        let (standing, deadline, time) = (Standing::from(&*task), task.deadline(), wall_time(&task));
+        let watches = matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();
+        let unmet = task.plan().after.iter().filter(|one| watches && !one.met).map(|one| one.ordinal);
+        for other in unmet {
+            self.dependents.entry(other).or_default().insert(ordinal);
+        }
+        if let Some(client) = task.foreground {
+            self.foreground.insert((client, ordinal));
+        }
+        self.registry.insert_again(ordinal, *task, kept.map(|kept| kept.0));
+        match &standing {
+            Standing::HasSlots(demand) => self.queue.resume(ordinal, demand, &slots),
+            Standing::Waits(_) | Standing::Out => {
+                self.queue.change(ordinal, &Standing::Out, &standing);
+            }
+        }
+        self.retime_to(ordinal, None, deadline);
+        self.wall_timers.extend(time.map(|at| (at, ordinal)));
+    }
+
+    /// Returns the tasks that have a run, or processes that outlived it.
+    pub fn with_runs(&self) -> Vec<Snapshot> {
+        let has_run = |task: &crate::core::Task| match &task.state {
+            State::Starting { .. } | State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => {
+                true
+            }
+            State::Finished(finished) => finished.lingering != Lingering::No,
+            State::Queued { .. } => false,
+        };
+        let tasks = self.registry.iter().filter(|(_, task)| has_run(task));
+        tasks.map(|(_, task)| Box::new(task.clone())).collect()
+    }
+
+    /// Returns the clients that had foreground jobs.
+    pub fn clients_before(&self) -> Vec<u64> {
+        let mut clients: Vec<u64> = self.foreground.iter().map(|(client, _)| *client).collect();
+        clients.dedup();
+        clients
+    }
+
+    /// Ends the runs of these tasks, as nobody knows what has become of them, and says why.
+    #[must_use]
+    pub fn lose(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
+        for id in tasks {
+            if let Some(ordinal) = self.registry.ordinal(*id) {
+                self.lose_one(now, ordinal, why);
+            }
+        }
+        self.propagate(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    fn lose_one(&mut self, now: Now, ordinal: Ordinal, why: &str) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let failed = match &task.agent {
+            Some(_) => Failure::Agent(format!("interrupted: {why}").into()),
+            None => Failure::Elsewhere { cause: Cause::Lost, message: why.into() },
+        };
+        let exit = task.agent.is_none().then(|| Exit::Unknown(why.into()));
+        let (pid, started_at, outcome) = match &task.state {
+            State::Queued { .. } => return,
+            State::Starting { stop: None } => {
+                return self.finish(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+            }
+            State::Starting { stop: Some(order) } => {
+                let outcome = verdict_of_stop(order.reason);
+                return self.finish_unstarted(now, ordinal, outcome);
+            }
+            State::Running { pid, started_at, .. } => (*pid, *started_at, Outcome::Failed(failed)),
+            State::Stopping { pid, started_at, reason, .. } => (*pid, *started_at, verdict_of_stop(*reason)),
+            // As if the agent had not taken the prompt.
+            State::Resuming(resuming) => {
+                let finished = resuming.finished.clone();
+                return self.set_state(ordinal, State::Finished(finished));
+            }
+            State::Finished(finished) => {
+                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
+                return self.set_state(ordinal, State::Finished(settled));
+            }
+        };
+        let completed_at = now.wall;
+        let started_at = Some(started_at);
+        let finished = Finished { outcome, pid, started_at, completed_at, exit, lingering: Lingering::No };
+        self.finish(now, ordinal, finished);
+    }
+
+    /// Ends and removes tasks whose submission could not be written down: they have not started.
+    #[must_use]
+    pub fn withdraw(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
+        for id in tasks {
+            let Some(ordinal) = self.registry.ordinal(*id) else { continue };
+            let is_unstarted = self
+                .registry
+                .get(ordinal)
+                .is_some_and(|task| matches!(task.state, State::Queued { .. } | State::Starting { .. }));
+            if is_unstarted {
+                let failed = Failure::Spawn(Box::new(why.into()));
+                self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+                self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));
+            }
+        }
+        self.propagate(now);
+        self.fill_slots();
+        std::mem::take(&mut self.effects)
+    }
+}

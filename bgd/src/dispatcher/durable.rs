@@ -1,0 +1,194 @@
+//! The dispatcher's part in a durable daemon (R125 to R130): nothing leaves the core before what led to it is written
+//! down. The effects of a step wait for that, in their order; the core itself goes on with the next step meanwhile.
+//!
+//! While the journal can't be written, submissions are refused, and what is pending does not start: a start that nobody
+//! wrote down could happen twice. Everything else goes on.
+
+use std::time::{Duration, Instant};
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+
+use super::Dispatcher;
+use super::recording::{Durable, HeldStart, Step};
+use crate::client::answer::Answer;
+use crate::core::durable::Kept;
+use crate::core::{Core, Effect, Fact, Input, Reply, Request, State};
+use crate::journal::{Journal, Recorded};
+use crate::os::clock::Stamp;
+use crate::wire::calls::Body;
+
+impl Dispatcher {
+    /// Makes the daemon durable.
+    pub fn make_durable(&mut self, journal: Journal, warning: Option<String>) {
+        self.core.track();
+        self.durable = Some(Box::new(Durable::new(journal, warning)));
+    }
+
+    /// Goes on with the core's clock, which began at `epoch` in this boot of the machine, or else in an earlier one. Returns
+    /// where it began.
+    pub fn go_on_with_clock(&mut self, kept: &mut Kept, epoch: Option<Stamp>) -> Stamp {
+        if let Some(epoch) = epoch {
+            self.epoch = epoch.instant();
+        } else {
+            let passed = Duration::from_millis(kept.counters.mono.0);
+            // The clock of this boot may be younger than the earlier daemon was.
+            self.epoch = Instant::now().checked_sub(passed).unwrap_or(self.epoch);
+            kept.rebase(self.now().mono, self.now().wall);
+        }
+        Stamp::of(self.epoch)
+    }
+
+    /// Goes on with what an earlier daemon has written down. What ran is lost, for the reason `why`.
+    pub fn begin_again(&mut self, kept: Kept, why: &str) {
+        self.core = Core::again(self.config.core_limits(), self.config.group_slots(), kept);
+        if self.durable.is_some() {
+            self.core.track();
+        }
+        self.subscribers.go_on_after(self.core.seq());
+        for client in self.core.clients_before() {
+            self.handle(Input::Disconnected { client });
+        }
+        let mut ran = Vec::new();
+        for task in self.core.with_runs() {
+            if task.spec.output_file.is_none() && task.agent.is_none() {
+                let bytes = self.context.folder.sizes(task.id, task.spec.split);
+                let fact = Fact::Output { bytes, dropped: [0; 2], tell: false };
+                self.handle(Input::Fact { task: task.id, run: task.run, fact });
+            }
+            ran.push(task.id);
+        }
+        let effects = self.core.lose(self.now(), &ran, why);
+        self.put_out(effects);
+        self.handle(Input::GoOn);
+    }
+
+    /// Whether so much waits to be written down that no request should be taken.
+    pub(super) fn is_journal_full(&self) -> bool {
+        self.durable.as_ref().is_some_and(|durable| durable.is_full())
+    }
+
+    /// Acts on the effects of a step once it is written down; at once where nothing is.
+    pub(super) fn put_out(&mut self, effects: Vec<Effect>) {
+        if self.durable.is_none() {
+            return self.apply(effects);
+        }
+        let changes = self.core.take_changes(self.now());
+        let Some(durable) = &mut self.durable else { return };
+        let (added, bytes) = match changes {
+            Some(mut changes) => {
+                let (added, bytes) = (std::mem::take(&mut changes.added), changes.bytes());
+                durable.last += 1;
+                durable.journal.write(durable.last, changes);
+                (added, bytes)
+            }
+            None if durable.waiting.is_empty() => return self.apply(effects),
+            None => (Vec::new(), 0),
+        };
+        durable.bytes += bytes;
+        durable.waiting.push_back(Step { number: durable.last, effects, added, bytes });
+    }
+
+    /// Acts on what waited for these steps to be written down.
+    pub(super) fn recorded(&mut self, recorded: Recorded) {
+        let Recorded { upto, trouble } = recorded;
+        let Some(durable) = &mut self.durable else { return };
+        durable.trouble = trouble;
+        let is_written = durable.trouble.is_none();
+        if is_written {
+            for HeldStart { executor, task, run, spec, begin } in std::mem::take(&mut durable.held) {
+                self.start(executor, task, run, spec, begin);
+            }
+        }
+        while let Some(durable) = &mut self.durable
+            && durable.waiting.front().is_some_and(|step| step.number <= upto)
+            && let Some(Step { effects, added, bytes, .. }) = durable.waiting.pop_front()
+        {
+            durable.bytes = durable.bytes.saturating_sub(bytes);
+            if is_written {
+                self.apply(effects);
+            } else {
+                self.apply_unwritten(effects, &added);
+            }
+        }
+        self.drop_stopped_starts();
+    }
+
+    /// Acts on a step that could not be written down: what it submits is refused, and what it starts is held back.
+    fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId]) {
+        let mut rest = Vec::with_capacity(effects.len());
+        for effect in effects {
+            match effect {
+                Effect::Start { executor, task, run, spec, begin } if !added.contains(&task) => {
+                    if let Some(durable) = &mut self.durable {
+                        durable.held.push(HeldStart { executor, task, run, spec, begin });
+                    }
+                }
+                Effect::Start { .. } => {}
+                Effect::Reply { to, reply } if !added.is_empty() => match reply {
+                    Reply::Task(_) | Reply::Many { .. } | Reply::Rerun(_) => {
+                        if let (Some((answer, _)), Some(error)) =
+                            (self.pending.remove(&to), self.unwritable())
+                        {
+                            answer.refuse(&error);
+                        }
+                    }
+                    reply => rest.push(Effect::Reply { to, reply }),
+                },
+                effect => rest.push(effect),
+            }
+        }
+        self.apply(rest);
+        if !added.is_empty() {
+            let why = self.trouble_words();
+            let effects = self.core.withdraw(self.now(), added, &why);
+            self.put_out(effects);
+        }
+    }
+
+    fn trouble_words(&self) -> String {
+        let trouble = self.durable.as_ref().and_then(|durable| durable.trouble.as_deref());
+        format!("the journal can't be written: {}", trouble.unwrap_or("it is not known why"))
+    }
+
+    /// Returns the error for a submission while the journal can't be written; `None` if it can.
+    fn unwritable(&self) -> Option<RpcError> {
+        self.durable.as_ref()?.trouble.as_ref()?;
+        let hint = "free some space: running tasks go on, and submissions are accepted again within a second";
+        Some(RpcError::new(ErrorKind::JournalUnwritable, self.trouble_words()).hint(hint))
+    }
+
+    /// Refuses a call that would add a task while the journal can't be written. Otherwise returns the call.
+    pub(super) fn refuse_unwritable(&self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
+        let adds = matches!(
+            &body,
+            Body::Submit(..)
+                | Body::Many(..)
+                | Body::Prompt(..)
+                | Body::Handoff(..)
+                | Body::Core(Request::Rerun(_) | Request::Resume { .. } | Request::Adopt { .. })
+        );
+        match self.unwritable().filter(|_| adds) {
+            Some(error) => {
+                answer.refuse(&error);
+                None
+            }
+            None => Some((answer, body)),
+        }
+    }
+
+    /// Ends tasks that were told to end while their start was held back.
+    fn drop_stopped_starts(&mut self) {
+        let Some(durable) = &mut self.durable else { return };
+        let core = &self.core;
+        let is_stopped = |start: &mut HeldStart| {
+            let task = core.get(&start.task.into());
+            task.map_or(true, |task| !matches!(task.state, State::Starting { stop: None }))
+        };
+        let stopped: Vec<HeldStart> = durable.held.extract_if(.., is_stopped).collect();
+        for HeldStart { task, run, .. } in stopped {
+            let failure = "it was not started".into();
+            self.handle(Input::Fact { task, run, fact: Fact::StartFailed { failure } });
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What waits for the journal of a durable daemon, as data.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+
+use crate::core::{Begin, Effect, ExecutorName, Spec};
+use crate::journal::Journal;
+
+/// No request is taken while steps of more bytes than this wait to be written.
+const UNWRITTEN_BYTES: usize = 32 << 20;
+
+/// No request is taken while more steps than this wait to be written.
+const UNWRITTEN: usize = 16_384;
+
+/// The journal, and what waits for it.
+#[derive(Debug)]
+pub(super) struct Durable {
+    pub(super) journal: Journal,
+    /// The number of the last step that was given to the journal.
+    pub(super) last: u64,
+    pub(super) waiting: VecDeque<Step>,
+    pub(super) bytes: usize,
+    /// Why the journal can't be written.
+    pub(super) trouble: Option<Arc<str>>,
+    /// Starts that were not written down.
+    pub(super) held: Vec<HeldStart>,
+    /// What people should know of the journal that was found.
+    warning: Option<String>,
+}
+
+/// What a step of the core leads to.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// The step of the journal that it waits for.
+    pub(super) number: u64,
+    pub(super) effects: Vec<Effect>,
+    /// The tasks that it adds.
+    pub(super) added: Vec<TaskId>,
+    pub(super) bytes: usize,
+}
+
+/// A start that waits until it is written down.
+#[derive(Debug)]
+pub(super) struct HeldStart {
+    pub(super) executor: ExecutorName,
+    pub(super) task: TaskId,
+    pub(super) run: u32,
+    pub(super) spec: Arc<Spec>,
+    pub(super) begin: Begin,
+}
+
+impl Durable {
+    /// Begins with an open journal.
+    pub(super) fn new(journal: Journal, warning: Option<String>) -> Self {
+        Self {
+            journal,
+            last: 0,
+            waiting: VecDeque::new(),
+            bytes: 0,
+            trouble: None,
+            held: Vec::new(),
+            warning,
+        }
+    }
+
+    /// Returns what people should know of the journal.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let trouble = self.trouble.as_ref().map(|why| {
+            format!(
+                "the journal can't be written ({why}): nothing is submitted, and pending tasks do not start"
+            )
+        });
+        trouble.into_iter().chain(self.warning.clone()).collect()
+    }
+
+    /// Whether so much waits to be written that no request should be taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes > UNWRITTEN_BYTES || self.waiting.len() > UNWRITTEN
+    }
+
+    /// Whether nothing waits to be written.
+    pub(super) fn is_settled(&self) -> bool {
+        self.waiting.is_empty() && self.held.is_empty() && self.trouble.is_none()
+    }
+}

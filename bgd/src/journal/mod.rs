@@ -1,0 +1,347 @@
+//! The journal of a durable daemon (R125): what the core has is written down after each step, on a thread of its own, and
+//! read when the next daemon starts. It decides nothing, and knows of tasks only that they are rows.
+//!
+//! The store is `SQLite`: a transaction that is in its write-ahead log survives the end of this process without being
+//! flushed to the disk, every frame of that log has a checksum, and a torn one is left out.
+
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bgd_shared::holder::{Note, of_lock};
+use bgd_shared::time::Timestamp;
+use rusqlite::ErrorCode;
+
+pub use self::store::Head;
+use self::store::{FILE, Merged, Read, Store};
+use crate::core::durable::{Changes, Kept};
+use crate::os::lock::ProcessLock;
+
+/// How many steps are written by one transaction, at most.
+const GROUP: usize = 4096;
+
+/// The size of the smallest database, in bytes.
+const SHORTEST: u64 = 512;
+
+/// How long to wait before what could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How durable the daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// What was answered survives the end of the daemon.
+    Written,
+    /// What was answered survives the end of the machine, too.
+    Synced,
+}
+
+/// Why a journal can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another daemon has it.
+    #[error("the journal {} is in use by another durable bgd{}", .folder.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    Busy {
+        /// Its folder.
+        folder: PathBuf,
+        /// The process id of that daemon, if it is known.
+        pid: Option<i32>,
+    },
+    /// It can't be read or written.
+    #[error("the journal {} can't be used: {why}", .folder.display())]
+    Unusable {
+        /// Its folder.
+        folder: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A journal that was opened, with what is in it.
+pub struct Opened {
+    store: Store,
+    lock: ProcessLock,
+    /// The head of what was read; `None` if the journal is new.
+    pub head: Option<Head>,
+    /// The instance that wrote it, if only that is known.
+    pub instance: Option<String>,
+    /// What was read.
+    pub kept: Kept,
+    /// What people should know of it.
+    pub warning: Option<String>,
+}
+
+/// Opens the journal in the state folder, and reads what is in it. A damaged one is moved aside, and what can be read of
+/// it is read.
+///
+/// # Errors
+/// Another daemon has it, or the disk can't be written.
+pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
+    let folder = state.join("journal");
+    let unusable = |why: String| OpenError::Unusable { folder: folder.clone(), why };
+    let lock = lock(&folder)?;
+    let instance = Some(lock.note().instance).filter(|id| !id.is_empty());
+    let sync = durability == Durability::Synced;
+    let why = match begin(&folder, sync) {
+        Ok((store, read)) => {
+            let Read { head, kept, .. } = read;
+            return Ok(Opened { store, lock, head, instance, kept, warning: None });
+        }
+        Err(Fault::Damaged(why)) => why,
+        Err(Fault::Unusable(why)) => return Err(unusable(why)),
+    };
+    let aside = set_aside(&folder).map_err(|error| unusable(error.to_string()))?;
+    let Read { head, kept, unread } = salvage(&folder, &aside);
+    let (mut store, _) = begin(&folder, sync).map_err(|fault| unusable(fault.words()))?;
+    let tasks = kept.tasks.len();
+    if let Some(head) = &head {
+        store.write(head, &Merged::of(&kept)).map_err(|error| unusable(words(&error)))?;
+    }
+    let warning = format!(
+        "the journal was damaged ({why}) and is kept in {}: {tasks} tasks could be read of it, {unread} other parts could not",
+        aside.display()
+    );
+    tracing::error!("{warning}");
+    Ok(Opened { store, lock, head, instance, kept, warning: Some(warning) })
+}
+
+/// Opens the journal again after an upgrade in place, without reading the state, which came another way.
+///
+/// # Errors
+/// It can't be used.
+pub fn reopen(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
+    let folder = state.join("journal");
+    let lock = lock(&folder)?;
+    let opened = Store::open(&folder.join(FILE), durability == Durability::Synced);
+    let mut store = opened.map_err(|error| OpenError::Unusable { folder, why: words(&error) })?;
+    store.read_envs();
+    Ok(Opened { store, lock, head: None, instance: None, kept: Kept::default(), warning: None })
+}
+
+fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
+    let unusable = |why: io::Error| OpenError::Unusable { folder: folder.to_owned(), why: why.to_string() };
+    DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(unusable)?;
+    let path = folder.join("lock");
+    let lock = ProcessLock::try_take(&path).map_err(unusable)?;
+    lock.ok_or_else(|| {
+        let pid = of_lock(&path).ok().flatten().map(|holder| holder.pid);
+        OpenError::Busy { folder: folder.to_owned(), pid }
+    })
+}
+
+/// What is wrong with a journal.
+enum Fault {
+    Damaged(String),
+    Unusable(String),
+}
+
+impl Fault {
+    fn words(self) -> String {
+        match self {
+            Self::Damaged(why) | Self::Unusable(why) => why,
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(words(&error)),
+            _ => Self::Unusable(words(&error)),
+        }
+    }
+}
+
+fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
+    let file = folder.join(FILE);
+    let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
+    let log = folder.join(format!("{FILE}-wal"));
+    // It would be taken for a new one.
+    if (1..SHORTEST).contains(&size(&file)) || size(&file) == 0 && size(&log) > 0 {
+        return Err(Fault::Damaged("the file is too short".to_owned()));
+    }
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
+    made.map_err(|error| Fault::Unusable(error.to_string()))?;
+    let mut store = Store::open(&file, sync)?;
+    if !store.check()? {
+        return Err(Fault::Damaged("it is not consistent".to_owned()));
+    }
+    let read = store.read();
+    if read.unread > 0 || read.head.is_none() && !read.kept.tasks.is_empty() {
+        return Err(Fault::Damaged("parts of it can't be read".to_owned()));
+    }
+    Ok((store, read))
+}
+
+/// Moves a damaged journal aside. Returns where it is.
+fn set_aside(folder: &Path) -> io::Result<PathBuf> {
+    let stamp = Timestamp::now().unix_ms();
+    let mut numbers = 0..;
+    let aside = loop {
+        let number: u32 = numbers.next().unwrap_or_default();
+        let aside = folder.join(format!("damaged-{stamp}-{number}"));
+        match DirBuilder::new().mode(0o700).create(&aside) {
+            Ok(()) => break aside,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    };
+    for name in files() {
+        match fs::rename(folder.join(&name), aside.join(&name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(aside)
+}
+
+fn files() -> [String; 3] {
+    [FILE.to_owned(), format!("{FILE}-wal"), format!("{FILE}-shm")]
+}
+
+/// Reads what it can from a copy of a damaged journal.
+fn salvage(folder: &Path, aside: &Path) -> Read {
+    let copy = folder.join("salvage");
+    let read = || -> Option<Read> {
+        let _ = fs::remove_dir_all(&copy);
+        DirBuilder::new().mode(0o700).create(&copy).ok()?;
+        for name in files() {
+            let _ = fs::copy(aside.join(&name), copy.join(&name));
+        }
+        let mut store = Store::open_damaged(&copy.join(FILE)).ok()?;
+        Some(store.read())
+    };
+    let read = read();
+    let _ = fs::remove_dir_all(&copy);
+    read.unwrap_or_default()
+}
+
+/// Says what is wrong, for people.
+fn words(error: &rusqlite::Error) -> String {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
+        Some(ErrorCode::ReadOnly) => "the disk is read-only".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// What became of steps.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// All steps up to this one were written, or could not be.
+    pub upto: u64,
+    /// Why they could not be written. They are tried again.
+    pub trouble: Option<Arc<str>>,
+}
+
+/// The thread that writes.
+#[derive(Debug)]
+pub struct Journal {
+    orders: Option<Sender<(u64, Changes)>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Journal {
+    /// Starts to write. `next_mark` returns the number of the next mark of a process tree; `tell` is called after every
+    /// transaction, on the journal's thread.
+    ///
+    /// # Errors
+    /// No thread can be started, or the head can't be written.
+    pub fn start(
+        opened: Opened,
+        head: Head,
+        note: &Note,
+        next_mark: impl Fn() -> u32 + Send + 'static,
+        tell: impl Fn(Recorded) + Send + 'static,
+    ) -> io::Result<Self> {
+        let Opened { store, lock, .. } = opened;
+        lock.write_note(note);
+        let (orders, ordered) = mpsc::channel();
+        let writer =
+            Writer { store, head, next_mark: Box::new(next_mark), tell: Box::new(tell), _lock: lock };
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(move || writer.run(&ordered))?;
+        Ok(Self { orders: Some(orders), thread: Some(thread) })
+    }
+
+    /// Orders the changes of a step to be written.
+    pub fn write(&self, number: u64, changes: Changes) {
+        if let Some(orders) = &self.orders {
+            // The thread ends only after this.
+            let _ = orders.send((number, changes));
+        }
+    }
+}
+
+impl Drop for Journal {
+    /// Waits until everything is written, or could not be.
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Writer {
+    store: Store,
+    head: Head,
+    next_mark: Box<dyn Fn() -> u32 + Send>,
+    tell: Box<dyn Fn(Recorded) + Send>,
+    _lock: ProcessLock,
+}
+
+impl Writer {
+    fn run(mut self, ordered: &Receiver<(u64, Changes)>) {
+        let (mut unwritten, mut upto, mut is_failing) = (Merged::default(), 0, false);
+        loop {
+            let next = if is_failing {
+                ordered.recv_timeout(RETRY)
+            } else {
+                ordered.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            };
+            let is_over = match next {
+                Ok((number, changes)) => {
+                    unwritten.add(changes);
+                    upto = number;
+                    false
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => true,
+            };
+            for (number, changes) in ordered.try_iter().take(GROUP) {
+                unwritten.add(changes);
+                upto = number;
+            }
+            if is_over && !is_failing {
+                return;
+            }
+            self.head.next_mark = (self.next_mark)();
+            let trouble = match self.store.write(&self.head, &unwritten) {
+                Ok(()) => {
+                    unwritten = Merged::default();
+                    None
+                }
+                Err(error) => {
+                    let why: Arc<str> = words(&error).into();
+                    if !is_failing {
+                        tracing::error!(%why, "the journal can't be written");
+                    }
+                    Some(why)
+                }
+            };
+            is_failing = trouble.is_some();
+            (self.tell)(Recorded { upto, trouble });
+            if is_over {
+                return;
+            }
+        }
+    }
+}

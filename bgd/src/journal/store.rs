@@ -1,0 +1,506 @@
+//! The journal's file: an `SQLite` database with one row for each task, item and batch. A change is one transaction, so
+//! that whatever happens the file holds the state before it or after it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::text::Env;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OpenFlags, params};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::core::Ordinal;
+use crate::core::durable::{Changes, Kept};
+use crate::core::sharing;
+use crate::os::clock::Stamp;
+
+/// The name of the file in the journal's folder.
+pub const FILE: &str = "journal.db";
+
+/// The format of the rows. A file of another one is not read.
+const FORMAT: u32 = 1;
+
+/// After how many pages the write-ahead log is moved into the database.
+const CHECKPOINT_PAGES: u32 = 1000;
+
+/// The memory for pages of the database, in KiB.
+const CACHE_KIB: u32 = 512;
+
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS entry (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS env (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS task (ordinal INTEGER PRIMARY KEY, envs TEXT NOT NULL, value BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS item (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS batch (id TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS entering (id TEXT PRIMARY KEY, envs TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
+";
+
+/// Which daemon a journal belongs to, and where its clock began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// The format of the rows.
+    pub format: u32,
+    /// The id of the instance.
+    pub instance: String,
+    /// The boot of the machine.
+    pub boot: String,
+    /// Where the core's clock began, on the clock of that boot.
+    pub epoch: Stamp,
+    /// The number of the next mark of a process tree, at most.
+    pub next_mark: u32,
+}
+
+impl Head {
+    /// Creates the head of a journal for this instance.
+    pub fn new(instance: String, boot: String, epoch: Stamp, next_mark: u32) -> Self {
+        Self { format: FORMAT, instance, boot, epoch, next_mark }
+    }
+}
+
+/// An open journal.
+pub struct Store {
+    database: Connection,
+    envs: Envs,
+}
+
+/// What was read from a journal.
+#[derive(Debug, Default)]
+pub struct Read {
+    /// Which daemon wrote it; `None` if that is not known.
+    pub head: Option<Head>,
+    /// The state.
+    pub kept: Kept,
+    /// How many rows could not be read.
+    pub unread: usize,
+}
+
+/// The environments in the file, by number, and how many rows need each.
+#[derive(Default)]
+struct Envs {
+    /// The numbers of those that were written or read lately, by their addresses. They are held, so that no other gets
+    /// their address.
+    known: HashMap<usize, (Arc<Env>, u32)>,
+    /// By what they are in the file, as a digest.
+    numbers: HashMap<Vec<u8>, u32>,
+    digests: HashMap<u32, Vec<u8>>,
+    /// How many rows need each.
+    holders: HashMap<u32, usize>,
+    /// Which ones each row needs.
+    of_rows: HashMap<RowId, Box<[u32]>>,
+    last: u32,
+}
+
+/// A row that may need environments.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum RowId {
+    Task(u64),
+    Entering(TaskId),
+}
+
+/// At most this many environments are held only to know their numbers.
+const KNOWN: usize = 64;
+
+impl Store {
+    /// Opens the journal in this file, or creates it. With `sync` a transaction is on the disk when it is done, else in
+    /// the file.
+    ///
+    /// # Errors
+    /// It is damaged, another process has it, or the disk can't be written.
+    pub fn open(file: &Path, sync: bool) -> rusqlite::Result<Self> {
+        let database = Connection::open(file)?;
+        database.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+        database.pragma_update(None, "journal_mode", "WAL")?;
+        database.pragma_update(None, "synchronous", if sync { "FULL" } else { "OFF" })?;
+        database.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        database.pragma_update(None, "cache_size", -i64::from(CACHE_KIB))?;
+        database.pragma_update(None, "cell_size_check", true)?;
+        database.execute_batch(SCHEMA)?;
+        database.set_prepared_statement_cache_capacity(32);
+        Ok(Self { database, envs: Envs::default() })
+    }
+
+    /// Opens a journal that may be damaged, only to read it.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn open_damaged(file: &Path) -> rusqlite::Result<Self> {
+        let database = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        Ok(Self { database, envs: Envs::default() })
+    }
+
+    /// Checks that the file is what `SQLite` has written.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn check(&self) -> rusqlite::Result<bool> {
+        self.database.query_row("PRAGMA quick_check(1)", [], |row| Ok(row.get::<_, String>(0)? == "ok"))
+    }
+
+    /// Reads what it can.
+    pub fn read(&mut self) -> Read {
+        let mut read = Read::default();
+        let mut unread = 0;
+        let mut envs = HashMap::new();
+        for (number, value) in self.rows("SELECT number, value FROM env", &mut unread) {
+            let Some(number) = integer(&number).and_then(|number| u32::try_from(number).ok()) else {
+                continue;
+            };
+            match parse::<Env>(&value) {
+                Some(env) => _ = envs.insert(number, Arc::new(env)),
+                None => unread += 1,
+            }
+            self.envs.insert(number, &value);
+        }
+        let entry = |name: &str| self.entry(name);
+        read.head = entry("head").as_ref().and_then(parse::<Head>).filter(|head| head.format == FORMAT);
+        read.kept.counters = entry("counters").as_ref().and_then(parse).unwrap_or_default();
+        read.kept.groups = entry("groups").as_ref().and_then(parse).unwrap_or_default();
+        for (number, value) in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
+            match (integer(&number), parse(&value)) {
+                (Some(number), Some(item)) => read.kept.items.push((number, item)),
+                _ => unread += 1,
+            }
+        }
+        for (id, value) in self.rows("SELECT id, value FROM batch", &mut unread) {
+            match (task_id(&id), parse(&value)) {
+                (Some(id), Some(batch)) => _ = read.kept.batches.insert(id, batch),
+                _ => unread += 1,
+            }
+        }
+        let tasks = self.rows("SELECT ordinal, value FROM task ORDER BY ordinal", &mut unread);
+        let entering = self.rows("SELECT id, value FROM entering", &mut unread);
+        let (envs, ()) = sharing::read_by_name(envs, || {
+            for (ordinal, value) in tasks {
+                match (integer(&ordinal), parse(&value)) {
+                    (Some(ordinal), Some(row)) => read.kept.tasks.push((Ordinal(ordinal), row)),
+                    _ => unread += 1,
+                }
+            }
+            for (_, value) in entering {
+                match parse(&value) {
+                    Some(entering) => read.kept.entering.push(entering),
+                    None => unread += 1,
+                }
+            }
+        });
+        drop(envs);
+        self.count_holders(&mut unread);
+        read.unread = unread;
+        read
+    }
+
+    /// Returns the number of the last row that needs each environment. Only needed where the rows themselves are not read.
+    pub fn read_envs(&mut self) {
+        let mut unread = 0;
+        for (number, value) in self.rows("SELECT number, value FROM env", &mut unread) {
+            if let Some(number) = integer(&number).and_then(|number| u32::try_from(number).ok()) {
+                self.envs.insert(number, &value);
+            }
+        }
+        self.count_holders(&mut unread);
+    }
+
+    fn count_holders(&mut self, unread: &mut usize) {
+        let numbers = |text: &Value| -> Vec<u32> {
+            let Value::Text(text) = text else { return Vec::new() };
+            text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+        };
+        for (ordinal, envs) in self.rows("SELECT ordinal, envs FROM task", unread) {
+            if let Some(ordinal) = integer(&ordinal) {
+                let numbers = numbers(&envs);
+                self.envs.hold(RowId::Task(ordinal), numbers);
+            }
+        }
+        for (id, envs) in self.rows("SELECT id, envs FROM entering", unread) {
+            if let Some(id) = task_id(&id) {
+                let numbers = numbers(&envs);
+                self.envs.hold(RowId::Entering(id), numbers);
+            }
+        }
+    }
+
+    /// Returns the first two columns of every row that can be read, from the first one on, and behind a damage from the
+    /// last one on.
+    fn rows(&self, query: &str, unread: &mut usize) -> Vec<(Value, Value)> {
+        let mut found = Vec::new();
+        let mut is_whole = true;
+        let read = |query: &str, found: &mut Vec<(Value, Value)>| -> rusqlite::Result<()> {
+            let mut statement = self.database.prepare(query)?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                found.push((row.get(0)?, row.get(1)?));
+            }
+            Ok(())
+        };
+        if read(query, &mut found).is_err() {
+            is_whole = false;
+            let table = query.split(" ORDER BY").next().unwrap_or(query);
+            let key = table.trim_start_matches("SELECT ").split(',').next().unwrap_or("1");
+            let mut last = Vec::new();
+            let _ = read(&format!("{table} ORDER BY {key} DESC"), &mut last);
+            let known: HashSet<String> = found.iter().map(|(key, _)| format!("{key:?}")).collect();
+            last.retain(|(key, _)| !known.contains(&format!("{key:?}")));
+            found.extend(last.into_iter().rev());
+        }
+        *unread += usize::from(!is_whole);
+        found
+    }
+
+    fn entry(&self, name: &str) -> Option<Value> {
+        let query = "SELECT value FROM entry WHERE name = ?1";
+        self.database.query_row(query, [name], |row| row.get(0)).ok()
+    }
+
+    /// Writes changes, all or none.
+    ///
+    /// # Errors
+    /// The disk is full or can't be written. Nothing has changed then.
+    pub fn write(&mut self, head: &Head, changes: &Merged) -> rusqlite::Result<()> {
+        let written = self.try_write(head, changes);
+        if written.is_err() {
+            // What was numbered in vain is forgotten, and numbered again.
+            let _ = self.database.execute_batch("ROLLBACK");
+            self.envs = Envs::default();
+            self.read_envs();
+        }
+        written
+    }
+
+    fn try_write(&mut self, head: &Head, changes: &Merged) -> rusqlite::Result<()> {
+        self.database.execute_batch("BEGIN IMMEDIATE")?;
+        self.put_entry("head", head)?;
+        self.put_entry("counters", &changes.rest.counters)?;
+        if let Some(groups) = &changes.rest.groups {
+            self.put_entry("groups", groups)?;
+        }
+        for (ordinal, row) in &changes.tasks {
+            let ordinal = ordinal.0;
+            if let Some(row) = row {
+                let (envs, value) = self.with_envs(RowId::Task(ordinal), row)?;
+                let query = "INSERT OR REPLACE INTO task VALUES (?1, ?2, ?3)";
+                self.database.prepare_cached(query)?.execute(params![ordinal.cast_signed(), envs, value])?;
+            } else {
+                self.envs.let_go(&RowId::Task(ordinal));
+                let query = "DELETE FROM task WHERE ordinal = ?1";
+                self.database.prepare_cached(query)?.execute([ordinal.cast_signed()])?;
+            }
+        }
+        for (number, row) in &changes.items {
+            let number = number.cast_signed();
+            if let Some(row) = row {
+                let value = text(row)?;
+                let query = "INSERT OR REPLACE INTO item VALUES (?1, ?2)";
+                self.database.prepare_cached(query)?.execute(params![number, value])?;
+            } else {
+                self.database.prepare_cached("DELETE FROM item WHERE number = ?1")?.execute([number])?;
+            }
+        }
+        self.write_batches(changes)?;
+        self.remove_envs()?;
+        self.database.execute_batch("COMMIT")
+    }
+
+    fn write_batches(&mut self, changes: &Merged) -> rusqlite::Result<()> {
+        for (id, batch) in &changes.batches {
+            let id = id.to_string();
+            if let Some(batch) = batch {
+                let value = text(batch)?;
+                let query = "INSERT OR REPLACE INTO batch VALUES (?1, ?2)";
+                self.database.prepare_cached(query)?.execute(params![id, value])?;
+            } else {
+                self.database.prepare_cached("DELETE FROM batch WHERE id = ?1")?.execute([id])?;
+            }
+        }
+        for (id, entering) in &changes.entering {
+            if let Some(entering) = entering {
+                let (envs, value) = self.with_envs(RowId::Entering(*id), entering)?;
+                let query = "INSERT OR REPLACE INTO entering VALUES (?1, ?2, ?3)";
+                self.database.prepare_cached(query)?.execute(params![id.to_string(), envs, value])?;
+            } else {
+                self.envs.let_go(&RowId::Entering(*id));
+                let query = "DELETE FROM entering WHERE id = ?1";
+                self.database.prepare_cached(query)?.execute([id.to_string()])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_entry(&mut self, name: &str, value: &impl Serialize) -> rusqlite::Result<()> {
+        let query = "INSERT OR REPLACE INTO entry VALUES (?1, ?2)";
+        self.database.prepare_cached(query)?.execute(params![name, text(value)?])?;
+        Ok(())
+    }
+
+    /// Returns the text of a row, and the numbers of its environments, which are written if they are new.
+    fn with_envs(&mut self, id: RowId, row: &impl Serialize) -> rusqlite::Result<(String, Vec<u8>)> {
+        let shared = Arc::new(Mutex::new((std::mem::take(&mut self.envs), Vec::new())));
+        let numbering = Arc::clone(&shared);
+        let names: sharing::Names = Box::new(move |env| {
+            let Ok(mut numbering) = numbering.lock() else { return 0 };
+            let (envs, used) = &mut *numbering;
+            let (number, is_new) = envs.number(env);
+            used.push((Arc::clone(env), number, is_new));
+            number
+        });
+        let (names, value) = sharing::written_by_name(names, || text(row));
+        drop(names);
+        let shared = Arc::into_inner(shared).and_then(|shared| shared.into_inner().ok());
+        let (envs, used) = shared.unwrap_or_default();
+        self.envs = envs;
+        for (env, number, _) in used.iter().filter(|(_, _, is_new)| *is_new) {
+            let query = "INSERT OR REPLACE INTO env VALUES (?1, ?2)";
+            self.database.prepare_cached(query)?.execute(params![number, text(&**env)?])?;
+        }
+        let numbers: Vec<u32> = used.iter().map(|(_, number, _)| *number).collect();
+        let names = numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        self.envs.hold(id, numbers);
+        Ok((names, value?))
+    }
+
+    /// Removes the environments that no row needs any more.
+    fn remove_envs(&mut self) -> rusqlite::Result<()> {
+        for number in self.envs.unneeded() {
+            self.database.prepare_cached("DELETE FROM env WHERE number = ?1")?.execute([number])?;
+        }
+        Ok(())
+    }
+}
+
+impl Envs {
+    /// Returns the number of an environment, and whether it is not in the file yet.
+    fn number(&mut self, env: &Arc<Env>) -> (u32, bool) {
+        let at = Arc::as_ptr(env).addr();
+        if let Some((_, number)) = self.known.get(&at) {
+            return (*number, false);
+        }
+        let digest = digest(&serde_json::to_vec(&**env).unwrap_or_default());
+        let known = self.numbers.get(&digest).copied();
+        let number = known.unwrap_or_else(|| {
+            self.last += 1;
+            self.numbers.insert(digest.clone(), self.last);
+            self.digests.insert(self.last, digest);
+            self.last
+        });
+        if self.known.len() >= KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(at, (Arc::clone(env), number));
+        (number, known.is_none())
+    }
+
+    /// Notes an environment of the file.
+    fn insert(&mut self, number: u32, value: &Value) {
+        let Value::Blob(value) = value else { return };
+        let digest = digest(value);
+        self.numbers.insert(digest.clone(), number);
+        self.digests.insert(number, digest);
+        self.holders.entry(number).or_default();
+        self.last = self.last.max(number);
+    }
+
+    fn hold(&mut self, id: RowId, numbers: Vec<u32>) {
+        for number in &numbers {
+            *self.holders.entry(*number).or_default() += 1;
+        }
+        let before = if numbers.is_empty() {
+            self.of_rows.remove(&id)
+        } else {
+            self.of_rows.insert(id, numbers.into())
+        };
+        self.release(&before.unwrap_or_default());
+    }
+
+    fn let_go(&mut self, id: &RowId) {
+        let before = self.of_rows.remove(id).unwrap_or_default();
+        self.release(&before);
+    }
+
+    fn release(&mut self, numbers: &[u32]) {
+        for number in numbers {
+            if let Some(holders) = self.holders.get_mut(number) {
+                *holders = holders.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Forgets the environments that no row needs. Returns their numbers.
+    fn unneeded(&mut self) -> Vec<u32> {
+        let numbers: Vec<u32> =
+            self.holders.iter().filter(|(_, holders)| **holders == 0).map(|(number, _)| *number).collect();
+        for number in &numbers {
+            self.holders.remove(number);
+            if let Some(digest) = self.digests.remove(number) {
+                self.numbers.remove(&digest);
+            }
+        }
+        if !numbers.is_empty() {
+            self.known.retain(|_, (_, number)| self.digests.contains_key(number));
+        }
+        numbers
+    }
+}
+
+/// Changes of several steps, the latest of each row.
+#[derive(Debug, Default)]
+pub struct Merged {
+    tasks: BTreeMap<Ordinal, Option<crate::core::durable::TaskRow>>,
+    items: BTreeMap<u64, Option<crate::core::durable::ItemRow>>,
+    batches: BTreeMap<TaskId, Option<crate::core::Batch>>,
+    entering: BTreeMap<TaskId, Option<Box<crate::core::Entering>>>,
+    /// The counters and the groups.
+    rest: Changes,
+}
+
+impl Merged {
+    /// Returns everything that was kept.
+    pub fn of(kept: &Kept) -> Self {
+        let Kept { tasks, items, batches, entering, groups, counters } = kept;
+        Self {
+            tasks: tasks.iter().map(|(ordinal, row)| (*ordinal, Some(row.clone()))).collect(),
+            items: items.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
+            batches: batches.iter().map(|(id, batch)| (*id, Some(*batch))).collect(),
+            entering: entering.iter().map(|one| (one.batch, Some(Box::new(one.clone())))).collect(),
+            rest: Changes { groups: Some(groups.clone()), counters: counters.clone(), ..Changes::default() },
+        }
+    }
+
+    /// Adds the changes of a later step.
+    pub fn add(&mut self, changes: Changes) {
+        let Changes { tasks, items, batches, entering, groups, counters, added: _ } = changes;
+        self.tasks.extend(tasks);
+        self.items.extend(items);
+        self.batches.extend(batches);
+        self.entering.extend(entering);
+        self.rest.counters = counters;
+        if groups.is_some() {
+            self.rest.groups = groups;
+        }
+    }
+}
+
+fn text(value: &impl Serialize) -> rusqlite::Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    let Value::Blob(bytes) = value else { return None };
+    serde_json::from_slice(bytes).ok()
+}
+
+fn integer(value: &Value) -> Option<u64> {
+    let Value::Integer(number) = value else { return None };
+    u64::try_from(*number).ok()
+}
+
+fn task_id(value: &Value) -> Option<TaskId> {
+    let Value::Text(text) = value else { return None };
+    text.parse().ok()
+}
+
+fn digest(bytes: &[u8]) -> Vec<u8> {
+    use sha2::{Digest as _, Sha256};
+    Sha256::digest(bytes).to_vec()
+}

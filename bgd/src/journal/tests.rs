@@ -1,0 +1,188 @@
+//! Tests of the journal on real files.
+
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::text::{Env, OsText};
+use bgd_shared::time::Timestamp;
+
+use super::*;
+use crate::core::{Command, Core, CoreLimits, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec};
+
+const LIMITS: CoreLimits = CoreLimits {
+    max_concurrent_tasks: 1,
+    tasks: 1000,
+    memory: 1 << 30,
+    environments: 1 << 20,
+    grace_ms: 1000,
+    inbox_items: 10,
+};
+
+fn now() -> Now {
+    Now { mono: Mono(5), wall: Timestamp::default() }
+}
+
+const INSTANCE: &str = "ef3673cc-470a-4390-9d0a-d0330b382430";
+
+fn core() -> Core {
+    let mut core = Core::new(LIMITS, [].into());
+    core.track();
+    core
+}
+
+/// Submits tasks, which all have the same environment.
+fn submit(core: &mut Core, ids: std::ops::Range<u128>) {
+    let env: Env = [("A".into(), OsText::from("x".repeat(100)))].into_iter().collect();
+    for id in ids {
+        let command = Command {
+            id: TaskId::from_u128(id),
+            spec: Spec::of_daemon(),
+            env: env.clone(),
+            prompt: None,
+            key: None,
+            foreground: false,
+            plan: PlanRequest::default(),
+        };
+        let to = ReplyTo { client: 1, call: 1 };
+        let _ = core.handle(now(), Input::Request { to, request: Request::Submit(Box::new(command)) });
+    }
+}
+
+fn head() -> Head {
+    Head::new(INSTANCE.to_owned(), "boot".to_owned(), crate::os::clock::Stamp::now(), 7)
+}
+
+/// Writes what has changed, each task by itself, and waits for that.
+fn write(folder: &Path, core: &mut Core, steps: &[std::ops::Range<u128>]) {
+    let opened = open(folder, Durability::Written).unwrap();
+    let (told, hears) = mpsc::channel();
+    let tell = move |recorded| drop(told.send(recorded));
+    let note = Note { instance: INSTANCE.to_owned(), ..Note::default() };
+    let journal = Journal::start(opened, head(), &note, || 9, tell).unwrap();
+    for (number, ids) in (1..).zip(steps) {
+        submit(core, ids.clone());
+        journal.write(number, core.take_changes(now()).expect("something has changed"));
+        assert!(hears.recv().unwrap().trouble.is_none());
+    }
+}
+
+fn read(folder: &Path) -> Opened {
+    open(folder, Durability::Written).unwrap()
+}
+
+#[test]
+fn r125_what_was_written_is_read_again_and_environments_are_shared() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut before = core();
+    write(folder.path(), &mut before, &[1..4, 4..9]);
+    let opened = read(folder.path());
+    let head = opened.head.as_ref().unwrap();
+    assert_eq!((head.instance.as_str(), head.next_mark), (INSTANCE, 9));
+    assert!(opened.warning.is_none());
+    let mut again = Core::again(LIMITS, [].into(), opened.kept);
+    assert_eq!((again.summary(), again.seq()), (before.summary(), before.seq()));
+    assert_eq!(again.held_by_tasks(), before.held_by_tasks(), "they share their environments");
+    again.track();
+    assert!(again.take_changes(now()).is_some_and(|changes| changes.tasks.is_empty()), "only the groups");
+}
+
+#[test]
+fn r130_a_journal_cut_anywhere_is_still_opened_and_kept_where_it_is_damaged() {
+    let whole = tempfile::tempdir().unwrap();
+    write(whole.path(), &mut core(), &[1..3, 3..5, 5..6]);
+    // Closed by its last connection: everything is in the database now.
+    let bytes = fs::read(whole.path().join("journal").join(FILE)).unwrap();
+    let cuts = (0..bytes.len()).step_by(509).chain([1, 15, 16, 99, 100, bytes.len() - 1]);
+    for cut in cuts {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("journal")).unwrap();
+        let file = folder.path().join("journal").join(FILE);
+        fs::write(&file, &bytes[..cut]).unwrap();
+        let opened = read(folder.path());
+        assert!(opened.kept.tasks.len() <= 5);
+        let is_kept = fs::read_dir(folder.path().join("journal"))
+            .unwrap()
+            .flatten()
+            .any(|entry| fs::metadata(entry.path().join(FILE)).is_ok_and(|meta| meta.len() == cut as u64));
+        // The end of the last page may be empty.
+        let is_damaged = opened.warning.is_some();
+        assert!(is_damaged || cut == 0 || opened.kept.tasks.len() == 5, "cut at {cut}");
+        assert_eq!(is_kept, is_damaged, "cut at {cut}");
+        drop(opened);
+        assert!(read(folder.path()).warning.is_none(), "the new one is whole");
+    }
+}
+
+#[test]
+fn r130_a_log_cut_anywhere_loses_only_its_last_steps() {
+    let whole = tempfile::tempdir().unwrap();
+    let opened = open(whole.path(), Durability::Written).unwrap();
+    let Opened { mut store, lock, .. } = opened;
+    let mut core = core();
+    let folder = whole.path().join("journal");
+    for step in 0..3_u128 {
+        submit(&mut core, step * 2..step * 2 + 2);
+        let mut merged = Merged::default();
+        merged.add(core.take_changes(now()).unwrap());
+        store.write(&head(), &merged).unwrap();
+    }
+    let log = format!("{FILE}-wal");
+    let (database, bytes) = (fs::read(folder.join(FILE)).unwrap(), fs::read(folder.join(&log)).unwrap());
+    drop((store, lock));
+    let mut most = 0;
+    for cut in (0..bytes.len()).step_by(1021).chain([bytes.len()]) {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("journal");
+        fs::create_dir(&journal).unwrap();
+        fs::write(journal.join(FILE), &database).unwrap();
+        fs::write(journal.join(&log), &bytes[..cut]).unwrap();
+        let tasks = read(folder.path()).kept.tasks.len();
+        assert!(tasks.is_multiple_of(2) && tasks >= most, "a step is there or not: {tasks} at {cut}");
+        most = tasks;
+    }
+    assert_eq!(most, 6);
+}
+
+#[test]
+fn r130_what_can_be_read_of_a_damaged_journal_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &mut core(), &[1..20, 20..40]);
+    let file = folder.path().join("journal").join(FILE);
+    let mut bytes = fs::read(&file).unwrap();
+    // In the middle of the pages, where rows are.
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 4096].fill(0xa5);
+    fs::write(&file, bytes).unwrap();
+    let opened = read(folder.path());
+    let warning = opened.warning.clone().expect("it is damaged");
+    assert!(warning.contains("damaged") && warning.contains("tasks could be read"), "{warning}");
+    let tasks = opened.kept.tasks.len();
+    assert!((1..40).contains(&tasks), "{tasks}");
+    drop(opened);
+    assert_eq!(read(folder.path()).kept.tasks.len(), tasks, "they are in the new one");
+}
+
+#[test]
+fn r130_two_daemons_do_not_share_a_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX); print('has', flush=True); sys.stdin.read()";
+    let journal = folder.path().join("journal");
+    fs::create_dir(&journal).unwrap();
+    let mut other = std::process::Command::new("python3");
+    other.args(["-c", code]).arg(journal.join("lock"));
+    other.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut other = other.spawn().unwrap();
+    let mut word = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(other.stdout.take().unwrap()), &mut word)
+        .unwrap();
+    let error = open(folder.path(), Durability::Written).err().expect("it is in use");
+    assert!(
+        matches!(&error, OpenError::Busy { pid, .. } if *pid == Some(other.id().cast_signed())),
+        "{error}"
+    );
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    assert!(open(folder.path(), Durability::Written).is_ok());
+}

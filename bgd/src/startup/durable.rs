@@ -1,0 +1,126 @@
+//! A durable daemon's start (R125 to R130): opens the journal, takes up the instance that it belongs to, and gives the
+//! dispatcher what is in it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use bgd_shared::holder::Note;
+use bgd_shared::id::TaskId;
+
+use super::failure::{Failure, UNAVAILABLE, failed};
+use super::running::Daemon;
+use crate::config::Durable;
+use crate::exec::mark::Marks;
+use crate::journal::{self, Durability, Head, Journal, OpenError, Opened};
+use crate::os::clock::Stamp;
+use crate::wire::mailbox::{Internal, Internals};
+
+/// How many marks are left out after an earlier daemon: it may have used some that were not written down.
+const MARKS_LEFT_OUT: u32 = 1 << 20;
+
+/// The id of this boot of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What a durable daemon starts with.
+pub(super) struct Before {
+    opened: Opened,
+    boot: String,
+    /// The id of the instance that the journal belongs to.
+    pub(super) instance: Option<String>,
+    /// The number of the first mark of a process tree.
+    pub(super) first_mark: u32,
+}
+
+fn durability(durable: Durable) -> Option<Durability> {
+    match durable {
+        Durable::No => None,
+        Durable::Yes => Some(Durability::Written),
+        Durable::Sync => Some(Durability::Synced),
+    }
+}
+
+fn unusable(error: &OpenError) -> Failure {
+    Failure::new(UNAVAILABLE, error.to_string())
+}
+
+/// Opens the journal if the daemon is to be durable.
+pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Failure> {
+    let Some(durability) = durability(durable) else { return Ok(None) };
+    let opened = journal::open(state, durability).map_err(|error| unusable(&error))?;
+    let written = opened.head.as_ref().map(|head| head.instance.clone()).or_else(|| opened.instance.clone());
+    // It is used as a directory name.
+    let instance = written.filter(|id| uuid::Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == *id));
+    let next = opened.head.as_ref().map(|head| head.next_mark);
+    let first_mark = next.map_or(1, |next| next.wrapping_add(MARKS_LEFT_OUT).max(1));
+    let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
+    Ok(Some(Before { opened, boot, instance, first_mark }))
+}
+
+/// Gives the dispatcher what the journal has, and starts to write it.
+pub(super) fn begin(
+    daemon: &mut Daemon,
+    before: Before,
+    note: &Note,
+    marks: &Arc<Marks>,
+) -> Result<(), Failure> {
+    let Before { mut opened, boot, .. } = before;
+    let (mut kept, head) = (std::mem::take(&mut opened.kept), opened.head.take());
+    let is_same_boot = head.as_ref().is_some_and(|head| head.boot == boot);
+    let why = match (&head, is_same_boot) {
+        (Some(_), false) => "the machine was restarted",
+        (Some(_) | None, _) => "the daemon was killed",
+    };
+    let epoch = head.filter(|_| is_same_boot).map(|head| head.epoch);
+    let ids: HashSet<TaskId> = kept.tasks.iter().map(|(_, row)| row.task.id).collect();
+    remove_unknown(&daemon.outputs(), &ids);
+    let epoch = daemon.dispatcher.go_on_with_clock(&mut kept, epoch);
+    let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
+    let warning = opened.warning.take();
+    let journal = start(opened, head, note, marks, &daemon.internals)?;
+    daemon.dispatcher.make_durable(journal, warning);
+    daemon.dispatcher.begin_again(kept, why);
+    Ok(())
+}
+
+/// Opens the journal again after an upgrade in place.
+pub(super) fn go_on(
+    daemon: &mut Daemon,
+    durable: Durable,
+    state: &Path,
+    note: &Note,
+    marks: &Arc<Marks>,
+    epoch: Stamp,
+) -> Result<(), Failure> {
+    let Some(durability) = durability(durable) else { return Ok(()) };
+    let opened = journal::reopen(state, durability).map_err(|error| unusable(&error))?;
+    let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
+    let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
+    let journal = start(opened, head, note, marks, &daemon.internals)?;
+    daemon.dispatcher.make_durable(journal, None);
+    Ok(())
+}
+
+fn start(
+    opened: Opened,
+    head: Head,
+    note: &Note,
+    marks: &Arc<Marks>,
+    internals: &Internals,
+) -> Result<Journal, Failure> {
+    let (marks, internals) = (Arc::clone(marks), internals.clone());
+    let tell = move |recorded| internals.send(Internal::Recorded(recorded));
+    Journal::start(opened, head, note, move || marks.number(), tell).map_err(failed("the journal"))
+}
+
+/// Removes the outputs of tasks that the journal does not have: they were removed, or never accepted.
+fn remove_unknown(outputs: &Path, known: &HashSet<TaskId>) {
+    for entry in fs::read_dir(outputs).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|name| name.get(..36)).and_then(|id| id.parse::<TaskId>().ok());
+        if id.is_none_or(|id| !known.contains(&id)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

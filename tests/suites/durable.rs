@@ -1,0 +1,276 @@
+//! A durable daemon (R125, R127, R128): what was answered is there again after it was killed.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{DaemonUpgrade, DurableStatus, Hello, HelloParams, UpgradeParams};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::user::{must_be_root, on_a_small_disk_with};
+use bgd_tests::{TestDaemon, wait};
+
+/// Starts a durable daemon with further lines of configuration.
+fn durable(more: &str) -> TestDaemon {
+    TestDaemon::builder().config(format!("durable = true\n{more}")).start()
+}
+
+/// Kills the daemon and starts it again.
+#[track_caller]
+fn crash(daemon: &mut TestDaemon) {
+    daemon.kill9();
+    daemon.launch();
+}
+
+#[test]
+fn r125_what_was_answered_is_there_after_a_kill() {
+    let mut daemon = durable("");
+    let before = daemon.client().call::<Hello>(&HelloParams::default()).unwrap();
+    let ended = daemon.submit_shell("echo said; exit 3");
+    assert_eq!(daemon.block(&[ended])[0].exit, Some(Exit::Code(3)));
+    let held = daemon.run(&["submit", "--hold", "--", "echo", "later"]).success().word::<TaskId>();
+    let seq = daemon.status().seq;
+
+    crash(&mut daemon);
+
+    let after = daemon.client().call::<Hello>(&HelloParams::default()).unwrap();
+    assert_eq!(after.instance, before.instance, "ids and numbers mean the same");
+    assert_ne!(after.pid, before.pid);
+    assert!(daemon.status().seq >= seq, "no event number comes twice");
+    assert_eq!(daemon.status().durable, Some(DurableStatus::Written));
+    let task = daemon.task(ended);
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(3))));
+    assert_eq!(daemon.output(ended), b"said\n");
+    assert_eq!(daemon.task(held).status, Status::Pending);
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
+    assert_eq!(daemon.output(held), b"later\n");
+}
+
+#[test]
+fn r125_environments_are_written_once_and_are_nobody_elses_business() {
+    let daemon = durable("");
+    let secret = "S".repeat(1000);
+    for _ in 0..20 {
+        let mut command = daemon.bgctl(&["submit", "--hold", "--", "true"]);
+        assert!(command.env("SECRET", &secret).output().unwrap().status.success());
+    }
+    let folder = daemon.state_dir().join("journal");
+    let (mut bytes, mut times) = (0, 0);
+    for entry in fs::read_dir(&folder).unwrap().flatten() {
+        let meta = entry.metadata().unwrap();
+        assert_eq!(meta.permissions().mode() & 0o077, 0, "{:?}", entry.path());
+        let text = fs::read(entry.path()).unwrap();
+        bytes += text.len();
+        times += String::from_utf8_lossy(&text).matches(&secret).count();
+    }
+    assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+    assert!((1..=2).contains(&times), "in the log and in the file at most: {times} in {bytes} bytes");
+}
+
+#[test]
+fn r127_what_waits_goes_on_waiting_after_a_kill() {
+    let mut daemon = durable("max_concurrent_tasks = 1");
+    let submit = |args: &[&str]| {
+        let all = [&["submit"], args].concat();
+        daemon.run(&all).success().word::<TaskId>()
+    };
+    let first = submit(&["--hold", "--", "true"]);
+    let then = submit(&["--after", &first.to_string(), "--", "echo", "then"]);
+    let late = submit(&["--in", "1h", "--", "true"]);
+    daemon.run(&["group", "set", "other", "--slots", "3"]).success();
+    daemon.run(&["group", "pause", "other"]).success();
+    let paused = submit(&["--group", "other", "--", "true"]);
+    let again = submit(&["--retry", "3", "--retry-delay", "1h", "--", "false"]);
+    wait::poll_until("its first attempt has failed", || {
+        (daemon.task(again).status == Status::Pending).then_some(())
+    });
+    let told = daemon.submit_in("session", "true");
+    daemon.block(&[told]);
+    let inbox = daemon.inbox("session").len();
+    assert!(inbox > 0);
+    let starts = |daemon: &TestDaemon, id| daemon.task(id).waiting;
+    let (late_at, again_at) = (starts(&daemon, late), starts(&daemon, again));
+
+    crash(&mut daemon);
+
+    assert_eq!(daemon.inbox("session").len(), inbox);
+    assert_eq!((starts(&daemon, late), starts(&daemon, again)), (late_at, again_at));
+    for id in [first, then, late, paused, again] {
+        assert_eq!(daemon.task(id).status, Status::Pending);
+    }
+    let groups = daemon.run(&["group", "list", "--json"]).success();
+    let text = groups.stdout_text();
+    assert!(text.contains("\"other\"") && text.contains("\"slots\":3"), "{text}");
+    daemon.run(&["group", "continue", "other"]).success();
+    assert_eq!(daemon.block(&[paused])[0].status, Status::Completed);
+    daemon.run(&["release", &first.to_string()]).success();
+    assert_eq!(daemon.block(&[then])[0].status, Status::Completed);
+    daemon.cancel(&[late, again]);
+}
+
+#[test]
+fn r125_an_upgrade_in_place_keeps_the_journal() {
+    let mut daemon = durable("");
+    let before = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    let after = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.run(&["release", &before.to_string()]).success();
+    assert_eq!(daemon.block(&[before])[0].status, Status::Completed);
+    crash(&mut daemon);
+    assert_eq!(daemon.task(before).status, Status::Completed);
+    assert_eq!(daemon.task(after).status, Status::Pending);
+}
+
+#[test]
+fn r125_no_file_is_written_by_a_daemon_that_is_not_durable() {
+    let daemon = TestDaemon::start();
+    daemon.block(&[daemon.submit(&["true"])]);
+    assert!(!daemon.state_dir().join("journal").exists());
+    assert_eq!(daemon.status().durable, Some(DurableStatus::No));
+}
+
+/// Lets a daemon with a file `boot` in its home believe that this is the id of the machine's boot.
+const OTHER_BOOT: &str = "if [ -e \"$HOME/boot\" ]; then
+    script='mount --bind \"$HOME/boot\" /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"'
+    exec unshare -m sh -c \"$script\" \"$0\" \"$@\" 3>&1 >/dev/null
+fi";
+
+/// Submits a task that runs until the daemon is killed. Returns it once it does.
+fn endless(daemon: &TestDaemon) -> TaskId {
+    let task = daemon.submit_shell("echo begun; exec sleep 1000");
+    daemon.wait_running(task);
+    task
+}
+
+#[test]
+fn r128_what_ran_before_a_reboot_has_failed_and_what_was_pending_goes_on_as_root() {
+    must_be_root();
+    let mut daemon = TestDaemon::builder().config("durable = true").prelude(OTHER_BOOT).start();
+    let ran = endless(&daemon);
+    let again = daemon.run(&["submit", "--retry", "1", "--retry-delay", "1h", "--", "sleep", "1000"]);
+    let again = again.success().word::<TaskId>();
+    daemon.wait_running(again);
+    let delayed = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word::<TaskId>();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let begun = daemon.home().join("begun");
+
+    daemon.kill9();
+    fs::write(daemon.home().join("boot"), "another\n").unwrap();
+    daemon.launch();
+
+    let task = daemon.task(ran);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the machine was restarted")));
+    assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
+    assert!(matches!(task.exit, Some(Exit::Unknown(_))), "no code is made up: {:?}", task.exit);
+    assert_eq!((daemon.output(ran), begun.exists()), (b"begun\n".to_vec(), false));
+    let again = daemon.task(again);
+    assert_eq!((again.status, again.attempts.len()), (Status::Pending, 1));
+    assert!(daemon.task(delayed).waiting.is_some());
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
+    assert!(daemon.task_processes().is_empty(), "what the killed daemon left is ended");
+}
+
+#[test]
+fn r127_what_ran_when_the_daemon_was_killed_has_failed_and_its_tree_is_ended() {
+    let mut daemon = durable("");
+    let ran = endless(&daemon);
+    let (ended, next) =
+        (daemon.submit(&["true"]), daemon.run(&["submit", "--after", &format!("{ran}:fail"), "--", "true"]));
+    daemon.block(&[ended]);
+    let next = next.success().word::<TaskId>();
+
+    crash(&mut daemon);
+
+    let task = daemon.task(ran);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the daemon was killed")));
+    assert_eq!(daemon.output(ran), b"begun\n");
+    assert_eq!(daemon.block(&[next])[0].status, Status::Completed, "what waited for that goes on");
+    assert!(daemon.task_processes().is_empty());
+    assert_eq!(daemon.task(ended).status, Status::Completed);
+}
+
+#[test]
+fn r127_twenty_kills_lose_nothing_and_start_nothing_twice() {
+    let mut daemon = durable("max_concurrent_tasks = 4");
+    let mut all = Vec::new();
+    for round in 0..20 {
+        for number in 0..10 {
+            let mark = format!("{round}-{number}");
+            all.push(daemon.submit_shell(&format!("echo ran >> ran-{mark}")));
+        }
+        crash(&mut daemon);
+    }
+    for (task, place) in daemon.block(&all).iter().zip(0..) {
+        let ran = fs::read_to_string(daemon.home().join(format!("ran-{}-{}", place / 10, place % 10)));
+        let times = ran.map_or(0, |text| text.lines().count());
+        assert!(times <= 1, "{} ran {times} times", task.id);
+        match task.status {
+            Status::Completed => assert_eq!((times, &task.exit), (1, &Some(Exit::Code(0)))),
+            Status::Failed => assert_eq!(task.error.as_deref(), Some("the daemon was killed")),
+            other => panic!("{} is {other}", task.id),
+        }
+    }
+}
+
+#[test]
+fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on() {
+    let daemon = on_a_small_disk_with("size=4m", "durable = true");
+    let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
+    wait::for_file(&daemon.home().join("go"));
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    // The disk as the daemon sees it.
+    let fill = format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display());
+    let mut filler = fs::File::create(&fill).unwrap();
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    let known = || daemon.status().summary.total();
+    let mut accepted = known();
+    let refused = wait::poll_until("a submit is refused", || {
+        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
+        accepted += u64::from(outcome.code == 0);
+        (outcome.code != 0).then_some(outcome)
+    });
+    assert_eq!(known(), accepted, "what was refused is not there");
+    assert!(refused.stderr.contains("the journal can't be written: the disk is full"), "{}", refused.stderr);
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains("the journal can't be written (the disk is full)"), "{warnings}");
+    fs::write(daemon.home().join("go"), "on\n").unwrap();
+    assert_eq!(daemon.block(&[running])[0].exit, Some(Exit::Code(7)));
+    daemon.run(&["release", &held.to_string()]).success();
+    daemon.run(&["submit", "--", "true"]).expect_code(70);
+    assert_eq!(known(), accepted, "nor is what was refused at once");
+
+    drop(filler);
+    fs::remove_file(&fill).unwrap();
+
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed, "its start was held back until then");
+    let after = wait::poll_until("a submit is accepted", || {
+        let outcome = daemon.run(&["submit", "--", "true"]);
+        (outcome.code == 0).then(|| outcome.word::<TaskId>())
+    });
+    assert_eq!(daemon.block(&[after])[0].status, Status::Completed);
+    assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")));
+}
+
+#[test]
+fn r131_a_stop_leaves_what_is_pending_to_the_next_daemon() {
+    let mut daemon = durable("max_concurrent_tasks = 1");
+    let ended = daemon.submit(&["echo", "said"]);
+    daemon.block(&[ended]);
+    let running = endless(&daemon);
+    let pending = daemon.submit(&["echo", "next"]);
+    let delayed = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word::<TaskId>();
+
+    assert!(daemon.stop().success());
+    assert!(daemon.processes().is_empty());
+    daemon.launch();
+
+    let task = daemon.task(running);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Cancelled, Some("the daemon was shut down")));
+    assert_eq!((daemon.task(ended).status, daemon.output(ended)), (Status::Completed, b"said\n".to_vec()));
+    assert_eq!(daemon.block(&[pending])[0].status, Status::Completed);
+    assert_eq!(daemon.output(pending), b"next\n");
+    assert_eq!(daemon.task(delayed).status, Status::Pending);
+}

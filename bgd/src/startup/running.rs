@@ -171,7 +171,7 @@ impl Daemon {
         let keeping = tokio::spawn(address.keep(made, leaves));
         ready(&instance);
 
-        let is_hurried = dispatcher.run(mailbox, wall_clock).await;
+        let is_hurried = Box::pin(dispatcher.run(mailbox, wall_clock)).await;
 
         notify_manager(sd_notify::NotifyState::Stopping);
         leaving.send_replace(true);

@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use bgd_tests::agents::Permission;
+use bgd_tests::real::Real;
+use bgd_tests::real::cases::Shell;
 use bgd_tests::shared::agent::AnswerParams;
 use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
@@ -205,4 +208,44 @@ fn r121_the_rest_of_a_long_prompt_reaches_its_program_after_an_upgrade() {
     daemon.block(&[id]);
     let read = |name: &str| fs::read(Path::new(daemon.home()).join(name)).expect("it was written");
     assert_eq!([read("begun"), read("rest")].concat(), prompt.as_bytes());
+}
+
+/// A turn of a real agent goes on over upgrades: in the middle of its text, then at a question, then in a follow-up.
+#[track_caller]
+fn a_real_turn_goes_on(real: &Real, shell: &Shell) {
+    let id = real.submit_until_asked("SLOW gate 3");
+    real.model.release("gate");
+    real.wait_output(id, "chunk 1");
+    let pid = real.daemon.task(id).pid;
+    // A server has the rest of a text that it streams only at the text's end, once its events were interrupted.
+    for _ in 0..2 {
+        upgrade(&real.daemon);
+        real.model.release("gate");
+    }
+    let task = real.completed(id);
+    assert_eq!((real.answer(id), task.pid), ("chunk 1 chunk 2 chunk 3".to_owned(), pid));
+    assert_eq!(real.output(id).trim_end(), "chunk 1 chunk 2 chunk 3");
+
+    let asking = real.submit(&shell.order("echo $((6 * 7))")).to_string();
+    real.daemon.run(&["answer", &asking, "--wait"]).success();
+    let asks = asking.parse().expect("an id");
+    let question = real.daemon.task(asks).progress.needs_input;
+    upgrade(&real.daemon);
+    assert_eq!(real.daemon.task(asks).progress.needs_input, question, "nobody is asked again");
+    real.daemon.run(&["answer", &asking, "allow"]).success();
+    real.completed(asks);
+    assert!(real.answer(asks).contains("42"), "{}", real.answer(asks));
+    upgrade(&real.daemon);
+    assert_eq!(real.follow_up(id, "SAY again"), "again");
+    assert_eq!(real.daemon.task(id).pid, pid, "it is still the same process");
+}
+
+#[test]
+fn r121_a_turn_of_opencode_over_its_own_server_goes_on() {
+    a_real_turn_goes_on(&Real::opencode_server(Permission::Ask, "ask"), &Shell::OPENCODE);
+}
+
+#[test]
+fn r121_a_turn_of_opencode_over_acp_goes_on() {
+    a_real_turn_goes_on(&Real::opencode(Permission::Ask, "ask"), &Shell::OPENCODE);
 }

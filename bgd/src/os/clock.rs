@@ -81,6 +81,22 @@ impl Stamp {
     }
 }
 
+/// An instant as its moment, for `#[serde(with)]`.
+pub mod instant {
+    use super::{Instant, Stamp};
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    /// Writes it.
+    pub fn serialize<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
+        Stamp::of(*instant).serialize(serializer)
+    }
+
+    /// Reads it.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Instant, D::Error> {
+        Stamp::deserialize(deserializer).map(Stamp::instant)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -73,7 +73,8 @@ impl Connection {
     pub fn hold(&self, holds: bool) {
         match self {
             Self::Acp(acp) => acp.hold(holds),
-            Self::Opencode(_) | Self::Template(_) => {}
+            Self::Opencode(opencode) => opencode.hold(holds),
+            Self::Template(_) => {}
         }
     }
 
@@ -81,7 +82,8 @@ impl Connection {
     pub fn asking(&self, key: &str) -> Vec<String> {
         match self {
             Self::Acp(acp) => acp.asking(key),
-            Self::Opencode(_) | Self::Template(_) => Vec::new(),
+            Self::Opencode(opencode) => opencode.asking(key),
+            Self::Template(_) => Vec::new(),
         }
     }
 

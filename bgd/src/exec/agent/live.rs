@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::acp::{Acp, AcpState};
 use super::connection::Updates;
 use super::far;
 use super::link::Connection;
-use super::opencode::{self, Opencode};
+use super::opencode::{self, Opencode, OpencodeState};
 use super::start::Start;
 use super::stderr_tail::{DRAIN_TIMEOUT, StderrTail, Tail};
 use crate::agents::Agent;
@@ -45,6 +45,8 @@ pub struct LiveState {
 enum ConnectionState {
     /// The Agent Client Protocol, with the pipes to and from the agent.
     Acp(Box<AcpState>, [Fd; 2]),
+    /// opencode's server, with the pipe that it may still write to, if it is our process.
+    Opencode(Box<OpencodeState>, Option<Fd>),
 }
 
 impl LiveState {
@@ -52,15 +54,17 @@ impl LiveState {
     pub fn sessions(&self) -> Vec<Arc<str>> {
         match &self.connection {
             ConnectionState::Acp(acp, _) => acp.sessions().cloned().collect(),
+            ConnectionState::Opencode(opencode, _) => opencode.sessions().cloned().collect(),
         }
     }
 
     /// Returns its descriptors.
     pub fn descriptors(&self) -> Vec<Fd> {
         let own = match &self.connection {
-            ConnectionState::Acp(_, pipes) => pipes.iter(),
+            ConnectionState::Acp(_, pipes) => &pipes[..],
+            ConnectionState::Opencode(_, pipe) => pipe.as_slice(),
         };
-        own.chain(&self.stderr).copied().collect()
+        own.iter().chain(&self.stderr).copied().collect()
     }
 }
 
@@ -89,6 +93,8 @@ pub struct Live {
     ended: Cell<bool>,
     /// The reason to report to its turns if it was killed because of one of them.
     sacrificed: Cell<Option<&'static str>>,
+    /// The number of the pipe that a server may still write to, while it is read.
+    drained: Rc<Cell<Option<RawFd>>>,
 }
 
 /// A started process with our ends of its standard streams.
@@ -150,13 +156,17 @@ impl Live {
         let others = start.env.0.iter().filter(|(name, _)| &**name != PASSWORD).cloned();
         let env: Env = others.chain([(PASSWORD.into(), password.as_str().into())]).collect();
         let Started { process, stdin: _, stdout, stderr_tail } = launch(host, start, Arc::new(env)).await?;
+        let drained = Rc::default();
         let connected = tokio::select! {
             biased;
-            connected = connect_to_printed(stdout, &stderr_tail, &password) => connected,
+            connected = connect_to_printed(stdout, &stderr_tail, &password, &drained) => connected,
             exit = process.0.exited() => Err(died(&start.agent, &exit)),
         };
         match connected {
-            Ok(opencode) => Ok(Self::new(Connection::Opencode(opencode), Some(process), stderr_tail)),
+            Ok(opencode) => {
+                let connection = Connection::Opencode(opencode);
+                Ok(Self { drained, ..Self::new(connection, Some(process), stderr_tail) })
+            }
             Err(refusal) => Err(with_end(refusal, &process.0, &stderr_tail).await),
         }
     }
@@ -175,7 +185,13 @@ impl Live {
                 let (state, pipes) = acp.state().ok_or_else(|| Obstacle::passing("an agent is at work"))?;
                 ConnectionState::Acp(Box::new(state), pipes.map(|number| named.number(number)))
             }
-            Connection::Opencode(_) => return Err(Obstacle::lasting("a server of opencode is in use")),
+            Connection::Opencode(opencode) => {
+                let state = opencode.state().ok_or_else(|| Obstacle::passing("an agent is at work"))?;
+                ConnectionState::Opencode(
+                    Box::new(state),
+                    self.drained.get().map(|number| named.number(number)),
+                )
+            }
             Connection::Template(_) => return Err(Obstacle::lasting("a template is no process to keep")),
         };
         let (tail, stderr) = self.stderr_tail.state();
@@ -197,6 +213,7 @@ impl Live {
         let LiveState { connection, process, stderr, tail } = state;
         let process = process.map(|process| Leased(Process::again(process, context)));
         let stderr_tail = StderrTail::again(tail);
+        let drained = Rc::default();
         if let Some(stderr) = stderr {
             let pipe = Receiver::from_owned_fd(take(stderr)?)?;
             tokio::task::spawn_local(stderr_tail.clone().read(pipe));
@@ -207,13 +224,19 @@ impl Live {
                 let stdout = Receiver::from_owned_fd(take(stdout)?)?;
                 Connection::Acp(Acp::again(*acp, stdin, stdout, updates))
             }
+            ConnectionState::Opencode(opencode, pipe) => {
+                if let Some(pipe) = pipe {
+                    drain(Receiver::from_owned_fd(take(pipe)?)?, &drained);
+                }
+                Connection::Opencode(Opencode::again(*opencode, updates)?)
+            }
         };
-        Ok(Self::new(connection, process, stderr_tail))
+        Ok(Self { drained, ..Self::new(connection, process, stderr_tail) })
     }
 
     fn new(connection: Connection, process: Option<Leased>, stderr_tail: StderrTail) -> Self {
         let (over, ended, sacrificed) = (watch::channel(false).0, Cell::new(false), Cell::new(None));
-        Self { connection, process, stderr_tail, over, ended, sacrificed }
+        Self { connection, process, stderr_tail, over, ended, sacrificed, drained: Rc::default() }
     }
 
     /// Wraps a connection that has no process of ours that outlives a turn.
@@ -397,6 +420,7 @@ async fn connect_to_printed(
     stdout: Receiver,
     stderr_tail: &StderrTail,
     password: &str,
+    drained: &Rc<Cell<Option<RawFd>>>,
 ) -> Result<Opencode, Refusal> {
     let unavailable =
         |what: &str| Refusal::new(ErrorKind::AgentUnavailable, format!("the agent's server {what}"));
@@ -414,10 +438,17 @@ async fn connect_to_printed(
             None => stderr_tail.note(&line),
         }
     };
-    tokio::task::spawn_local(async move {
-        let mut rest = reader.into_inner();
-        let mut buffer = vec![0; 4096];
-        while matches!(rest.read(&mut buffer).await, Ok(count) if count > 0) {}
-    });
+    drain(reader.into_inner(), drained);
     Opencode::connect(&address, Some(password)).await
+}
+
+/// Reads a pipe to its end, and drops that. Notes the pipe's number for as long as it is open.
+fn drain(mut pipe: Receiver, drained: &Rc<Cell<Option<RawFd>>>) {
+    drained.set(Some(pipe.as_fd().as_raw_fd()));
+    let drained = Rc::clone(drained);
+    tokio::task::spawn_local(async move {
+        let mut buffer = vec![0; 4096];
+        while matches!(pipe.read(&mut buffer).await, Ok(count) if count > 0) {}
+        drained.set(None);
+    });
 }

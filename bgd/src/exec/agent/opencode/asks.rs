@@ -2,10 +2,11 @@
 //! the server no longer waits for.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bgd_shared::agent::{InputOption, OptionKind};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -46,9 +47,50 @@ struct Settled {
 pub struct Asks {
     desk: AskContext,
     seen: HashSet<String>,
-    /// Unanswered questions by id. Dropping a sender withdraws the question.
-    open: HashMap<String, oneshot::Sender<()>>,
+    /// Unanswered questions by id.
+    open: HashMap<String, Open>,
     jobs: JoinSet<Settled>,
+}
+
+/// An unanswered question.
+#[derive(Debug)]
+struct Open {
+    asked: Asked,
+    progress: Arc<Mutex<Progress>>,
+    /// Dropping it withdraws the question.
+    _withdraw: oneshot::Sender<()>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Asked {
+    Permission(Permission),
+    Questions(Questions),
+}
+
+/// How far the user has come with a question.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Progress {
+    /// What the pending part of it is called.
+    #[serde(skip)]
+    pending: Option<Arc<str>>,
+    /// The answers to the parts before.
+    answers: Vec<Vec<String>>,
+}
+
+/// Unanswered questions, as data.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AsksState {
+    seen: HashSet<String>,
+    open: Vec<(Asked, Progress)>,
+    unanswered: Option<String>,
+}
+
+impl AsksState {
+    /// Returns what the pending questions are called; `None` if one of them is being answered.
+    pub fn references(&self) -> Option<Vec<String>> {
+        self.open.iter().map(|(_, progress)| progress.pending.as_deref().map(str::to_owned)).collect()
+    }
 }
 
 /// What the job for a question needs.
@@ -59,40 +101,67 @@ struct AskContext {
     updates: Updates,
     /// The model's last question that got no answer. Set before the server is told, because that ends the turn.
     unanswered: Arc<Mutex<Option<String>>>,
+    /// How far the user has come.
+    progress: Arc<Mutex<Progress>>,
 }
 
 impl Asks {
     /// Creates the state for a session without questions.
     pub fn new(api: Arc<Api>, directory: Arc<str>, updates: Updates) -> Self {
-        let desk = AskContext { api, directory, updates, unanswered: Arc::default() };
+        let (unanswered, progress) = (Arc::default(), Arc::default());
+        let desk = AskContext { api, directory, updates, unanswered, progress };
         Self { desk, seen: HashSet::new(), open: HashMap::new(), jobs: JoinSet::new() }
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> AsksState {
+        let lock =
+            |progress: &Mutex<Progress>| progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let open = self.open.values().map(|open| (open.asked.clone(), lock(&open.progress)));
+        let unanswered = self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        AsksState { seen: self.seen.clone(), open: open.collect(), unanswered }
+    }
+
+    /// Asks the questions of another program again, under the same names.
+    pub fn again(&mut self, state: AsksState) {
+        let AsksState { seen, open, unanswered } = state;
+        *self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = unanswered;
+        for (asked, progress) in open {
+            self.ask(asked, progress);
+        }
+        self.seen.extend(seen);
     }
 
     /// Asks for a permission, unless that was asked for already.
     pub fn permission(&mut self, asked: Permission) {
-        if let Some(taken_back) = self.open(&asked.id) {
-            self.jobs.spawn(self.desk.clone().permission(asked, taken_back));
-        }
+        self.ask(Asked::Permission(asked), Progress::default());
     }
 
     /// Asks what the model wants to know, unless that was asked already.
     pub fn questions(&mut self, asked: Questions) {
-        if let Some(taken_back) = self.open(&asked.id) {
-            self.jobs.spawn(self.desk.clone().questions(asked, taken_back));
-        }
+        self.ask(Asked::Questions(asked), Progress::default());
     }
 
-    fn open(&mut self, id: &str) -> Option<oneshot::Receiver<()>> {
-        if self.open.len() >= OPEN || self.seen.contains(id) {
-            return None;
+    fn ask(&mut self, asked: Asked, progress: Progress) {
+        let id = match &asked {
+            Asked::Permission(asked) => asked.id.clone(),
+            Asked::Questions(asked) => asked.id.clone(),
+        };
+        if self.open.len() >= OPEN || self.seen.contains(&id) {
+            return;
         }
         if self.seen.len() >= SEEN {
             self.seen.clear();
         }
-        self.seen.insert(id.to_owned());
-        let (open, taken_back) = oneshot::channel();
-        self.open.insert(id.to_owned(), open);
-        Some(taken_back)
+        self.seen.insert(id.clone());
+        let (withdraw, taken_back) = oneshot::channel();
+        let progress = Arc::new(Mutex::new(progress));
+        let desk = AskContext { progress: Arc::clone(&progress), ..self.desk.clone() };
+        self.open.insert(id, Open { asked: asked.clone(), progress, _withdraw: withdraw });
+        match asked {
+            Asked::Permission(asked) => self.jobs.spawn(desk.permission(asked, taken_back)),
+            Asked::Questions(asked) => self.jobs.spawn(desk.questions(asked, taken_back)),
+        };
     }
 
     /// Withdraws a question that the server no longer waits for.
@@ -144,6 +213,10 @@ enum Chosen {
 }
 
 impl AskContext {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn permission(self, asked: Permission, mut taken_back: oneshot::Receiver<()>) -> Settled {
         let mut always = "Always allow".to_owned();
         if !asked.always.is_empty() {
@@ -172,8 +245,8 @@ impl AskContext {
     }
 
     async fn questions(self, asked: Questions, mut taken_back: oneshot::Receiver<()>) -> Settled {
-        let mut answers = Vec::new();
-        for (number, question) in asked.list.iter().enumerate() {
+        let mut answers = self.progress().answers.clone();
+        for (number, question) in asked.list.iter().enumerate().skip(answers.len()) {
             let choices = question.options.iter().map(|choice| choice.label.as_str());
             let mut options: Vec<InputOption> =
                 choices.map(|label| option(label, label, OptionKind::Other)).collect();
@@ -182,6 +255,7 @@ impl AskContext {
             match self.ask(reference, bounded(&question.question).into(), options, &mut taken_back).await {
                 Chosen::Option(chosen) if question.options.iter().any(|choice| choice.label == chosen) => {
                     answers.push(vec![chosen]);
+                    self.progress().answers.clone_from(&answers);
                 }
                 Chosen::Option(_) => break,
                 Chosen::Nothing => {
@@ -205,16 +279,19 @@ impl AskContext {
         taken_back: &mut oneshot::Receiver<()>,
     ) -> Chosen {
         let (answer, chosen) = oneshot::channel();
+        self.progress().pending = Some(Arc::clone(&reference));
         let asking = async {
             // If nobody listens, the answer's sender is dropped with the question.
             let _ = self.updates.send(Update::Ask(Ask { reference, question, options, answer })).await;
             chosen.await.ok().flatten()
         };
-        tokio::select! {
+        let chosen = tokio::select! {
             biased;
             _ = taken_back => Chosen::TakenBack,
             chosen = asking => chosen.map_or(Chosen::Nothing, Chosen::Option),
-        }
+        };
+        self.progress().pending = None;
+        chosen
     }
 }
 

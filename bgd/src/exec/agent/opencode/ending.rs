@@ -1,10 +1,12 @@
 //! Derives how a turn ended from its last message. No I/O.
 
+use serde::{Deserialize, Serialize};
+
 use super::super::connection::TurnEnd;
 use super::wire::{Fault, Message};
 
 /// The last message of a turn so far.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Last {
     id: String,
     error: Option<Fault>,

@@ -6,11 +6,13 @@
 
 mod api;
 mod asks;
+mod carry;
 mod ending;
 mod follow;
 #[cfg(test)]
 mod scripted;
 mod session;
+mod state;
 #[cfg(test)]
 mod suite;
 mod text;
@@ -19,7 +21,7 @@ mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +31,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::api::{Api, ApiError, On};
 use self::follow::Routes;
-use self::session::{Order, Parts, Session, Stop, Timing};
+use self::session::{Order, Parts, Session, Stop, Timing, TurnState};
+pub use self::state::OpencodeState;
 pub use self::wire::{Event, bounded, event};
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::core::Refusal;
@@ -52,6 +55,9 @@ pub struct Opencode {
     version: Option<String>,
     took: Duration,
     timing: Timing,
+    /// The server's address and its password.
+    access: (String, Option<String>),
+    hold: watch::Sender<bool>,
     _follower: Job,
 }
 
@@ -61,7 +67,23 @@ struct Handle {
     directory: Arc<str>,
     orders: mpsc::Sender<Order>,
     stop: Arc<Stop>,
+    updates: Updates,
+    /// Whether somebody waits for the end of a turn.
+    prompting: Arc<AtomicBool>,
+    /// What it shows of itself for an upgrade.
+    shown: Arc<Mutex<Option<TurnState>>>,
+    /// Whether the next prompt is that of a turn from before an upgrade.
+    goes_on: bool,
     _work: Job,
+}
+
+/// Notes that nobody waits for the end of a turn any more.
+struct Prompting(Arc<AtomicBool>);
+
+impl Drop for Prompting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Opencode {
@@ -79,6 +101,19 @@ impl Opencode {
         let http = Http::new(url, password).map_err(|why| unavailable(&why))?;
         let api = Arc::new(Api::new(http));
         let health = api.health().await.map_err(|error| unavailable(&error))?;
+        let access = (url.to_owned(), password.map(str::to_owned));
+        let (this, greeted) = Self::following(api, access, timing);
+        // Polling finds the end of a turn even without events, so their absence is no reason to refuse.
+        let _ = tokio::time::timeout(GREETING, greeted).await;
+        Ok(Self { version: health.version, took: began.elapsed(), ..this })
+    }
+
+    /// Follows the events of a server from now on. The receiver fires with the first one, or if it can't be followed.
+    fn following(
+        api: Arc<Api>,
+        access: (String, Option<String>),
+        timing: Timing,
+    ) -> (Self, oneshot::Receiver<()>) {
         let routes = Arc::new(Routes::default());
         let (leave, gone) = watch::channel(None);
         let (greet, greeted) = oneshot::channel();
@@ -89,18 +124,19 @@ impl Opencode {
             // Keeps the reason readable for as long as anybody may ask for it.
             leave.closed().await;
         });
-        // Polling finds the end of a turn even without events, so their absence is no reason to refuse.
-        let _ = tokio::time::timeout(GREETING, greeted).await;
-        Ok(Self {
+        let this = Self {
             api,
             routes,
             sessions: Mutex::default(),
             gone,
-            version: health.version,
-            took: began.elapsed(),
+            version: None,
+            took: Duration::ZERO,
             timing,
+            access,
+            hold: watch::channel(false).0,
             _follower: follower,
-        })
+        };
+        (this, greeted)
     }
 
     /// Opens a new session, or resumes the wanted one. Its updates go to this channel from now on.
@@ -127,40 +163,55 @@ impl Opencode {
         })?;
         let directory = if info.directory.is_empty() { cwd } else { &info.directory };
         let key: Arc<str> = info.id.into();
-        self.add(Arc::clone(&key), directory.into(), updates);
+        self.add(Arc::clone(&key), directory.into(), updates, TurnState::default());
         Ok(Opened { session: Some(Arc::clone(&key)), key, warning: None })
     }
 
-    fn add(&self, key: Arc<str>, directory: Arc<str>, updates: Updates) {
+    fn add(&self, key: Arc<str>, directory: Arc<str>, updates: Updates, before: TurnState) -> Arc<Stop> {
         // Ends an earlier async task of this session first, so that none of its updates comes afterwards.
         self.forget(&key);
         let (orders, receiver) = mpsc::channel(ORDERS);
         let stop = Arc::new(Stop::default());
-        let session = Session::new(Parts {
+        let (shown, goes_on) = (Arc::default(), before.runs);
+        let parts = Parts {
             api: Arc::clone(&self.api),
             routes: Arc::clone(&self.routes),
             id: Arc::clone(&key),
             directory: Arc::clone(&directory),
-            updates,
+            updates: updates.clone(),
             signals: self.routes.add(Arc::clone(&key)),
             orders: receiver,
             stop: Arc::clone(&stop),
             gone: self.gone.clone(),
             timing: self.timing,
-        });
-        let handle = Handle { directory, orders, stop, _work: Job::start(session.run()) };
+            hold: self.hold.subscribe(),
+            shown: Arc::clone(&shown),
+        };
+        let work = Job::start(Session::new(parts, before).run());
+        let prompting = Arc::default();
+        let told = Arc::clone(&stop);
+        let handle = Handle { directory, orders, stop, updates, prompting, shown, goes_on, _work: work };
         self.sessions().insert(key, handle);
+        told
     }
 
-    /// Sends a prompt to an open session, and waits for the end of the turn. By then everything that the turn
-    /// reported is in the session's channel.
+    /// Sends a prompt to an open session, and waits for the end of the turn. If the session's turn goes on after an
+    /// upgrade, only waits. By then everything that the turn reported is in the session's channel.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
-        let found = self.sessions().get(key).map(|handle| (handle.orders.clone(), Arc::clone(&handle.stop)));
+        let found = self.sessions().get_mut(key).map(|handle| {
+            handle.prompting.store(true, Ordering::Relaxed);
+            let goes_on = std::mem::take(&mut handle.goes_on);
+            let prompting = Prompting(Arc::clone(&handle.prompting));
+            (handle.orders.clone(), Arc::clone(&handle.stop), goes_on, prompting)
+        });
         let lost = || TurnEnd::Failed("the session was closed".into());
-        let Some((orders, stop)) = found else { return lost() };
-        stop.told.store(false, Ordering::Relaxed);
+        let Some((orders, stop, goes_on, _prompting)) = found else { return lost() };
+        if !goes_on {
+            stop.told.store(false, Ordering::Relaxed);
+        }
+        let prompt = (!goes_on).then(|| prompt.to_owned());
         let (reply, end) = oneshot::channel();
-        if orders.send(Order { prompt: prompt.to_owned(), reply }).await.is_err() {
+        if orders.send(Order { prompt, reply }).await.is_err() {
             return lost();
         }
         end.await.unwrap_or_else(|_| lost())

@@ -5,17 +5,18 @@
 //! turn runs there is a look every few seconds, whatever the events say.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bgd_shared::consumption::StepStatus;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::super::connection::{TurnEnd, Update, Updates, plan};
 use super::api::{Api, ApiError, On};
-use super::asks::Asks;
+use super::asks::{Asks, AsksState};
 use super::follow::{self, Routes, Signal};
 use super::turn::{News, Observation, Turn};
 use super::wire::{Event, Fault, FaultData, Message};
@@ -57,8 +58,8 @@ impl Default for Timing {
 /// A prompt, and the channel for the end of its turn.
 #[derive(Debug)]
 pub struct Order {
-    /// The prompt.
-    pub prompt: String,
+    /// The prompt; `None` to go on with the turn from before an upgrade.
+    pub prompt: Option<String>,
     /// Takes how the turn ended. Dropping the receiver gives the turn up.
     pub reply: oneshot::Sender<TurnEnd>,
 }
@@ -95,6 +96,21 @@ pub struct Parts {
     pub gone: watch::Receiver<Option<Box<str>>>,
     /// Intervals and time limits.
     pub timing: Timing,
+    /// Whether agents are held back for an upgrade.
+    pub hold: watch::Receiver<bool>,
+    /// Where it shows its state while that is so.
+    pub shown: Arc<Mutex<Option<TurnState>>>,
+}
+
+/// The last turn of a session, as data.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TurnState {
+    turn: Option<Turn>,
+    /// Whether it runs.
+    pub runs: bool,
+    may_begin: bool,
+    /// The open questions.
+    pub asks: AsksState,
 }
 
 /// The state of a session's async task.
@@ -126,21 +142,23 @@ struct ServerState {
 }
 
 impl Session {
-    /// Creates a session without a prompt.
-    pub fn new(parts: Parts) -> Self {
-        let asks = Asks::new(Arc::clone(&parts.api), parts.directory.clone(), parts.updates.clone());
+    /// Creates a session that goes on with this turn, if there is one.
+    pub fn new(parts: Parts, before: TurnState) -> Self {
+        let TurnState { turn, runs: _, may_begin, asks: asked } = before;
+        let mut asks = Asks::new(Arc::clone(&parts.api), parts.directory.clone(), parts.updates.clone());
+        asks.again(asked);
         let now = Instant::now();
         Self {
             parts,
             asks,
-            turn: None,
+            turn,
             reply: None,
             due: now,
             looked: now,
             stale: false,
             thorough: false,
             failures: 0,
-            may_begin: false,
+            may_begin,
             strangers: HashSet::new(),
         }
     }
@@ -151,6 +169,8 @@ impl Session {
         let mut gone = std::pin::pin!(gone);
         loop {
             let runs = self.reply.is_some();
+            let holds = *self.parts.hold.borrow_and_update();
+            self.show(holds);
             tokio::select! {
                 biased;
                 order = self.parts.orders.recv() => match order {
@@ -160,15 +180,27 @@ impl Session {
                 () = given_up(&mut self.reply), if runs => self.over(),
                 why = &mut gone, if runs => self.finish(TurnEnd::Broken(why)),
                 () = self.parts.stop.look.notified() => self.hurry(),
-                () = tokio::time::sleep_until(self.due), if runs => self.look().await,
+                () = tokio::time::sleep_until(self.due), if runs && !holds => self.look().await,
                 () = self.asks.next() => {}
-                signal = self.parts.signals.recv(), if !self.stale => match signal {
+                signal = self.parts.signals.recv(), if !self.stale && !holds => match signal {
                     Some(Signal::Event(event)) => self.event(*event).await,
                     Some(Signal::Gap) => self.lose_track(),
                     None => return,
                 },
+                Ok(()) = self.parts.hold.changed() => {}
             }
         }
+    }
+
+    /// Shows the state while agents are held back; hides it otherwise, and while something is under way.
+    fn show(&self, holds: bool) {
+        let state = holds.then(|| TurnState {
+            turn: self.turn.clone(),
+            runs: self.reply.is_some(),
+            may_begin: self.may_begin,
+            asks: self.asks.state(),
+        });
+        *self.parts.shown.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     fn on(&self) -> On<'_> {
@@ -177,11 +209,16 @@ impl Session {
 
     /// Sends the session a prompt. A turn that still runs is left to itself.
     async fn start(&mut self, order: Order) {
+        self.show(false);
+        let Some(prompt) = order.prompt else {
+            self.reply = Some(order.reply);
+            return self.lose_track();
+        };
         self.over();
         let id = message_id();
         let began = Instant::now();
         let mut turn = Turn::new(id.clone(), began.into_std());
-        match self.give(&id, &order.prompt).await {
+        match self.give(&id, &prompt).await {
             Ok(()) => {}
             // The prompt may have arrived. Don't send it again: the server would take the same message twice.
             Err(error @ (ApiError::Late | ApiError::Http(HttpError::Broken(_)))) => {
@@ -302,6 +339,7 @@ impl Session {
 
     /// Reads the server's state, reports what is new in it, and ends the turn if it is over.
     async fn look(&mut self) {
+        self.show(false);
         let Some(turn) = &self.turn else { return };
         let had_begun = turn.has_begun();
         let is_poll = self.thorough || self.looked.elapsed() >= self.parts.timing.poll;

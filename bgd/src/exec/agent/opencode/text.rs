@@ -1,8 +1,10 @@
 //! Assembles a text from two sources that may overlap: pieces in events, and the whole text in messages that
 //! were read. Emits every byte of the text once, in order. No I/O.
 
+use serde::{Deserialize, Serialize};
+
 /// A text part of a message.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Text {
     /// How many bytes were emitted.
     given: usize,

@@ -9,12 +9,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bgd_shared::consumption::{Cost, PlanStep};
+use serde::{Deserialize, Serialize};
 
 use super::super::connection::TurnEnd;
 use super::ending::{self, Last};
 use super::text::Text;
 use super::wire::{Delta, Fault, Info, Message, Part, Taken};
 use crate::core::{Context, Covers, Report, Tokens};
+use crate::os::clock;
 
 /// How many messages of a turn are tracked. The text of further ones is not passed on; the end is still seen.
 const MESSAGES: usize = 16_384;
@@ -60,7 +62,7 @@ pub struct Observation {
 }
 
 /// An answer of the turn.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Tracked {
     summary: bool,
     /// It was read when complete: nothing in it is new any more.
@@ -69,15 +71,23 @@ struct Tracked {
     parts: HashMap<String, Piece>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 enum Piece {
     Text(Text),
     Tool,
     Other,
 }
 
+/// An error that a session reported, and when.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Trouble {
+    #[serde(with = "clock::instant")]
+    since: Instant,
+    fault: Fault,
+}
+
 /// The state of a turn.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Turn {
     /// The user messages that the turn answers: the prompt, and those that the server wrote in the user's name.
     asked: HashSet<String>,
@@ -91,12 +101,15 @@ pub struct Turn {
     last: Option<Last>,
     /// An answer to somebody else is newer than `last`.
     superseded: bool,
+    #[serde(with = "clock::instant")]
     began: Instant,
+    /// Looked for anew after an upgrade.
+    #[serde(skip)]
     idle_since: Option<Instant>,
     /// Whether the session was busy since the prompt was sent.
     was_busy: bool,
-    /// The first error that the session reported, and when. It counts only if no answer comes.
-    trouble: Option<(Instant, Fault)>,
+    /// The first error that the session reported. It counts only if no answer comes.
+    trouble: Option<Trouble>,
     /// A question of the model that nobody answered.
     unanswered: Option<String>,
     /// What its messages have taken.
@@ -177,7 +190,7 @@ impl Turn {
     /// Notes an error of the session. It counts only if no answer comes; an answer has its own error.
     pub fn complain(&mut self, now: Instant, fault: Fault) {
         if self.trouble.is_none() {
-            self.trouble = Some((now, fault));
+            self.trouble = Some(Trouble { since: now, fault });
         }
     }
 
@@ -295,7 +308,7 @@ impl Turn {
 
     /// Judges a turn without an answer.
     fn judge_silence(&self, sight: &Observation, idle_for: Duration) -> Option<TurnEnd> {
-        if let Some((since, fault)) = &self.trouble
+        if let Some(Trouble { since, fault }) = &self.trouble
             && idle_for.min(sight.now.saturating_duration_since(*since)) >= sight.grace
         {
             return Some(if sight.cancelled { TurnEnd::Cancelled } else { ending::of_fault(fault) });

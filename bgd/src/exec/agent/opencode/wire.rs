@@ -2,8 +2,8 @@
 //! that a version may omit have a default: a new version of the server must not end a turn.
 
 use bgd_shared::consumption::Amount;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -118,7 +118,7 @@ struct CacheCounts {
 }
 
 /// What a message has taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// Its tokens.
     pub tokens: Tokens,
@@ -225,7 +225,7 @@ pub struct ToolState {
 }
 
 /// An error of a session or of a message.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Fault {
     /// Its name, such as `APIError`.
     #[serde(default)]
@@ -236,7 +236,7 @@ pub struct Fault {
 }
 
 /// The details of an error.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FaultData {
     /// What is wrong, for people.
     #[serde(default)]
@@ -258,7 +258,7 @@ impl Fault {
 }
 
 /// A permission request.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Permission {
     /// Its id.
     pub id: String,
@@ -283,7 +283,7 @@ pub struct Permission {
 }
 
 /// Questions that the model asks the user.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Questions {
     /// Their id.
     pub id: String,
@@ -299,7 +299,7 @@ pub struct Questions {
 }
 
 /// One question.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Question {
     /// The text of the question.
     #[serde(default)]
@@ -310,7 +310,7 @@ pub struct Question {
 }
 
 /// An answer to choose.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Choice {
     /// The answer.
     #[serde(default)]
@@ -318,7 +318,7 @@ pub struct Choice {
 }
 
 /// Where a tool call is.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Call {
     /// The message that it belongs to.
     #[serde(default, rename = "messageID")]

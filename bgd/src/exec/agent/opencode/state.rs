@@ -1,0 +1,34 @@
+//! What a connection carries over an upgrade in place, as data.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::session::TurnState;
+
+/// A connection, as data.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OpencodeState {
+    pub(super) access: (String, Option<String>),
+    pub(super) version: Option<String>,
+    pub(super) took: Duration,
+    pub(super) sessions: Vec<SessionState>,
+}
+
+/// A session of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SessionState {
+    pub(super) key: Arc<str>,
+    pub(super) directory: Arc<str>,
+    /// Whether its turn was told to end.
+    pub(super) told: bool,
+    pub(super) turn: TurnState,
+}
+
+impl OpencodeState {
+    /// Returns the keys of the sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.sessions.iter().map(|session| &session.key)
+    }
+}

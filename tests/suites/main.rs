@@ -126,5 +126,6 @@ mod tidy;
 mod top;
 mod upgrade;
 mod upgrade_agents;
+mod upgrade_ready;
 mod upgrade_terminals;
 mod usage;

@@ -252,14 +252,22 @@ fn r123_a_program_of_another_user_is_refused_as_root() {
 
 #[test]
 fn r123_what_can_not_be_carried_yet_refuses_the_upgrade_by_name() {
-    let daemon = TestDaemon::start();
-    let waits = ["submit", "--ready", "file:never", "--", "sleep", "1000"];
-    let task = daemon.run(&waits).success().word::<TaskId>();
-    daemon.wait_running(task);
+    let hook = "cd; [ -e begun ] || { echo begun > begun; mkfifo hook; read line < hook; }";
+    let config = format!(
+        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\n\
+         command = [\"/bin/sh\", \"-c\", '''{hook}''']\n"
+    );
+    let daemon = TestDaemon::builder().config(config).start();
+    let task = daemon.submit_shell("true");
+    wait::for_file(&daemon.home().join("hook"));
     let text = refused(&daemon, &bgd_tests::bgd_path());
-    let why = format!("task {task} is waited for to be ready, which this version can't carry");
-    assert!(text.contains(&why), "{text}");
-    daemon.cancel(&[task]);
+    let why = "the command of a channel runs, which this version can't carry over an upgrade";
+    assert!(text.contains(why), "{text}");
+    release(&daemon, "hook");
+    daemon.block(&[task]);
+    wait::poll_until("the notices are delivered", || {
+        daemon.status().channels.iter().all(|channel| channel.queued == 0).then_some(())
+    });
     upgrade(&daemon);
 }
 

@@ -4,6 +4,7 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -65,6 +66,16 @@ impl NotifySocket {
         this.socket.set_nonblocking(true)?;
         setsockopt(&this.socket, PassCred, &true)?;
         Ok(this)
+    }
+
+    /// Takes over the socket of another program.
+    pub fn again(path: PathBuf, socket: OwnedFd) -> Self {
+        Self { path, socket: socket.into() }
+    }
+
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the variable that tells a process the socket's path.

@@ -15,6 +15,7 @@ use super::mark::Mark;
 use super::messages::Inherited;
 use super::output::Tracked;
 use super::progress::Progress;
+use super::ready::ProbeState;
 use super::terminal::still::FollowedState;
 use crate::carry::{Came, Fd, Named};
 use crate::client::answer::AnswerState;
@@ -61,6 +62,8 @@ pub(super) struct ProcessState {
     pub(super) mark: Option<Mark>,
     pub(super) split: bool,
     pub(super) input: Option<Fd>,
+    #[serde(default)]
+    pub(super) probe: Option<ProbeState>,
     pub(super) progress: Progress,
     #[serde(default)]
     pub(super) terminal: Option<TerminalState>,

@@ -18,12 +18,11 @@ use super::handed::drain::Drains;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::InputPipe;
-use super::job::Job;
 use super::members::{Member, send};
 use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
 use super::progress::{Progress, Shown, Stage};
-use super::ready;
+use super::ready::{self, Probe};
 use super::terminal::Terminal;
 use super::tree::Tree;
 use super::tree::pause::Paused;
@@ -94,7 +93,7 @@ pub(super) struct Supervised {
     control: async_mpsc::UnboundedSender<Control>,
     pub(super) input: Option<InputPipe>,
     /// Checks whether it is ready, for as long as its leader lives.
-    pub(super) probe: Option<Job>,
+    pub(super) probe: Option<Probe>,
     /// The tree as it began.
     pub(super) tree: Tree,
     /// Whether standard output and error have separate files.

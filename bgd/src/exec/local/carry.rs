@@ -21,12 +21,12 @@ use crate::exec::handed::drain::Drains;
 use crate::exec::handed::exit::Handed;
 use crate::exec::handed::tree::HandedTree;
 use crate::exec::input::InputPipe;
-use crate::exec::job::Job;
 use crate::exec::loss::Loss;
 use crate::exec::members::Member;
 use crate::exec::messages::{StartOrder, Streams};
 use crate::exec::process::{Begins, Processes, Supervised, TerminalJob};
 use crate::exec::progress::Stage;
+use crate::exec::ready::Probe;
 use crate::exec::terminal::Terminal;
 use crate::exec::tree::Tree;
 use crate::os::pidfd::PidFd;
@@ -137,9 +137,6 @@ impl ProcessState {
         if progress.stage == Stage::AtWork {
             return Err(Obstacle::passing(format!("the processes of task {task} are being looked at")));
         }
-        if probe.as_ref().is_some_and(|probe| !Job::is_done(probe)) {
-            return Err(Obstacle::lasting(format!("task {task} is waited for to be ready")));
-        }
         if input.as_ref().is_some_and(InputPipe::is_busy) {
             let what = format!("task {task} has not read what was written to its standard input");
             return Err(Obstacle::lasting(what));
@@ -158,6 +155,7 @@ impl ProcessState {
             mark: *mark,
             split: *split,
             input: input.as_ref().and_then(InputPipe::number).map(|number| named.number(number)),
+            probe: probe.as_ref().map(|probe| probe.state(named)),
             progress,
             terminal: terminals.state(task, job, named),
             handed: None,
@@ -171,7 +169,7 @@ impl ProcessState {
         drains: Drains,
         came: &mut Came,
     ) -> io::Result<()> {
-        let Self { task, run, leader, cgroup, mark, split, input, progress, terminal, handed } = self;
+        let Self { task, run, leader, cgroup, mark, split, input, probe, progress, terminal, handed } = self;
         let context = &processes.context;
         let resumed = terminal.map(|state| state.resume(task, run, terminals, context, came)).transpose()?;
         let (job, terminal) = resumed.unzip();
@@ -190,6 +188,8 @@ impl ProcessState {
             handed: handed_tree.clone(),
             adopted: Arc::clone(&context.adopted),
         };
+        let of_probe = (run, tree.clone(), context.clone());
+        let probe = probe.map(|probe| Probe::again(probe, came, of_probe)).transpose()?;
         let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
         // The pid of one that was reaped may be another process's.
         let pidfd = match (progress.stage, &handed_tree) {
@@ -200,6 +200,9 @@ impl ProcessState {
         let (reported, is_left) = (progress.reported.clone(), progress.is_left);
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
         processes.supervise(run, tree, split, pidfd, Begins { input, job, handed, progress });
+        if let Some(supervised) = processes.supervised.get_mut(&task) {
+            supervised.probe = probe;
+        }
         Ok(())
     }
 }

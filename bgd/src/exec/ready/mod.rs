@@ -6,34 +6,111 @@ mod line;
 mod net;
 mod notify;
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::ready::Ready;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use self::line::Streams;
-use super::awaited::Awaited;
+use super::awaited::{Awaited, NotifySocket};
 use super::context::Context;
 use super::job::Job;
 use super::output::OutputFiles;
 use super::tree::Tree;
+use crate::carry::{Came, Fd, Named};
 use crate::core::Fact;
+use crate::os::clock::Stamp;
+
+/// A check of whether a process is ready. Dropping it ends it.
+#[derive(Debug)]
+pub struct Probe {
+    awaited: Arc<Awaited>,
+    deadline: Option<Instant>,
+    /// Whether the outcome was reported.
+    is_told: Arc<AtomicBool>,
+    _job: Job,
+}
+
+/// A check for the program that takes over. It looks at everything again from where the process began.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ProbeState {
+    ready: Ready,
+    deadline: Option<Stamp>,
+    is_told: bool,
+    folder: PathBuf,
+    sizes: [u64; 2],
+    socket: Option<(PathBuf, Fd)>,
+}
 
 /// Waits until a process is ready or its time is over, and reports the outcome to the dispatcher.
-pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Job {
-    Job::start(async move {
-        let until_ready = until_ready(&awaited, &tree, &context);
-        let is_ready = if let Some(timeout) = awaited.timeout {
-            tokio::time::timeout(timeout, until_ready).await.is_ok()
-        } else {
-            until_ready.await;
-            true
-        };
-        context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
-        if let Some(socket) = &awaited.socket {
-            notify::drain(socket).await;
+pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Probe {
+    let deadline = awaited.timeout.map(|timeout| Instant::now() + timeout);
+    Probe::start(awaited, deadline, false, (run, tree, context))
+}
+
+impl Probe {
+    fn start(
+        awaited: Awaited,
+        deadline: Option<Instant>,
+        was_told: bool,
+        (run, tree, context): (u32, Tree, Context),
+    ) -> Self {
+        let (awaited, is_told) = (Arc::new(awaited), Arc::new(AtomicBool::new(was_told)));
+        let (about, told) = (Arc::clone(&awaited), Arc::clone(&is_told));
+        let job = Job::start(async move {
+            if !was_told {
+                let until_ready = until_ready(&about, &tree, &context);
+                let is_ready = if let Some(deadline) = deadline {
+                    tokio::time::timeout_at(deadline, until_ready).await.is_ok()
+                } else {
+                    until_ready.await;
+                    true
+                };
+                told.store(true, Ordering::Relaxed);
+                context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
+            }
+            if let Some(socket) = &about.socket {
+                notify::drain(socket).await;
+            }
+        });
+        Self { awaited, deadline, is_told, _job: job }
+    }
+
+    /// Returns the state.
+    pub fn state(&self, named: &mut Named) -> ProbeState {
+        let Awaited { ready, timeout: _, folder, sizes, socket } = &*self.awaited;
+        let socket = socket.as_ref().map(|socket| (socket.path().to_path_buf(), named.add(&socket.socket)));
+        ProbeState {
+            ready: ready.clone(),
+            deadline: self.deadline.map(|deadline| Stamp::of(deadline.into_std())),
+            is_told: self.is_told.load(Ordering::Relaxed),
+            folder: folder.clone(),
+            sizes: *sizes,
+            socket,
         }
-    })
+    }
+
+    /// Goes on with the check of another program.
+    ///
+    /// # Errors
+    /// Its socket did not come.
+    pub fn again(
+        state: ProbeState,
+        came: &mut Came,
+        (run, tree, context): (u32, Tree, Context),
+    ) -> io::Result<Self> {
+        let ProbeState { ready, deadline, is_told, folder, sizes, socket } = state;
+        let socket = socket.map(|(path, fd)| Ok::<_, io::Error>(NotifySocket::again(path, came.take(fd)?)));
+        let awaited = Awaited { ready, timeout: None, folder, sizes, socket: socket.transpose()? };
+        let deadline = deadline.map(|deadline| Instant::from_std(deadline.instant()));
+        Ok(Self::start(awaited, deadline, is_told, (run, tree, context)))
+    }
 }
 
 /// Waits for a line in the output of a run on another machine, which shares its files with this one, or until its time

@@ -1,0 +1,81 @@
+//! Readiness checks over an upgrade in place (R121): whoever is not ready yet becomes ready after it, by every kind of
+//! check.
+
+use std::fs;
+use std::net::TcpListener;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    BlockParams, BlockUntil, DaemonUpgrade, SubmitParams, TaskBlock, UpgradeParams,
+};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{TestDaemon, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+#[track_caller]
+fn upgrade(daemon: &TestDaemon) {
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+}
+
+/// A task that does this after its gate was opened, and is ready then.
+fn gated(daemon: &TestDaemon, number: usize, ready: &str, then: &str) -> TaskId {
+    let gate = daemon.home().join(format!("gate{number}"));
+    mkfifo(&gate, Mode::S_IRWXU).expect("a named pipe");
+    let line = format!("echo begun; read x < gate{number}; {then}; exec sleep 1000");
+    let ready = Some(ready.parse().expect("a condition"));
+    let id = daemon.submit_with(&SubmitParams { shell: Some(line.into()), ready, ..daemon.params() }).id;
+    wait::for_bytes(daemon.task(id).output.path.as_ref(), 6);
+    id
+}
+
+#[test]
+fn r121_whoever_is_not_ready_yet_becomes_ready_after_an_upgrade() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 5").start();
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+    let serve = format!("python3 -m http.server --bind 127.0.0.1 {port} >/dev/null 2>&1 &");
+    let http = format!("http://127.0.0.1:{port}/");
+    let cases = [
+        ("line:^Listening on \\d+$", "echo Listening on 80"),
+        ("file:there", ": > there"),
+        ("notify", "systemd-notify --ready"),
+        (&*http, &*format!("{serve} true")),
+        (&*format!("tcp:{port}"), "true"),
+    ];
+    let tasks: Vec<TaskId> =
+        cases.iter().enumerate().map(|(number, (ready, then))| gated(&daemon, number, ready, then)).collect();
+    let mut client = daemon.client();
+    let ids: Vec<_> = tasks.iter().copied().map(Into::into).collect();
+    let all = BlockParams { ids, until: BlockUntil::Ready, timeout_ms: None, ..BlockParams::default() };
+    let waits = std::thread::spawn(move || client.call::<TaskBlock>(&all));
+
+    upgrade(&daemon);
+
+    assert!(tasks.iter().all(|id| daemon.task(*id).ready_at.is_none()));
+    for number in 0..cases.len() {
+        fs::write(daemon.home().join(format!("gate{number}")), "go on\n").expect("somebody reads it");
+    }
+    let blocked = waits.join().expect("it waits").expect("all of them become ready");
+    assert_eq!(blocked.active.len(), tasks.len(), "{blocked:?}");
+    // Also while one may go on telling something, and without a word of those that are ready.
+    upgrade(&daemon);
+    assert!(tasks.iter().all(|id| daemon.task(*id).ready_at.is_some()));
+    daemon.cancel(&tasks);
+}
+
+#[test]
+fn r121_the_time_to_become_ready_goes_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let ready = Some("file:never".parse().expect("a condition"));
+    let params = SubmitParams {
+        shell: Some("sleep 1000".into()),
+        ready,
+        ready_timeout_ms: Some(3000),
+        ..daemon.params()
+    };
+    let id = daemon.submit_with(&params).id;
+    daemon.wait_running(id);
+    upgrade(&daemon);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("not ready after 3s")));
+}

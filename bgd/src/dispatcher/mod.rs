@@ -219,6 +219,8 @@ impl Dispatcher {
                         self.incoming(incoming);
                     }
                 }
+                // After an upgrade nothing else may come for a long time, and what it held back is to start.
+                () = std::future::ready(()), if self.has_started => {}
                 // Last, so that other inputs wait for at most one part of it.
                 () = tokio::task::yield_now(), if self.core.has_more() => self.handle(Input::GoOn),
             }

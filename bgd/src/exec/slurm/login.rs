@@ -64,6 +64,9 @@ const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 /// how to remove that.
 const REFUSAL_LINES: usize = 5;
 
+/// How many bytes the lines before the last of a refusal may have: what is passed on is cut at its end.
+const REFUSAL_BYTES: usize = 300;
+
 /// A login node.
 #[derive(Debug)]
 pub struct Login {
@@ -304,7 +307,13 @@ impl Login {
 fn refusal(said: &str) -> Option<String> {
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.iter().rposition(|line| FINAL.iter().any(|words| line.contains(words)))?;
-    Some(trouble::message(&lines[last.saturating_sub(REFUSAL_LINES - 1)..=last].join("\n")))
+    let mut bytes = 0;
+    let fits = |line: &&&str| {
+        bytes += line.len();
+        bytes <= REFUSAL_BYTES
+    };
+    let before = lines[..last].iter().rev().take(REFUSAL_LINES - 1).take_while(fits).count();
+    Some(trouble::message(&lines[last - before..=last].join("\n")))
 }
 
 /// Reads up to the mark. Returns what was read after it; `None` if the stream ends before.

@@ -30,7 +30,11 @@ pub fn run(asked: &ListParams, shown: &Shown, context: &mut Context) -> Result<C
     let mut drawn = 0;
     loop {
         match watched(asked, shown, &mut drawn, context) {
-            Err(failure) => context.link.recover(failure)?,
+            Err(failure) => {
+                context.link.recover(failure)?;
+                // It has said so below the table, which would be drawn over that.
+                drawn = 0;
+            }
             Ok(never) => return Ok(never),
         }
     }

@@ -83,6 +83,26 @@ impl Process {
         value_of(&fs::read_to_string(self.proc("smaps_rollup")).ok()?, name)
     }
 
+    /// The memory that it has for itself, without what is changed in the mappings of its program's file, in KiB.
+    #[track_caller]
+    pub fn own_memory_kb(&self) -> u64 {
+        let program = fs::read_link(self.proc("exe")).expect("a process that may be looked at");
+        let program = program.into_os_string().into_string().expect("a path in UTF-8");
+        let maps = fs::read_to_string(self.proc("smaps")).expect("a process that may be looked at");
+        let (mut is_program, mut sum) = (false, 0);
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            match words.next() {
+                Some("Private_Dirty:") if !is_program => {
+                    sum += words.next().and_then(|kb| kb.parse::<u64>().ok()).expect("a size");
+                }
+                Some(first) if !first.ends_with(':') => is_program = line.ends_with(&program),
+                _ => {}
+            }
+        }
+        sum
+    }
+
     /// How often this text occurs in its memory, as a debugger or a core file would find it. Needs the right
     /// to read it.
     #[track_caller]

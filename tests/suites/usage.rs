@@ -163,7 +163,7 @@ fn r164_the_notice_of_a_run_over_a_minute_says_what_it_used() {
         // The channel tells its start, too.
         serde_json::from_str(&wait::for_line(&told, &format!("\"key\":\"{id}/1\""))).unwrap()
     };
-    let long = notice("long", &format!("({WORK}); sleep 4"));
+    let long = notice("long", &format!("unset LD_PRELOAD; ({WORK}); sleep 4"));
     let short = notice("short", "true");
     assert!(long.duration_ms.is_some_and(|ms| ms >= 60_000), "{long:?}");
     let usage = long.task.usage.expect("what it used is known");

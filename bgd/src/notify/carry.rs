@@ -26,7 +26,7 @@ impl Notifier {
     /// Returns the state.
     ///
     /// # Errors
-    /// A notice is to be delivered, or a channel shows that an agent works.
+    /// A notice is to be delivered.
     pub fn state(&self) -> Result<NotifierState, Obstacle> {
         for (name, counts) in &self.counts {
             let waiting = counts.waiting().saturating_add(counts.missed.load(Ordering::Relaxed));

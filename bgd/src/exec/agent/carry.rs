@@ -144,7 +144,11 @@ impl Manager {
                     if let Err(error) = self.follow_again(*turn, &mut channels, &mut taken) {
                         tracing::error!(%task, %error, "a turn of an agent is lost");
                         let result = Err("its agent was lost in an upgrade of the daemon".into());
-                        self.context.facts.send(task, run, Fact::TurnEnded { result });
+                        let context = self.context.clone();
+                        self.errand(async move {
+                            context.outputs.settle(task, false).await;
+                            context.facts.send(task, run, Fact::TurnEnded { result });
+                        });
                     }
                 }
             }

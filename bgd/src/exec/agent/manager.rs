@@ -114,6 +114,22 @@ impl Lease {
     }
 }
 
+/// A short job that nobody waits for, as long as this lives.
+struct Errand(Rc<Manager>);
+
+impl Errand {
+    fn new(manager: &Rc<Manager>) -> Self {
+        manager.errands.update(|count| count + 1);
+        Self(Rc::clone(manager))
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        self.0.errands.update(|count| count - 1);
+    }
+}
+
 impl Manager {
     /// Creates a manager without agents.
     pub fn new(context: Context) -> Rc<Self> {
@@ -132,11 +148,10 @@ impl Manager {
 
     /// Does a short job that nobody waits for.
     pub fn errand(self: &Rc<Self>, job: impl Future<Output = ()> + 'static) {
-        let manager = Rc::clone(self);
-        self.errands.update(|count| count + 1);
+        let errand = Errand::new(self);
         tokio::task::spawn_local(async move {
             job.await;
-            manager.errands.update(|count| count - 1);
+            drop(errand);
         });
     }
 
@@ -275,6 +290,8 @@ impl Manager {
         let why = live.lost().await;
         tracing::info!(agent, why, "an agent's process is gone");
         self.remove(seat);
+        // Nobody else reaches it any more, and what it has said, and its end, must be read.
+        live.connection.hold(false);
         live.end_lost().await;
     }
 

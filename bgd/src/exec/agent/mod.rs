@@ -16,6 +16,7 @@ pub mod live;
 pub mod manager;
 pub mod opencode;
 mod order;
+mod pending;
 pub mod pool;
 pub mod recorder;
 mod refusals;

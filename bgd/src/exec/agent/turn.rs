@@ -18,11 +18,12 @@ use super::link::Connection;
 use super::live::{Live, too_slow};
 use super::manager::{Lease, Manager};
 use super::order::{Control, TurnOrder};
+use super::pending::{Asked, Early};
 use super::pool::ProcessId;
 use super::recorder::Recorder;
 use super::refusals::{bounded, broken, no_folder, refusal_of, too_long};
 use super::shown::{Shown, Visible};
-use super::state::{AskedState, FollowState};
+use super::state::FollowState;
 use super::stderr_tail::speaks;
 use crate::core::{Fact, Note, Refusal};
 use crate::exec::context::Context;
@@ -40,16 +41,6 @@ enum Phase {
     Starting,
     /// The agent has the prompt.
     Running,
-}
-
-/// A pending question.
-struct Asked {
-    /// What the agent calls it.
-    reference: Arc<str>,
-    /// `None` until it comes again after an upgrade.
-    decide: Option<oneshot::Sender<Option<String>>>,
-    /// The ids of the options that deny the request.
-    denials: Vec<String>,
 }
 
 /// A running turn.
@@ -102,11 +93,7 @@ pub async fn go_on(
 ) {
     let FollowState { order, opened, is_accepted, recorder, asked, .. } = state;
     let mut turn = Turn::new(order, ties);
-    let again = |asked: AskedState| {
-        let AskedState { key, reference, denials } = asked;
-        (key, Asked { reference, decide: None, denials })
-    };
-    turn.asked = asked.into_iter().map(again).collect();
+    turn.asked = asked.into_iter().map(Asked::again).collect();
     turn.last_question = state.last_question;
     (turn.stopping, turn.denied, turn.lines) = (state.stopping, state.denied, Some(state.lines));
     let recorder = Recorder::again(recorder, turn.context.clone());
@@ -405,13 +392,10 @@ impl Turn {
 
     /// Shows how far the turn has come while agents are held back.
     fn show(&self, holds: bool, lease: &Lease, talk: &mut Talk) {
-        if !holds {
+        if !holds || self.asked.values().any(|asked| asked.early.is_some()) {
             return self.shown.hide();
         }
-        let asked = self.asked.iter().map(|(key, asked)| {
-            let Asked { reference, decide: _, denials } = asked;
-            AskedState { key: *key, reference: Arc::clone(reference), denials: denials.clone() }
-        });
+        let asked = self.asked.iter().map(|(key, asked)| asked.state(*key));
         let state = Box::new(FollowState {
             order: self.order.clone(),
             seat: lease.seat(),
@@ -461,16 +445,24 @@ impl Turn {
                 });
             }
             Control::Answer { key, option } => {
-                if let Some(Asked { decide, denials, .. }) = self.asked.remove(&key) {
-                    self.denied |=
-                        option.as_deref().is_none_or(|option| denials.iter().any(|id| id == option));
-                    // Fails if the agent has gone on without the answer.
-                    let _ = decide.map(|decide| decide.send(option.map(Into::into)));
-                    talk.recorder.note_activity();
-                }
+                self.answered(key, option.map(Into::into), &mut talk.recorder);
             }
         }
         false
+    }
+
+    /// Passes on an answer; keeps that to a question which has not come again yet after an upgrade.
+    fn answered(&mut self, key: u64, option: Option<String>, recorder: &mut Recorder) {
+        let Some(asked) = self.asked.get_mut(&key) else { return };
+        let Some(decide) = asked.decide.take() else {
+            asked.early = Some(Early(option));
+            return;
+        };
+        self.denied |= option.as_ref().is_none_or(|option| asked.denials.contains(option));
+        self.asked.remove(&key);
+        // Fails if the agent has gone on without the answer.
+        let _ = decide.send(option);
+        recorder.note_activity();
     }
 
     fn withdraw(&mut self, key: u64) {
@@ -507,8 +499,13 @@ impl Turn {
         if let Some((key, asked)) = before {
             // It comes again after an upgrade, and is known already.
             let (key, (decide, decided)) = (*key, oneshot::channel());
+            let early = asked.early.take();
             asked.decide = Some(decide);
-            return self.wait_for(key, decided, answer);
+            self.wait_for(key, decided, answer);
+            if let Some(Early(option)) = early {
+                self.answered(key, option, recorder);
+            }
+            return;
         }
         let options = bounded(options);
         let allowed = match self.order.agent.permissions {
@@ -524,7 +521,7 @@ impl Turn {
                     matches!(option.kind, OptionKind::RejectOnce | OptionKind::RejectAlways)
                 };
                 let denials = options.iter().filter(denies).map(|option| option.id.clone()).collect();
-                self.asked.insert(key, Asked { reference, decide: Some(decide), denials });
+                self.asked.insert(key, Asked { reference, decide: Some(decide), early: None, denials });
                 self.wait_for(key, decided, answer);
                 return recorder.asked(key, &question, options);
             }

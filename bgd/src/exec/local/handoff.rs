@@ -145,6 +145,8 @@ impl Local {
         // They stay known: whoever writes must not find the pipe closed, by an upgrade for instance.
         if let Some((_, drains)) = self.handoffs.drained.get(&task) {
             drains.discard();
+            // It must keep still anew, without the file.
+            self.handoffs.holds.remove(&task);
         }
     }
 

@@ -162,14 +162,17 @@ impl OpenTerminals {
         let Some(door) = shown.viewers.remove(&client) else { return false };
         door.close();
         shown.terminal.leave(client);
+        // It must keep still anew, without the viewer.
+        self.holds.remove(&task);
         true
     }
 
     /// Removes a client that has disconnected from all terminals.
     pub(super) fn disconnect(&mut self, client: u64) {
-        for shown in self.open.values_mut().filter(|shown| shown.viewers.contains_key(&client)) {
+        for (task, shown) in self.open.iter_mut().filter(|(_, shown)| shown.viewers.contains_key(&client)) {
             shown.viewers.remove(&client);
             shown.terminal.leave(client);
+            self.holds.remove(task);
         }
     }
 
@@ -228,8 +231,8 @@ impl Shown {
             return answer
                 .refuse(&error.hint("send the end-of-file character instead, as Ctrl-D does: \"\\u0004\""));
         }
-        let (terminal, number) = (self.terminal.clone(), self.owed.keep(answer));
-        self.answer_write(id, number, async move { terminal.write(number, data).await });
+        let number = self.owed.keep(answer);
+        self.answer_write(id, number, self.terminal.write(number, data));
     }
 
     /// Answers when what was typed is written.

@@ -78,13 +78,19 @@ impl Terminal {
     ///
     /// # Errors
     /// `BrokenPipe` if the terminal is closed; `WouldBlock` if 64 writes are queued already.
-    pub async fn write(&self, number: u64, data: Vec<u8>) -> io::Result<u64> {
-        let Ok(permit) = Arc::clone(&self.writes).try_acquire_owned() else {
-            return Err(io::ErrorKind::WouldBlock.into());
-        };
-        let (done, result) = oneshot::channel();
-        self.order(Order::Write(Write { number, data, written: 0, done, permit }));
-        written(result).await
+    pub fn write(&self, number: u64, data: Vec<u8>) -> impl Future<Output = io::Result<u64>> + Send + use<> {
+        // Ordered at once: a terminal that is told to keep still after this has it.
+        let ordered = Arc::clone(&self.writes).try_acquire_owned().ok().map(|permit| {
+            let (done, result) = oneshot::channel();
+            self.order(Order::Write(Write { number, data, written: 0, done, permit }));
+            result
+        });
+        async move {
+            match ordered {
+                Some(result) => written(result).await,
+                None => Err(io::ErrorKind::WouldBlock.into()),
+            }
+        }
     }
 
     /// Goes on with a write that another program has begun. The receiver resolves when it is done.

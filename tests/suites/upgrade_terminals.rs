@@ -123,7 +123,8 @@ fn r121_an_editor_and_a_pager_are_seen_as_before_by_whoever_attaches_after_an_up
         let mut terminal = Terminal::bgctl(&daemon, &[&["run", "--"], program].concat());
         terminal.wait_alternate(true);
         terminal.type_keys(keys);
-        terminal.wait_text(seen);
+        // While vim draws, it hides the cursor.
+        terminal.wait("it has drawn", |screen| screen.contents().contains(seen) && !screen.hide_cursor());
         let running = daemon.client().call::<TaskList>(&ListParams::default()).expect("a list").tasks;
         let task = running.into_iter().find(|task| task.status == Status::Running).expect("it runs");
         let mut before = Viewer::attach(&daemon, task.id, Some((24, 80)));

@@ -121,9 +121,9 @@ DurableStatus = Literal[
     "written",
     "synced",
 ]
-"""Whether tasks outlive the daemon, as set by `durable` in the configuration.
+"""Whether pending and ended tasks outlive the daemon, as set by `durable` in the configuration.
 
-`no`: They end with it.
+`no`: All tasks end with it.
 
 `written`: They outlive it: each change is written into a journal.
 
@@ -1062,7 +1062,9 @@ class DaemonStatus(_DaemonStatus, total=False):
     """Result of `daemon.status`."""
 
     durable: DurableStatus
-    """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
+    """Whether pending and ended tasks outlive the daemon; missing if the daemon is older than this
+    field.
+    """
 
     program: ProgramStatus
     """The daemon's program; missing if the daemon is older than this field."""

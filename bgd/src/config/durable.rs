@@ -5,15 +5,15 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Whether tasks outlive the daemon.
+/// Whether pending and ended tasks outlive the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durable {
-    /// They end with it.
+    /// All tasks end with it.
     #[default]
     No,
-    /// They outlive it.
+    /// Pending and ended ones outlive it.
     Yes,
-    /// They outlive the machine's power, too.
+    /// They outlive a power cut, too.
     Sync,
 }
 

@@ -71,7 +71,10 @@ impl Dispatcher {
             return Err(Obstacle::passing("a file is being read or removed"));
         }
         if self.durable.as_ref().is_some_and(|durable| !durable.is_settled()) {
-            return Err(Obstacle::passing("the journal is being written"));
+            let is_troubled = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
+            let what =
+                if is_troubled { self.trouble_words() } else { "the journal is being written".to_owned() };
+            return Err(Obstacle::passing(what));
         }
         if !self.early.is_empty() {
             return Err(Obstacle::passing("a request waits for a task to start"));

@@ -4,6 +4,7 @@
 //! While the journal can't be written, submissions are refused, and what is pending does not start: a start that nobody
 //! wrote down could happen twice. Everything else goes on.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -46,6 +47,8 @@ impl Dispatcher {
             self.core.track();
         }
         self.subscribers.go_on_after(self.core.seq());
+        let effects = self.core.lose_descriptors(self.now());
+        self.put_out(effects);
         for client in self.core.clients_before() {
             self.handle(Input::Disconnected { client });
         }
@@ -95,11 +98,14 @@ impl Dispatcher {
         let Some(durable) = &mut self.durable else { return };
         durable.trouble = trouble;
         let is_written = durable.trouble.is_none();
+        self.drop_stopped_starts();
+        let Some(durable) = &mut self.durable else { return };
         if is_written {
             for HeldStart { executor, task, run, spec, begin } in std::mem::take(&mut durable.held) {
                 self.start(executor, task, run, spec, begin);
             }
         }
+        let mut withdrawn = HashSet::new();
         while let Some(durable) = &mut self.durable
             && durable.waiting.front().is_some_and(|step| step.number <= upto)
             && let Some(Step { effects, added, bytes, .. }) = durable.waiting.pop_front()
@@ -108,15 +114,18 @@ impl Dispatcher {
             if is_written {
                 self.apply(effects);
             } else {
-                self.apply_unwritten(effects, &added);
+                withdrawn.extend(added.iter().copied());
+                self.apply_unwritten(effects, &added, &withdrawn);
             }
         }
         self.drop_stopped_starts();
     }
 
-    /// Acts on a step that could not be written down: what it submits is refused, and what it starts is held back.
-    fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId]) {
+    /// Acts on a step that could not be written down: what it submits is refused, and what it starts is held back. So is
+    /// whoever gets a task with a key that an earlier one has submitted in vain.
+    fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId], withdrawn: &HashSet<TaskId>) {
         let mut rest = Vec::with_capacity(effects.len());
+        let is_withdrawn = |reply: &Reply| matches!(reply, Reply::Task(task) if withdrawn.contains(&task.id));
         for effect in effects {
             match effect {
                 Effect::Start { executor, task, run, spec, begin } if !added.contains(&task) => {
@@ -125,8 +134,10 @@ impl Dispatcher {
                     }
                 }
                 Effect::Start { .. } => {}
-                Effect::Reply { to, reply } if !added.is_empty() => match reply {
-                    Reply::Task(_) | Reply::Many { .. } | Reply::Rerun(_) => {
+                Effect::Reply { to, reply } => match reply {
+                    Reply::Task(_) | Reply::Many { .. } | Reply::Rerun(_)
+                        if !added.is_empty() || is_withdrawn(&reply) =>
+                    {
                         if let (Some((answer, _)), Some(error)) =
                             (self.pending.remove(&to), self.unwritable())
                         {
@@ -146,7 +157,7 @@ impl Dispatcher {
         }
     }
 
-    fn trouble_words(&self) -> String {
+    pub(super) fn trouble_words(&self) -> String {
         let trouble = self.durable.as_ref().and_then(|durable| durable.trouble.as_deref());
         format!("the journal can't be written: {}", trouble.unwrap_or("it is not known why"))
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::request::Stdin;
 use bgd_shared::task::Exit;
 
 use super::{Core, wall_time};
@@ -15,7 +16,7 @@ use crate::core::durable::{Changes, Counters, ItemRow, Kept, KeptEnv, TaskRow};
 use crate::core::effect::Effect;
 use crate::core::elsewhere::Cause;
 use crate::core::queue::Standing;
-use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, Snapshot, State};
+use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, Snapshot, State, Task};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};
 
@@ -36,9 +37,12 @@ impl Core {
     pub fn take_changes(&mut self, now: Now) -> Option<Changes> {
         let (touched, items) = (self.registry.take_touched(), self.inboxes.take_touched());
         let (groups, entering) = (self.queue.take_groups(), self.changed_entering());
-        if touched.is_none() && items.is_empty() && groups.is_none() && entering.is_empty() {
+        let is_same = touched.is_none() && items.is_empty() && groups.is_none() && entering.is_empty();
+        // An event may tell of what is not written down, but its number must not be given to another one.
+        if is_same && self.seq == self.written_seq {
             return None;
         }
+        self.written_seq = self.seq;
         let touched = touched.unwrap_or_default();
         let tasks = touched.tasks.iter().map(|ordinal| (*ordinal, self.row(*ordinal))).collect();
         let items = items.into_iter().map(|number| {
@@ -96,7 +100,7 @@ impl Core {
         let mut core = Self::new(limits, BTreeMap::new());
         core.queue.set_groups(before);
         core.configure(limits, groups);
-        core.seq = counters.seq;
+        (core.seq, core.written_seq) = (counters.seq, counters.seq);
         for (id, batch) in batches {
             if let Some(jobs) = batch.limits.jobs {
                 core.queue.limit_batch(id, jobs);
@@ -174,8 +178,32 @@ impl Core {
                 self.lose_one(now, ordinal, why);
             }
         }
+        // Some of them are to be tried again.
+        self.end_without_descriptors(now);
         self.propagate(now);
         std::mem::take(&mut self.effects)
+    }
+
+    /// Ends the pending tasks that need descriptors which were sent with them, as these ended with the daemon before. Call it
+    /// before anything can start.
+    #[must_use]
+    pub fn lose_descriptors(&mut self, now: Now) -> Vec<Effect> {
+        self.end_without_descriptors(now);
+        self.propagate(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    fn end_without_descriptors(&mut self, now: Now) {
+        let needs = |task: &Task| {
+            let is_sent = task.spec.stdin == Some(Stdin::Fd) || task.spec.given != [false; 2];
+            is_sent && matches!(task.state, State::Queued { .. })
+        };
+        let tasks = self.registry.iter().filter(|(_, task)| needs(task));
+        for ordinal in tasks.map(|(ordinal, _)| ordinal).collect::<Vec<_>>() {
+            let why = "the descriptors sent with it ended with the daemon before";
+            let failed = Failure::Spawn(Box::new(why.into()));
+            self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+        }
     }
 
     fn lose_one(&mut self, now: Now, ordinal: Ordinal, why: &str) {

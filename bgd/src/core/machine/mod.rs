@@ -87,6 +87,9 @@ pub struct Core {
     /// Batches whose tasks are being added, as far as that was written down.
     #[serde(skip)]
     written_entering: BTreeSet<TaskId>,
+    /// The number of the last event that was written down.
+    #[serde(skip)]
+    written_seq: u64,
     #[serde(skip)]
     effects: Vec<Effect>,
     /// Set while a request that ends tasks is handled, as some tasks end right away.
@@ -122,6 +125,7 @@ impl Core {
             became: VecDeque::new(),
             failed_batches: Vec::new(),
             written_entering: BTreeSet::new(),
+            written_seq: 0,
             effects: Vec::new(),
             asker: None,
         };

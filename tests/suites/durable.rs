@@ -2,11 +2,15 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 
+use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{DaemonUpgrade, DurableStatus, Hello, HelloParams, UpgradeParams};
+use bgd_tests::shared::request::{
+    DaemonUpgrade, DurableStatus, Hello, HelloParams, Stdin, SubmitParams, TaskSubmit, UpgradeParams,
+};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{must_be_root, on_a_small_disk_with};
 use bgd_tests::{TestDaemon, wait};
@@ -121,6 +125,72 @@ fn r125_an_upgrade_in_place_keeps_the_journal() {
     crash(&mut daemon);
     assert_eq!(daemon.task(before).status, Status::Completed);
     assert_eq!(daemon.task(after).status, Status::Pending);
+}
+
+#[test]
+fn r125_a_reload_and_an_upgrade_leave_a_daemon_as_durable_as_it_started() {
+    let mut daemon = durable("");
+    daemon.write_config("durable = false");
+    let reload = daemon.run(&["daemon", "reload"]).success();
+    assert!(reload.stdout_text().contains("durable"), "{}", reload.stdout_text());
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    assert_eq!(daemon.status().durable, Some(DurableStatus::Written));
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.write_config("durable = true");
+    crash(&mut daemon);
+    assert_eq!(daemon.task(held).status, Status::Pending);
+
+    let daemon = TestDaemon::start();
+    daemon.write_config("durable = true");
+    daemon.run(&["daemon", "reload"]).success();
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    assert_eq!(daemon.status().durable, Some(DurableStatus::No));
+    assert!(!daemon.state_dir().join("journal").exists());
+}
+
+#[test]
+fn r125_no_number_of_an_event_of_output_comes_twice() {
+    let mut daemon = durable("");
+    let mut watch = daemon.watch();
+    let task = daemon.submit_shell("while :; do echo more; done");
+    watch.until_kind(task, EventKind::Started);
+    let seq = watch.until_kind(task, EventKind::Output).seq;
+    crash(&mut daemon);
+    assert!(daemon.status().seq > seq, "it goes on after {seq}: {}", daemon.status().seq);
+}
+
+#[test]
+fn r127_what_waits_with_descriptors_of_its_submitter_fails_after_a_kill() {
+    let mut daemon = durable("max_concurrent_tasks = 1");
+    let running = endless(&daemon);
+    let argv = ["sh", "-c", "cat; echo ran > ran"].map(Into::into).to_vec();
+    let params = SubmitParams { argv: Some(argv), stdin: Some(Stdin::Fd), ..daemon.params() };
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let sent = daemon.client().call_with_fds::<TaskSubmit>(&params, &[reader.as_fd()]).unwrap().task.id;
+    let other = daemon.submit(&["true"]);
+
+    crash(&mut daemon);
+
+    let tasks = daemon.block(&[running, sent, other]);
+    assert_eq!((tasks[1].status, tasks[2].status), (Status::Failed, Status::Completed));
+    let why = tasks[1].error.as_deref().unwrap_or_default();
+    assert!(why.contains("the descriptors sent with it ended with the daemon before"), "{why}");
+    assert!(!daemon.home().join("ran").exists(), "it has not run without them");
+}
+
+#[test]
+fn r127_a_daemon_that_is_not_durable_any_more_ends_what_a_durable_one_left() {
+    let mut daemon = durable("");
+    endless(&daemon);
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.kill9();
+    daemon.write_config("");
+    daemon.launch();
+    assert!(daemon.task_processes().is_empty());
+    assert!(daemon.stop().success());
+    daemon.write_config("durable = true");
+    daemon.launch();
+    assert_eq!(daemon.task(held).status, Status::Pending, "its journal is still there");
 }
 
 #[test]

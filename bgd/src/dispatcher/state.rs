@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use crate::carry::Fd;
 use crate::carry::program::Found;
 use crate::client::answer::AnswerState;
+use crate::config::Durable;
 use crate::core::{Core, ExecutorName, ReplyTo, sharing};
 use crate::exec::agent;
 use crate::exec::carried::{Carried, InheritedState};
@@ -71,6 +72,12 @@ pub struct PremisesState {
     /// The id of this run of the daemon, if another one than the instance's.
     #[serde(default)]
     pub life: Option<String>,
+    /// Whether the instance's folder outlives the daemon.
+    #[serde(default)]
+    pub is_kept: bool,
+    /// How durable the daemon is, whatever its configuration says now.
+    #[serde(default)]
+    pub durable: Option<Durable>,
     /// The lock of the instance's folder.
     pub instance_lock: Fd,
     /// What its lock file says.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, of_lock};
 use bgd_shared::time::Timestamp;
@@ -24,6 +24,7 @@ use rusqlite::ErrorCode;
 pub use self::store::Head;
 use self::store::{FILE, Merged, Read, Store};
 use crate::core::durable::{Changes, Kept};
+use crate::os::clock::Stamp;
 use crate::os::lock::ProcessLock;
 
 /// How many steps are written by one transaction, at most.
@@ -34,6 +35,12 @@ const SHORTEST: u64 = 512;
 
 /// How long to wait before what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long a daemon that ends may keep the journal's lock.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// How long the last changes may take to be written at the end of the daemon.
+const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// How durable the daemon is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +109,11 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let Read { head, kept, unread } = salvage(&folder, &aside);
     let (mut store, _) = begin(&folder, sync).map_err(|fault| unusable(fault.words()))?;
     let tasks = kept.tasks.len();
-    if let Some(head) = &head {
-        store.write(head, &Merged::of(&kept)).map_err(|error| unusable(words(&error)))?;
-    }
+    // Without a head what was read is written all the same, under one that says as much as is known.
+    let written = head
+        .clone()
+        .unwrap_or_else(|| Head::new(instance.clone().unwrap_or_default(), String::new(), Stamp::now(), 0));
+    store.write(&written, &Merged::of(&kept)).map_err(|error| unusable(words(&error)))?;
     let warning = format!(
         "the journal was damaged ({why}) and is kept in {}: {tasks} tasks could be read of it, {unread} other parts could not",
         aside.display()
@@ -113,28 +122,43 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     Ok(Opened { store, lock, head, instance, kept, warning: Some(warning) })
 }
 
-/// Opens the journal again after an upgrade in place, without reading the state, which came another way.
+/// Opens the journal of this instance again after an upgrade in place, without reading the state, which came another way.
 ///
 /// # Errors
-/// It can't be used.
-pub fn reopen(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
+/// It can't be used, is not there, or belongs to another instance.
+pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Opened, OpenError> {
     let folder = state.join("journal");
     let lock = lock(&folder)?;
-    let opened = Store::open(&folder.join(FILE), durability == Durability::Synced);
-    let mut store = opened.map_err(|error| OpenError::Unusable { folder, why: words(&error) })?;
-    store.read_envs();
+    let unusable = |why: String| OpenError::Unusable { folder: folder.clone(), why };
+    let reopened = || -> rusqlite::Result<Store> {
+        let mut store = Store::open(&folder.join(FILE), durability == Durability::Synced)?;
+        store.read_envs()?;
+        store.trust()?;
+        Ok(store)
+    };
+    let store = reopened().map_err(|error| unusable(words(&error)))?;
+    if store.head().is_none_or(|head| head.instance != instance) {
+        return Err(unusable("it is not the one of this daemon".to_owned()));
+    }
     Ok(Opened { store, lock, head: None, instance: None, kept: Kept::default(), warning: None })
 }
 
+/// Takes the journal's lock, or says who has it. A daemon that was killed keeps it for a moment after its socket is free.
 fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
     let unusable = |why: io::Error| OpenError::Unusable { folder: folder.to_owned(), why: why.to_string() };
     DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(unusable)?;
     let path = folder.join("lock");
-    let lock = ProcessLock::try_take(&path).map_err(unusable)?;
-    lock.ok_or_else(|| {
-        let pid = of_lock(&path).ok().flatten().map(|holder| holder.pid);
-        OpenError::Busy { folder: folder.to_owned(), pid }
-    })
+    let deadline = Instant::now() + LEAVING;
+    loop {
+        if let Some(lock) = ProcessLock::try_take(&path).map_err(unusable)? {
+            return Ok(lock);
+        }
+        if Instant::now() >= deadline {
+            let pid = of_lock(&path).ok().flatten().map(|holder| holder.pid);
+            return Err(OpenError::Busy { folder: folder.to_owned(), pid });
+        }
+        thread::sleep(LEAVING / 20);
+    }
 }
 
 /// What is wrong with a journal.
@@ -151,13 +175,32 @@ impl Fault {
     }
 }
 
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Self {
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(words(&error)),
-            _ => Self::Unusable(words(&error)),
-        }
+impl Fault {
+    /// Tells a disk or a machine that refuses something from a file that is not what it should be.
+    fn of(error: &rusqlite::Error, folder: &Path) -> Self {
+        let is_unusable = match error.sqlite_error_code() {
+            Some(
+                ErrorCode::DiskFull
+                | ErrorCode::SystemIoFailure
+                | ErrorCode::CannotOpen
+                | ErrorCode::PermissionDenied
+                | ErrorCode::OutOfMemory
+                | ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked,
+            ) => true,
+            // Also said of a file whose head was damaged.
+            Some(ErrorCode::ReadOnly) => !is_writable(folder),
+            _ => false,
+        };
+        if is_unusable { Self::Unusable(words(error)) } else { Self::Damaged(words(error)) }
     }
+}
+
+fn is_writable(folder: &Path) -> bool {
+    let path = folder.join("probe");
+    let is_writable = fs::write(&path, "x").is_ok();
+    let _ = fs::remove_file(&path);
+    is_writable
 }
 
 fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
@@ -170,14 +213,16 @@ fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     }
     let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
     made.map_err(|error| Fault::Unusable(error.to_string()))?;
-    let mut store = Store::open(&file, sync)?;
-    if !store.check()? {
+    let fault = |error: rusqlite::Error| Fault::of(&error, folder);
+    let mut store = Store::open(&file, sync).map_err(fault)?;
+    if !store.check().map_err(fault)? {
         return Err(Fault::Damaged("it is not consistent".to_owned()));
     }
     let read = store.read();
     if read.unread > 0 || read.head.is_none() && !read.kept.tasks.is_empty() {
         return Err(Fault::Damaged("parts of it can't be read".to_owned()));
     }
+    store.trust().map_err(fault)?;
     Ok((store, read))
 }
 
@@ -203,8 +248,8 @@ fn set_aside(folder: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-fn files() -> [String; 3] {
-    [FILE.to_owned(), format!("{FILE}-wal"), format!("{FILE}-shm")]
+fn files() -> [String; 4] {
+    [FILE.to_owned(), format!("{FILE}-wal"), format!("{FILE}-shm"), format!("{FILE}-journal")]
 }
 
 /// Reads what it can from a copy of a damaged journal.
@@ -247,6 +292,8 @@ pub struct Recorded {
 pub struct Journal {
     orders: Option<Sender<(u64, Changes)>>,
     thread: Option<JoinHandle<()>>,
+    /// Is disconnected when the thread has ended.
+    ended: Receiver<()>,
 }
 
 impl Journal {
@@ -267,8 +314,13 @@ impl Journal {
         let (orders, ordered) = mpsc::channel();
         let writer =
             Writer { store, head, next_mark: Box::new(next_mark), tell: Box::new(tell), _lock: lock };
-        let thread = thread::Builder::new().name("journal".to_owned()).spawn(move || writer.run(&ordered))?;
-        Ok(Self { orders: Some(orders), thread: Some(thread) })
+        let (ending, ended) = mpsc::channel();
+        let run = move || {
+            writer.run(&ordered);
+            drop(ending);
+        };
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
+        Ok(Self { orders: Some(orders), thread: Some(thread), ended })
     }
 
     /// Orders the changes of a step to be written.
@@ -281,10 +333,12 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// Waits until everything is written, or could not be.
+    /// Waits until everything is written, or could not be, or the disk does not answer for too long.
     fn drop(&mut self) {
         self.orders = None;
-        if let Some(thread) = self.thread.take() {
+        if self.ended.recv_timeout(LAST_WRITES) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!("the disk does not answer: the last changes are not in the journal");
+        } else if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
+use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::de::DeserializeOwned;
@@ -64,6 +65,8 @@ impl Head {
 pub struct Store {
     database: Connection,
     envs: Envs,
+    /// Whether `envs` may differ from what is in the file, as a write has failed.
+    is_stale: bool,
 }
 
 /// What was read from a journal.
@@ -100,26 +103,53 @@ enum RowId {
     Entering(TaskId),
 }
 
+/// Which environments tasks need.
+const HOLDING_TASKS: &str = "SELECT ordinal, envs FROM task";
+
+/// Which environments batches need whose tasks are being added.
+const HOLDING_ENTERING: &str = "SELECT id, envs FROM entering";
+
 /// At most this many environments are held only to know their numbers.
 const KNOWN: usize = 64;
 
 impl Store {
-    /// Opens the journal in this file, or creates it. With `sync` a transaction is on the disk when it is done, else in
+    /// Opens the journal in this file, which must exist. With `sync` a transaction is on the disk when it is done, else in
     /// the file.
     ///
     /// # Errors
     /// It is damaged, another process has it, or the disk can't be written.
     pub fn open(file: &Path, sync: bool) -> rusqlite::Result<Self> {
-        let database = Connection::open(file)?;
+        let database = Connection::open_with_flags(file, existing())?;
+        // A damaged log must not get into the database.
+        database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         database.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
         database.pragma_update(None, "journal_mode", "WAL")?;
-        database.pragma_update(None, "synchronous", if sync { "FULL" } else { "OFF" })?;
+        database.pragma_update(None, "synchronous", if sync { "FULL" } else { "NORMAL" })?;
         database.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         database.pragma_update(None, "cache_size", -i64::from(CACHE_KIB))?;
         database.pragma_update(None, "cell_size_check", true)?;
         database.execute_batch(SCHEMA)?;
         database.set_prepared_statement_cache_capacity(32);
-        Ok(Self { database, envs: Envs::default() })
+        Ok(Self { database, envs: Envs::default(), is_stale: false })
+    }
+
+    /// Lets the log be moved into the database at the end, as both are whole.
+    ///
+    /// # Errors
+    /// `SQLite` refuses it.
+    pub fn trust(&self) -> rusqlite::Result<()> {
+        self.database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map(drop)
+    }
+
+    /// Changes the file behind the daemon's back.
+    #[cfg(test)]
+    pub fn run(&self, query: &str) {
+        self.database.execute_batch(query).expect("a query of a test");
+    }
+
+    /// Returns its head, if that can be read.
+    pub fn head(&self) -> Option<Head> {
+        self.entry("head").as_ref().and_then(parse::<Head>).filter(|head| head.format == FORMAT)
     }
 
     /// Opens a journal that may be damaged, only to read it.
@@ -127,8 +157,8 @@ impl Store {
     /// # Errors
     /// It is none.
     pub fn open_damaged(file: &Path) -> rusqlite::Result<Self> {
-        let database = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-        Ok(Self { database, envs: Envs::default() })
+        let database = Connection::open_with_flags(file, existing())?;
+        Ok(Self { database, envs: Envs::default(), is_stale: false })
     }
 
     /// Checks that the file is what `SQLite` has written.
@@ -155,7 +185,7 @@ impl Store {
             self.envs.insert(number, &value);
         }
         let entry = |name: &str| self.entry(name);
-        read.head = entry("head").as_ref().and_then(parse::<Head>).filter(|head| head.format == FORMAT);
+        read.head = self.head();
         read.kept.counters = entry("counters").as_ref().and_then(parse).unwrap_or_default();
         read.kept.groups = entry("groups").as_ref().and_then(parse).unwrap_or_default();
         for (number, value) in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
@@ -187,39 +217,54 @@ impl Store {
             }
         });
         drop(envs);
-        self.count_holders(&mut unread);
+        let (tasks, entering) =
+            (self.rows(HOLDING_TASKS, &mut unread), self.rows(HOLDING_ENTERING, &mut unread));
+        self.count_holders(tasks, entering);
         read.unread = unread;
         read
     }
 
-    /// Returns the number of the last row that needs each environment. Only needed where the rows themselves are not read.
-    pub fn read_envs(&mut self) {
-        let mut unread = 0;
-        for (number, value) in self.rows("SELECT number, value FROM env", &mut unread) {
+    /// Reads which environments are in the file, and which rows need them. Only needed where the rows themselves are not
+    /// read.
+    ///
+    /// # Errors
+    /// Some can't be read. Nothing may be written then: what is not known would be removed, or its number used twice.
+    pub fn read_envs(&mut self) -> rusqlite::Result<()> {
+        self.is_stale = true;
+        self.envs = Envs::default();
+        for (number, value) in self.all("SELECT number, value FROM env")? {
             if let Some(number) = integer(&number).and_then(|number| u32::try_from(number).ok()) {
                 self.envs.insert(number, &value);
             }
         }
-        self.count_holders(&mut unread);
+        let (tasks, entering) = (self.all(HOLDING_TASKS)?, self.all(HOLDING_ENTERING)?);
+        self.count_holders(tasks, entering);
+        self.is_stale = false;
+        Ok(())
     }
 
-    fn count_holders(&mut self, unread: &mut usize) {
+    fn count_holders(&mut self, tasks: Vec<(Value, Value)>, entering: Vec<(Value, Value)>) {
         let numbers = |text: &Value| -> Vec<u32> {
             let Value::Text(text) = text else { return Vec::new() };
             text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
         };
-        for (ordinal, envs) in self.rows("SELECT ordinal, envs FROM task", unread) {
+        for (ordinal, envs) in tasks {
             if let Some(ordinal) = integer(&ordinal) {
                 let numbers = numbers(&envs);
                 self.envs.hold(RowId::Task(ordinal), numbers);
             }
         }
-        for (id, envs) in self.rows("SELECT id, envs FROM entering", unread) {
+        for (id, envs) in entering {
             if let Some(id) = task_id(&id) {
                 let numbers = numbers(&envs);
                 self.envs.hold(RowId::Entering(id), numbers);
             }
         }
+    }
+
+    /// Returns the first two columns of every row.
+    fn all(&self, query: &str) -> rusqlite::Result<Vec<(Value, Value)>> {
+        self.database.prepare(query)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
     }
 
     /// Returns the first two columns of every row that can be read, from the first one on, and behind a damage from the
@@ -259,12 +304,14 @@ impl Store {
     /// # Errors
     /// The disk is full or can't be written. Nothing has changed then.
     pub fn write(&mut self, head: &Head, changes: &Merged) -> rusqlite::Result<()> {
+        if self.is_stale {
+            self.read_envs()?;
+        }
         let written = self.try_write(head, changes);
         if written.is_err() {
-            // What was numbered in vain is forgotten, and numbered again.
             let _ = self.database.execute_batch("ROLLBACK");
-            self.envs = Envs::default();
-            self.read_envs();
+            // What was numbered in vain is forgotten, and numbered again.
+            self.is_stale = true;
         }
         written
     }
@@ -479,6 +526,11 @@ impl Merged {
             self.rest.groups = groups;
         }
     }
+}
+
+/// How a file is opened that must exist.
+fn existing() -> OpenFlags {
+    OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX
 }
 
 fn text(value: &impl Serialize) -> rusqlite::Result<Vec<u8>> {

@@ -9,7 +9,7 @@ use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
 
 use super::*;
-use crate::core::{Command, Core, CoreLimits, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec};
+use crate::core::{Command, Core, CoreLimits, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec};
 
 const LIMITS: CoreLimits = CoreLimits {
     max_concurrent_tasks: 1,
@@ -185,4 +185,88 @@ fn r130_two_daemons_do_not_share_a_journal() {
     drop(other.stdin.take());
     other.wait().unwrap();
     assert!(open(folder.path(), Durability::Written).is_ok());
+}
+
+#[test]
+fn r125_only_the_journal_of_the_same_instance_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |instance: &str| reopen(folder.path(), Durability::Written, instance).err();
+    assert!(refused(INSTANCE).is_some(), "there is none");
+    assert!(!folder.path().join("journal").join(FILE).exists(), "and none is created");
+    write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
+    assert!(refused("another").is_some_and(|error| error.to_string().contains("not the one of this daemon")));
+    assert!(refused(INSTANCE).is_none());
+}
+
+#[test]
+fn r125_an_event_alone_is_a_change() {
+    let mut core = core();
+    submit(&mut core, 1..2);
+    let run = core.get(&TaskId::from_u128(1).into()).unwrap().run;
+    let fact = |fact| Input::Fact { task: TaskId::from_u128(1), run, fact };
+    let output = || Fact::Output { bytes: [1, 0], dropped: [0; 2], tell: true };
+    let _ = core.handle(now(), fact(output()));
+    let seq = core.seq();
+    assert_eq!(core.take_changes(now()).map(|changes| changes.counters.seq), Some(seq));
+    let _ = core.handle(now(), fact(output()));
+    assert!(core.seq() > seq, "an event of output");
+    let changes = core.take_changes(now()).expect("its number is written down");
+    assert!(changes.tasks.is_empty());
+    assert_eq!(changes.counters.seq, core.seq());
+    assert!(core.take_changes(now()).is_none());
+}
+
+#[test]
+fn r130_tasks_without_a_head_are_written_into_the_new_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
+    let file = folder.path().join("journal").join(FILE);
+    let database = rusqlite::Connection::open(&file).unwrap();
+    database.execute("UPDATE entry SET value = x'00' WHERE name = 'head'", []).unwrap();
+    drop(database);
+    let opened = read(folder.path());
+    assert!(opened.warning.is_some() && opened.head.is_none());
+    assert_eq!(opened.kept.tasks.len(), 3);
+    drop(opened);
+    let again = read(folder.path());
+    assert!(again.warning.is_none());
+    assert_eq!(again.kept.tasks.len(), 3);
+}
+
+#[test]
+fn r130_environments_are_known_again_after_a_write_has_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut core = core();
+    write(folder.path(), &mut core, std::slice::from_ref(&(1..4)));
+    let file = folder.path().join("journal").join(FILE);
+    let mut store = reopen(folder.path(), Durability::Written, INSTANCE).unwrap().store;
+    submit(&mut core, 4..6);
+    let mut merged = Merged::default();
+    merged.add(core.take_changes(now()).unwrap());
+    store.run("ALTER TABLE task RENAME TO gone");
+    assert!(store.write(&head(), &merged).is_err());
+    assert!(store.write(&head(), &merged).is_err(), "nor without knowing which environments there are");
+    store.run("ALTER TABLE gone RENAME TO task");
+    store.write(&head(), &merged).unwrap();
+    drop(store);
+    let database = rusqlite::Connection::open(&file).unwrap();
+    let envs: u32 = database.query_row("SELECT count(*) FROM env", [], |row| row.get(0)).unwrap();
+    drop(database);
+    assert_eq!(envs, 1, "they share it");
+    let opened = read(folder.path());
+    assert!(opened.warning.is_none(), "every environment is there");
+    assert_eq!(opened.kept.tasks.len(), 5);
+}
+
+#[test]
+fn r130_a_format_that_sqlite_does_not_know_is_a_damage_and_no_trouble_of_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
+    let file = folder.path().join("journal").join(FILE);
+    let mut bytes = fs::read(&file).unwrap();
+    // The format of the schema, in the head of the file.
+    bytes[47] = 9;
+    fs::write(&file, &bytes).unwrap();
+    assert!(read(folder.path()).warning.is_some());
+    assert!(read(folder.path()).warning.is_none(), "the new one is whole");
 }

@@ -74,10 +74,13 @@ pub(super) fn begin(
     };
     let epoch = head.filter(|_| is_same_boot).map(|head| head.epoch);
     let ids: HashSet<TaskId> = kept.tasks.iter().map(|(_, row)| row.task.id).collect();
-    remove_unknown(&daemon.outputs(), &ids);
     let epoch = daemon.dispatcher.go_on_with_clock(&mut kept, epoch);
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
     let warning = opened.warning.take();
+    // Of a damaged journal some tasks could not be read: their outputs are all that is left of them.
+    if warning.is_none() {
+        remove_unknown(&daemon.outputs(), &ids);
+    }
     let journal = start(opened, head, note, marks, &daemon.internals)?;
     daemon.dispatcher.make_durable(journal, warning);
     daemon.dispatcher.begin_again(kept, why);
@@ -94,7 +97,7 @@ pub(super) fn go_on(
     epoch: Stamp,
 ) -> Result<(), Failure> {
     let Some(durability) = durability(durable) else { return Ok(()) };
-    let opened = journal::reopen(state, durability).map_err(|error| unusable(&error))?;
+    let opened = journal::reopen(state, durability, &note.instance).map_err(|error| unusable(&error))?;
     let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
     let journal = start(opened, head, note, marks, &daemon.internals)?;

@@ -32,7 +32,7 @@ pub struct Instance {
     /// How many tasks were started by killed daemons, which could not remove their directories.
     pub lost: usize,
     /// Whether the directory outlives the daemon, as that is durable.
-    is_kept: bool,
+    pub is_kept: bool,
     held: Mutex<Held>,
 }
 
@@ -67,8 +67,7 @@ impl Instance {
         let own = ProcessLock::take(&path.join("lock"))?;
         if is_kept {
             fs::write(path.join(KEPT), "")?;
-            let cgroup = fs::read_to_string(path.join("cgroup")).ok().map(PathBuf::from);
-            sweep_processes(&path, &id, cgroup.as_deref());
+            sweep_kept(&path, &id);
         }
         let held = Mutex::new(Held { lock: own, note: Note::default() });
         let mut instance = Self { id, path, lost: 0, is_kept, held };
@@ -77,9 +76,14 @@ impl Instance {
     }
 
     /// Creates the instance that another program of this process has begun.
-    pub fn again(state: &Path, id: String, lost: usize, lock: ProcessLock, note: Note) -> Self {
+    pub fn again(
+        state: &Path,
+        id: String,
+        (lost, is_kept): (usize, bool),
+        held: (ProcessLock, Note),
+    ) -> Self {
         let path = state.join("instances").join(&id);
-        let is_kept = path.join(KEPT).exists();
+        let (lock, note) = held;
         Self { id, path, lost, is_kept, held: Mutex::new(Held { lock, note }) }
     }
 
@@ -141,14 +145,13 @@ impl Instance {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
         for entry in entries.filter(|entry| entry.file_name() != self.id.as_str()) {
             let path = entry.path();
-            // A durable daemon's tasks are its own, also while it does not run.
-            if path.join(KEPT).exists() {
-                continue;
-            }
-            match ProcessLock::try_take(&path.join("lock")) {
+            let (name, lock) = (entry.file_name(), ProcessLock::try_take(&path.join("lock")));
+            match lock {
+                // A durable daemon's tasks are its own, also while it does not run. Their processes ended with it.
+                Ok(Some(_lock)) if path.join(KEPT).exists() => sweep_kept(&path, &name.to_string_lossy()),
                 Ok(Some(_lock)) => {
                     lost += tasks_in(&path.join("output"));
-                    sweep_one(&path, &entry.file_name().to_string_lossy());
+                    sweep_one(&path, &name.to_string_lossy());
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -219,9 +222,14 @@ const ID_CHARS: usize = 36;
 
 /// Kills what a dead instance left running, and removes its files.
 fn sweep_one(path: &Path, id: &str) {
+    sweep_kept(path, id);
+    remove(path);
+}
+
+/// Kills what a dead instance left running, whose files are kept.
+fn sweep_kept(path: &Path, id: &str) {
     let cgroup = fs::read_to_string(path.join("cgroup")).ok().map(PathBuf::from);
     sweep_processes(path, id, cgroup.as_deref());
-    remove(path);
 }
 
 /// Kills the processes of a dead instance.

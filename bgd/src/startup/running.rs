@@ -15,7 +15,7 @@ use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
 use crate::carry::Named;
-use crate::config::Config;
+use crate::config::{Config, Durable};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::state::PremisesState;
 use crate::dispatcher::upgrading;
@@ -119,6 +119,7 @@ impl Daemon {
             marks,
             strays: Arc::clone(&strays),
             identity: identity.clone(),
+            durable: config.durable,
         };
         let (sender, limits) = watch::channel(ServerLimits::from(&config));
         let workers = context.workers.clone();
@@ -205,16 +206,19 @@ struct Taken {
     marks: Arc<Marks>,
     strays: Arc<Strays>,
     identity: Identity,
+    durable: Durable,
 }
 
 impl Taken {
     fn state(&self, named: &mut Named) -> PremisesState {
-        let Self { address, instance, life, cgroup, nofile, marks, strays, identity } = self;
+        let Self { address, instance, life, cgroup, nofile, marks, strays, identity, durable } = self;
         let (socket_lock, note, socket, is_given) = address.state(named);
         PremisesState {
             instance: instance.id.clone(),
             lost: instance.lost,
             life: Some(life.clone()),
+            is_kept: instance.is_kept,
+            durable: Some(*durable),
             instance_lock: instance.name_lock(named),
             note,
             socket_lock,

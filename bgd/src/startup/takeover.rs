@@ -203,7 +203,9 @@ fn build(args: &Args, image: &Image) -> Result<Built, Failure> {
     // Without a log the daemon still works.
     let _ = log::start(args.log_target(), &premises.state_dir);
     let (text, path) = &dispatcher.config;
-    let config = Config::parse(path, text).map_err(|error| internal(io::Error::other(error)))?;
+    let mut config = Config::parse(path, text).map_err(|error| internal(io::Error::other(error)))?;
+    // A reload may have brought another value, which needs a restart.
+    config.durable = premises.durable.unwrap_or_default();
     let (state_dir, durable, epoch) = (premises.state_dir.clone(), config.durable, dispatcher.epoch);
     let (taken, address, tree, started) = take(premises, config, path.clone(), &mut came)?;
     let (note, marks) = (address.note(), Arc::clone(&taken.marks));
@@ -240,6 +242,8 @@ fn take(
         instance,
         lost,
         life,
+        is_kept,
+        durable: _,
         instance_lock,
         note,
         socket_lock,
@@ -257,7 +261,7 @@ fn take(
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
     let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);
-    let instance = Arc::new(Instance::again(&state_dir, instance, lost, lock, note.clone()));
+    let instance = Arc::new(Instance::again(&state_dir, instance, (lost, is_kept), (lock, note.clone())));
     let path = SocketPath::new(&socket_path)?;
     let lock = ProcessLock::taken(came.take(socket_lock).map_err(internal)?);
     let address = Address::again(path.clone(), lock, note, (socket, is_given));

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::Command;
 use clap_complete::CompleteEnv;
+use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 
 use crate::cli::{self, ShellName};
@@ -89,14 +90,19 @@ impl EnvCompleter for DescribingBash {
         let is_alone = candidates.len() == 1;
         let lines = candidates.iter().map(|candidate| {
             let value = candidate.get_value().to_string_lossy();
-            match candidate.get_help().filter(|_| !is_alone) {
-                Some(help) => format!("{value}  ({})", help.to_string().replace(['\n', '\x0b'], " ")),
+            match help_of(candidate).filter(|_| !is_alone) {
+                Some(help) => format!("{value}  ({help})"),
                 None => value.into_owned(),
             }
         });
         let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
         out.write_all(lines.collect::<Vec<_>>().join(&separator).as_bytes())
     }
+}
+
+/// Returns what a candidate means, on one line.
+fn help_of(candidate: &CompletionCandidate) -> Option<String> {
+    candidate.get_help().map(|help| help.to_string().replace(['\n', '\x0b'], " "))
 }
 
 /// Nushell, which asks a closure of its configuration about commands that are not its own. That of others still answers
@@ -141,8 +147,7 @@ impl EnvCompleter for Nushell {
         let shown = candidates.iter().filter(|candidate| wants_option || !is_option(candidate.get_value()));
         let candidates = shown.map(|candidate| {
             let value = candidate.get_value().to_string_lossy();
-            let help = candidate.get_help().map(|help| help.to_string().replace(['\n', '\x0b'], " "));
-            serde_json::json!({"value": value, "description": help.unwrap_or_default()})
+            serde_json::json!({"value": value, "description": help_of(candidate).unwrap_or_default()})
         });
         serde_json::to_writer(out, &candidates.collect::<Vec<_>>()).map_err(io::Error::from)
     }

@@ -272,7 +272,11 @@ impl Cluster {
         let install =
             "mariadb-install-db --no-defaults --skip-test-db --auth-root-authentication-method=normal";
         let server = "--no-defaults --skip-log-bin --innodb-flush-log-at-trx-commit=0";
-        self.tell(&format!("{install} --user=root --datadir={} >mariadb.out 2>&1", data.display()));
+        // Its temporary tables are named by its process id, which servers in other namespaces have as well: in one
+        // folder they take each other's, and then there is no user `root`.
+        assert_eq!(self.tell("mkdir mariadb.tmp && export TMPDIR=$PWD/mariadb.tmp"), 0, "no folder");
+        let install = format!("{install} --user=root --datadir={} >mariadb.out 2>&1", data.display());
+        assert_eq!(self.tell(&install), 0, "the database can't be made");
         let socket = self.path("mariadb.socket");
         self.daemon(
             "mariadbd",
@@ -316,7 +320,7 @@ impl Cluster {
     }
 
     fn explain(&self) {
-        for name in ["slurmctld", "slurmd", "slurmdbd", "munged"] {
+        for name in ["slurmctld", "slurmd", "slurmdbd", "munged", "mariadb", "mariadbd"] {
             for file in [format!("{name}.log"), format!("{name}.out")] {
                 let text = fs::read(self.path(&file)).unwrap_or_default();
                 let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned();

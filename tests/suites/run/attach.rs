@@ -4,7 +4,7 @@ use std::fs;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
-use bgd_tests::{Process, Terminal, TestDaemon};
+use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -56,6 +56,36 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
         shell.wait_text("\nbefore\n$");
         let command = format!("bgctl attach {}", id.short());
         shell.type_line(&command);
+        shell.wait_alternate(true);
+        shell.wait_text("all of it");
+        shell.type_keys(keys);
+        shell.wait_alternate(false);
+        shell.wait_prompt();
+        let expected =
+            format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Detach (the task keeps running)\n$");
+        assert_eq!(shell.screen(), expected, "{shell:?}");
+        daemon.cancel(&[id]);
+    }
+}
+
+/// A task that has shown nothing yet leaves alone what the terminal shows, as in the foreground.
+#[test]
+fn a_task_that_has_shown_nothing_pushes_nothing_away() {
+    let daemon = TestDaemon::start();
+    let line = "read go; printf '\\033[?1049h\\033[H\\033[2Jall of it'; read go; printf '\\033[?1049l'";
+    for keys in ["go\r", "\x02"] {
+        let ready = daemon.home().join("ready");
+        let line = format!("stty -echo; : >{}; {line}", ready.display());
+        let id: TaskId = daemon.run(&["submit", "--pty", "--shell", &line]).success().word();
+        wait::for_file(&ready);
+        fs::remove_file(&ready).unwrap();
+        let mut shell = Terminal::shell(&daemon);
+        shell.type_line("echo before");
+        shell.wait_text("\nbefore\n$");
+        let command = format!("bgctl attach {}", id.short());
+        shell.type_line(&command);
+        shell.wait_text("[Ctrl-B] Detach");
+        shell.type_keys("\r");
         shell.wait_alternate(true);
         shell.wait_text("all of it");
         shell.type_keys(keys);

@@ -68,6 +68,11 @@ impl Screen {
         self.sequences.is_main_blank()
     }
 
+    /// Whether the job has written nothing yet.
+    pub fn is_untouched(&self) -> bool {
+        self.parser.is_none() && self.backlog.is_empty()
+    }
+
     /// Takes what the job has written. The caller has it parsed when [`Self::is_full`] says so.
     pub fn take(&mut self, bytes: &[u8]) {
         self.sequences.take(bytes, &mut self.backlog);
@@ -84,6 +89,9 @@ impl Screen {
         self.size = size;
         let scrolls_parts = self.modes().scrolls_parts();
         self.sequences.resized(size);
+        if self.is_untouched() {
+            return;
+        }
         let (rows, cols) = sides(size);
         self.guarded(|parser| {
             parser.screen_mut().set_size(rows, cols);
@@ -178,7 +186,7 @@ impl Screen {
         let parser = self.parser.get_or_insert_with(|| Box::new(Parser::new(rows, cols, 0)));
         if catch_unwind(AssertUnwindSafe(|| job(parser))).is_err() {
             tracing::warn!("what a terminal shows can't be followed; it begins with an empty screen");
-            self.parser = None;
+            **parser = Parser::new(rows, cols, 0);
         }
     }
 }

@@ -259,7 +259,10 @@ impl Session {
         let rows = screen.size().rows;
         viewers.catch_up(&modes, |theirs, their_rows| {
             let mut bytes = theirs.restore().into_bytes();
-            bytes.extend(screen.redraw(their_rows.unwrap_or(rows)));
+            // Before the job has written anything, what the user's terminal shows stays, as in the foreground.
+            if !screen.is_untouched() {
+                bytes.extend(screen.redraw(their_rows.unwrap_or(rows)));
+            }
             // A title may end in half a character, which will be sent as a whole.
             bytes.truncate(news::whole_characters(&bytes));
             news::output(*task, *told, bytes, true, Some(modes.restore()))

@@ -72,8 +72,9 @@ impl Probe {
                     until_ready.await;
                     true
                 };
-                told.store(true, Ordering::Relaxed);
+                // In this order: the dispatcher would rather hear it twice than never.
                 context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
+                told.store(true, Ordering::Relaxed);
             }
             if let Some(socket) = &about.socket {
                 notify::drain(socket).await;

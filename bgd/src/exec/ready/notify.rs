@@ -19,12 +19,14 @@ const MESSAGE_BYTES: usize = 4096;
 /// The maximum number of descriptors that can come with a message; they are closed, as nobody wants them.
 const MESSAGE_FDS: usize = 253;
 
-/// Waits until a process of this tree reports that it is ready.
+/// Waits until a process of this tree reports that it is ready. That message stays in the socket for [`drain`]: if another
+/// program takes over before the dispatcher knows, it finds the message there.
 pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
     let Some(messages) = messages(socket) else { return std::future::pending().await };
     loop {
-        let message = next(&messages).await;
+        let message = next(&messages, MsgFlags::MSG_PEEK).await;
         if !message.says_ready() {
+            next(&messages, MsgFlags::empty()).await;
             continue;
         }
         let (tree, sender) = (tree.clone(), message.sender);
@@ -33,6 +35,7 @@ pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
             return;
         }
         tracing::info!(sender, "a process of another task says that this one is ready");
+        next(&messages, MsgFlags::empty()).await;
     }
 }
 
@@ -40,7 +43,7 @@ pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
 pub async fn drain(socket: &NotifySocket) {
     if let Some(messages) = messages(socket) {
         loop {
-            next(&messages).await;
+            next(&messages, MsgFlags::empty()).await;
         }
     }
 }
@@ -62,10 +65,11 @@ impl Message {
     }
 }
 
-async fn next(messages: &AsyncFd<OwnedFd>) -> Message {
+/// Waits for the next message, and takes it unless the flags say otherwise.
+async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags) -> Message {
     loop {
         let Ok(mut ready) = messages.readable().await else { return std::future::pending().await };
-        match ready.try_io(|socket| receive(socket.get_ref())) {
+        match ready.try_io(|socket| receive(socket.get_ref(), flags)) {
             Ok(Ok(message)) => return message,
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(Err(error)) => {
@@ -77,11 +81,11 @@ async fn next(messages: &AsyncFd<OwnedFd>) -> Message {
     }
 }
 
-fn receive(socket: &OwnedFd) -> io::Result<Message> {
+fn receive(socket: &OwnedFd, flags: MsgFlags) -> io::Result<Message> {
     let mut text = vec![0; MESSAGE_BYTES];
     let mut space = cmsg_space!(UnixCredentials, [RawFd; MESSAGE_FDS]);
     let mut parts = [IoSliceMut::new(&mut text)];
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let flags = flags | MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
     let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags)?;
     let (bytes, mut sender) = (received.bytes, None);
     for along in received.cmsgs().into_iter().flatten() {

@@ -38,6 +38,7 @@ pub mod manual;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod name;
+mod newer;
 mod options;
 mod percent;
 mod pick;
@@ -87,8 +88,13 @@ pub fn main() -> ExitCode {
     let code = match cli::parse(args, pick::is_interactive()) {
         Ok((globals, verb)) => match context_of(&verb, globals) {
             Ok(mut context) => {
+                let may_tell = newer::may_follow(&verb);
                 let outcome = commands::run(verb, &mut context);
-                finish(outcome, &mut context, json)
+                let code = finish(outcome, &mut context, json);
+                if may_tell {
+                    newer::tell(&mut context);
+                }
+                code
             }
             Err(failure) => {
                 failure.tell(json);

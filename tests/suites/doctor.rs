@@ -9,7 +9,7 @@ use std::process::Command;
 use bgd_tests::far::Far;
 use bgd_tests::prompts::fake_agent;
 use bgd_tests::slurm::Site;
-use bgd_tests::{FakeDaemon, Outcome, TestDaemon, bgctl_path, helper_path};
+use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, helper_path};
 use serde_json::Value;
 
 /// Asserts that each check that failed says what to do.
@@ -215,7 +215,19 @@ fn r124_r168_a_program_that_was_replaced_is_noticed() {
     assert_eq!(found["state"], "note", "{found}");
     let line = format!("{} was replaced since this daemon started", program.display());
     assert!(status().contains(&line), "{}", status());
-    assert!(found["hint"].as_str().unwrap().contains("bgctl daemon restart"), "{found}");
+    assert!(found["hint"].as_str().unwrap().contains("bgctl daemon upgrade"), "{found}");
+    // Whoever uses it is told as well, once; no program is.
+    let list = daemon.bgctl(&["list"]);
+    let shown = || {
+        let mut terminal = Terminal::open(&list);
+        terminal.ended();
+        String::from_utf8_lossy(&terminal.shown()).into_owned()
+    };
+    assert_eq!(run(&["list"]).success().stderr, "");
+    let hint =
+        format!("bgctl: {} was replaced since the daemon started; `bgctl daemon upgrade`", program.display());
+    assert!(shown().contains(&hint), "{hint}");
+    assert!(!shown().contains("bgctl:"), "only once a day");
     fs::remove_file(&program).unwrap();
     let report: Value = run(&["--json", "doctor"]).expect_code(69).json();
     assert_eq!(check(&report, "daemon", "program")["state"], "fails");

@@ -74,7 +74,7 @@ fn program(program: &ProgramStatus) -> Option<String> {
     match program.state {
         ProgramState::Current | ProgramState::Unknown => None,
         ProgramState::Replaced => Some(format!(
-            "{path} was replaced since this daemon started; `bgctl daemon restart` starts the new one, and ends all tasks"
+            "{path} was replaced since this daemon started; `bgctl daemon upgrade` puts the new one in place and ends nothing"
         )),
         ProgramState::Removed => Some(format!("{path} was removed; install bgd again")),
     }

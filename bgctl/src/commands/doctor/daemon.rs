@@ -47,7 +47,8 @@ fn version(status: &DaemonStatus, own: &str) -> Check {
         return Check::ok(PART, "version", format!("the same as that of bgctl, {own}"));
     }
     let found = format!("bgctl is version {own}, the daemon {}", status.version);
-    Check::note(PART, "version", found).hint("bgctl daemon restart     ends all tasks")
+    Check::note(PART, "version", found)
+        .hint("bgctl daemon upgrade     ends nothing; if it is refused, bgctl daemon restart")
 }
 
 /// Whether the running program is still the one on disk.
@@ -58,7 +59,7 @@ fn program(program: &ProgramStatus) -> Option<Check> {
         ProgramState::Current => Check::ok(PART, "program", path),
         ProgramState::Replaced => {
             Check::note(PART, "program", format!("{path} was replaced after the daemon had started"))
-                .hint("bgctl daemon restart     starts the new one; ends all tasks")
+                .hint("bgctl daemon upgrade     puts the new one in place; ends nothing")
         }
         ProgramState::Removed => {
             let hint = "install bgd again; the running daemon goes on, but can't run tasks in terminals";

@@ -1,0 +1,94 @@
+//! Tells people once a day that an installation has replaced the program of the running daemon (R124). Asks on a
+//! connection that the verb has used, and neither makes one nor fails.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use bgd_shared::request::{DaemonStatusOf, NoParams, ProgramState};
+
+use crate::cli::Verb;
+use crate::context::Context;
+use crate::render::clean;
+use crate::state::state_folder;
+
+/// How long nothing is said after it was said.
+const PAUSE: Duration = Duration::from_hours(24);
+
+/// How long nobody asks again after the program was found as it was.
+const LOOK_EVERY: Duration = Duration::from_mins(10);
+
+/// How long the daemon has to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Says on standard error, if that is a terminal, what to do about a program that was replaced.
+pub fn tell(context: &mut Context) {
+    if context.json()
+        || context.link.is_remote()
+        || !context.link.is_connected()
+        || !io::stderr().is_terminal()
+    {
+        return;
+    }
+    let folder = state_folder();
+    let file = folder.join("look-for-program");
+    // The daemon of another socket may keep its state elsewhere; without a place for the note nothing is said.
+    if !folder.is_dir() || !is_due(&file, SystemTime::now()) {
+        return;
+    }
+    let Ok(client) = context.link.client() else { return };
+    let Ok(status) = client.call_within::<DaemonStatusOf>(&NoParams {}, Some(PATIENCE)) else { return };
+    let replaced = status.program.filter(|program| program.state == ProgramState::Replaced);
+    let pause = if replaced.is_some() { PAUSE } else { LOOK_EVERY };
+    if note(&file, SystemTime::now() + pause).is_ok()
+        && let Some(program) = replaced
+    {
+        let path = clean(&program.path);
+        let _ = writeln!(
+            io::stderr(),
+            "bgctl: {path} was replaced since the daemon started; `bgctl daemon upgrade` puts it in place and ends nothing"
+        );
+    }
+}
+
+/// Whether a verb may be followed by such a line: it is not about the daemon itself, and no program reads what it says.
+pub const fn may_follow(verb: &Verb) -> bool {
+    !matches!(
+        verb,
+        Verb::Daemon(_)
+            | Verb::Doctor(_)
+            | Verb::Dial(_)
+            | Verb::ShellPrompt(_)
+            | Verb::ShellInit(_)
+            | Verb::Completions(_)
+    )
+}
+
+/// Whether it is time to ask again. The file's time is that of the next look; none that an honest clock has set is further
+/// away than the longest pause.
+fn is_due(file: &Path, now: SystemTime) -> bool {
+    let Ok(next) = fs::metadata(file).and_then(|meta| meta.modified()) else { return true };
+    next <= now || next > now + PAUSE
+}
+
+fn note(file: &Path, next: SystemTime) -> io::Result<()> {
+    File::create(file)?.set_modified(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r124_nobody_asks_before_it_is_time_and_a_clock_set_back_silences_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, now) = (folder.path().join("look"), SystemTime::now());
+        assert!(is_due(&file, now), "nobody has looked yet");
+        note(&file, now + LOOK_EVERY).unwrap();
+        assert!(!is_due(&file, now) && is_due(&file, now + LOOK_EVERY));
+        note(&file, now + PAUSE).unwrap();
+        assert!(!is_due(&file, now));
+        assert!(is_due(&file, now - Duration::from_mins(1)), "the clock was set back");
+    }
+}

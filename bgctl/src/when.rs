@@ -1,14 +1,18 @@
-//! The time of `--at`: an instant with an offset, or a local date and time.
+//! The times of `--at` and `--since`: an instant with an offset, a local date and time, or how long ago it was.
 
 use bgd_shared::time::Timestamp;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{ToSpan as _, Zoned};
 
+use crate::duration::parse_ms;
 use crate::render::wall::system_zone;
 
 /// The accepted formats.
 const FORMS: &str = "use 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
+
+/// The accepted formats of a past time.
+const PAST_FORMS: &str = "use 2h (ago), 14:30, today, yesterday, 2026-03-01, or 2026-03-01 14:30";
 
 /// How many days to search for a time of day: a daylight saving change can skip it on one of them at most.
 const DAYS: i64 = 3;
@@ -22,18 +26,60 @@ pub fn parse_at(text: &str) -> Result<Timestamp, String> {
     read(text, &now).map(|at| Timestamp::from_unix_ms(at.as_millisecond()))
 }
 
+/// Parses a past time, in the time zone of this process unless the text has an offset: how long ago it was, or when.
+///
+/// # Errors
+/// The text is not a time, is in the future, or is skipped by a daylight saving change.
+pub fn parse_since(text: &str) -> Result<Timestamp, String> {
+    let now = jiff::Timestamp::now().to_zoned(system_zone());
+    read_past(text, &now).map(|at| Timestamp::from_unix_ms(at.as_millisecond()))
+}
+
+fn read_past(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
+    let text = text.trim();
+    let midnight = |date: Date| {
+        let day = now.time_zone().to_ambiguous_timestamp(date.to_datetime(Time::midnight()));
+        day.compatible().map_err(|_| impossible(text, PAST_FORMS))
+    };
+    let yesterday = now.date().checked_sub(1.days()).map_err(|_| impossible(text, PAST_FORMS));
+    let at = if is_time_of_day(text) {
+        last(text.parse().map_err(|_| impossible(text, PAST_FORMS))?, now)?
+    } else if text.eq_ignore_ascii_case("today") {
+        midnight(now.date())?
+    } else if text.eq_ignore_ascii_case("yesterday") {
+        midnight(yesterday?)?
+    } else if begins_with_date(text) {
+        match (text.parse::<jiff::Timestamp>(), text.parse::<Date>()) {
+            (Ok(at), _) => at,
+            (Err(_), Ok(date)) if text.len() <= 10 => midnight(date)?,
+            (Err(_), _) => on_wall(text, now.time_zone(), PAST_FORMS)?,
+        }
+    } else {
+        let ago = parse_ms(text).map_err(|_| format!("{text:?} is not a time; {PAST_FORMS}"))?;
+        let ago = i64::try_from(ago).unwrap_or(i64::MAX);
+        now.timestamp().checked_sub(ago.milliseconds()).map_err(|_| impossible(text, PAST_FORMS))?
+    };
+    if at > now.timestamp() {
+        return Err(format!("{text} is in the future: it is {} now", now.strftime("%Y-%m-%d %H:%M:%S")));
+    }
+    Ok(at)
+}
+
+fn begins_with_date(text: &str) -> bool {
+    text.get(..10).is_some_and(|date| date.matches('-').count() == 2)
+}
+
 fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
     let text = text.trim();
     if is_time_of_day(text) {
-        return next(text.parse().map_err(|_| impossible(text))?, now);
+        return next(text.parse().map_err(|_| impossible(text, FORMS))?, now);
     }
-    let begins_with_date = text.get(..10).is_some_and(|date| date.matches('-').count() == 2);
-    if !begins_with_date {
+    if !begins_with_date(text) {
         return Err(format!("{text:?} is not a time; {FORMS}"));
     }
     let at = match text.parse::<jiff::Timestamp>() {
         Ok(at) => at,
-        Err(_) => on_wall(text, now.time_zone())?,
+        Err(_) => on_wall(text, now.time_zone(), FORMS)?,
     };
     if at <= now.timestamp() {
         return Err(format!("{text} is in the past: it is {} now", now.strftime("%Y-%m-%d %H:%M:%S")));
@@ -48,29 +94,47 @@ fn is_time_of_day(text: &str) -> bool {
         && parts.iter().all(|part| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn impossible(text: &str) -> String {
-    format!("{text} is not a valid time; {FORMS}")
+fn impossible(text: &str, forms: &str) -> String {
+    format!("{text} is not a valid time; {forms}")
 }
 
 /// Parses a local date and time in this zone. A time that occurs twice resolves to the first.
-fn on_wall(text: &str, zone: &TimeZone) -> Result<jiff::Timestamp, String> {
+fn on_wall(text: &str, zone: &TimeZone, forms: &str) -> Result<jiff::Timestamp, String> {
     if text.len() <= 10 {
         let is_date = text.parse::<Date>().is_ok();
-        let lacks = if is_date { format!("{text} has no time of day; {FORMS}") } else { impossible(text) };
+        let lacks =
+            if is_date { format!("{text} has no time of day; {forms}") } else { impossible(text, forms) };
         return Err(lacks);
     }
-    let local: DateTime = text.parse().map_err(|_| impossible(text))?;
+    let local: DateTime = text.parse().map_err(|_| impossible(text, forms))?;
     let ambiguous = zone.to_ambiguous_timestamp(local);
     if let AmbiguousOffset::Gap { .. } = ambiguous.offset() {
         return Err(format!("{text} does not exist here: daylight saving time skips it"));
     }
-    ambiguous.earlier().map_err(|_| impossible(text))
+    ambiguous.earlier().map_err(|_| impossible(text, forms))
 }
 
 /// Returns when this time of day occurs next.
 fn next(time: Time, now: &Zoned) -> Result<jiff::Timestamp, String> {
     let days = (0..DAYS).filter_map(|days| now.date().checked_add(days.days()).ok());
-    let times = days.flat_map(|day| {
+    let next = occurrences(time, days, now).find(|at| *at > now.timestamp());
+    next.ok_or_else(|| impossible(&time.to_string(), FORMS))
+}
+
+/// Returns when this time of day last occurred.
+fn last(time: Time, now: &Zoned) -> Result<jiff::Timestamp, String> {
+    let days = (0..DAYS).filter_map(|days| now.date().checked_sub(days.days()).ok());
+    let last = occurrences(time, days, now).filter(|at| *at <= now.timestamp()).max();
+    last.ok_or_else(|| impossible(&time.to_string(), PAST_FORMS))
+}
+
+/// Returns when this time of day occurs on these days.
+fn occurrences(
+    time: Time,
+    days: impl Iterator<Item = Date>,
+    now: &Zoned,
+) -> impl Iterator<Item = jiff::Timestamp> {
+    let times = days.flat_map(move |day| {
         let ambiguous = now.time_zone().to_ambiguous_timestamp(day.to_datetime(time));
         match ambiguous.offset() {
             AmbiguousOffset::Gap { .. } => [None, None],
@@ -78,7 +142,7 @@ fn next(time: Time, now: &Zoned) -> Result<jiff::Timestamp, String> {
             AmbiguousOffset::Fold { .. } => [ambiguous.earlier().ok(), ambiguous.later().ok()],
         }
     });
-    times.flatten().find(|at| *at > now.timestamp()).ok_or_else(|| impossible(&time.to_string()))
+    times.flatten()
 }
 
 #[cfg(test)]
@@ -88,6 +152,12 @@ mod tests {
     fn at(text: &str, now: &str) -> Result<String, String> {
         let now: Zoned = now.parse().unwrap();
         read(text, &now).map(|at| at.to_zoned(now.time_zone().clone()).strftime("%F %T %:z").to_string())
+    }
+
+    fn since(text: &str, now: &str) -> Result<String, String> {
+        let now: Zoned = now.parse().unwrap();
+        let at = read_past(text, &now);
+        at.map(|at| at.to_zoned(now.time_zone().clone()).strftime("%F %T %:z").to_string())
     }
 
     const NOON: &str = "2026-11-23T12:00:00+01:00[Europe/Berlin]";
@@ -141,5 +211,40 @@ mod tests {
         let between = "2026-10-25T02:45:00+02:00[Europe/Berlin]";
         assert_eq!(at("02:30", between).unwrap(), "2026-10-25 02:30:00 +01:00");
         assert_eq!(at("2026-10-25 02:30", first).unwrap(), "2026-10-25 02:30:00 +02:00");
+    }
+    #[test]
+    fn r129_a_past_time_is_how_long_ago_it_was_or_when() {
+        for (text, told) in [
+            ("2h", "2026-11-23 10:00:00 +01:00"),
+            ("1h 30m", "2026-11-23 10:30:00 +01:00"),
+            ("30d", "2026-10-24 13:00:00 +02:00"),
+            ("12:00", "2026-11-23 12:00:00 +01:00"),
+            ("14:30", "2026-11-22 14:30:00 +01:00"),
+            ("today", "2026-11-23 00:00:00 +01:00"),
+            ("Yesterday", "2026-11-22 00:00:00 +01:00"),
+            ("2026-03-01", "2026-03-01 00:00:00 +01:00"),
+            ("2026-07-01 14:30", "2026-07-01 14:30:00 +02:00"),
+            ("2026-03-01T12:00:00Z", "2026-03-01 13:00:00 +01:00"),
+        ] {
+            assert_eq!(since(text, NOON).as_deref(), Ok(told), "{text}");
+        }
+        let first = "2026-10-25T02:45:00+01:00[Europe/Berlin]";
+        assert_eq!(since("02:30", first).unwrap(), "2026-10-25 02:30:00 +01:00", "the later of two");
+    }
+
+    #[test]
+    fn r129_a_time_to_come_or_none_at_all_says_so() {
+        for (text, told) in [
+            ("2026-11-23 12:01", "2026-11-23 12:01 is in the future: it is 2026-11-23 12:00:00 now"),
+            ("2026-11-24", "is in the future"),
+            ("2026-02-30", "2026-02-30 is not a valid time; use 2h (ago)"),
+            ("25:00", "is not a valid time"),
+            ("soon", "\"soon\" is not a time; use 2h (ago)"),
+            ("-2h", "is not a time"),
+            ("", "is not a time"),
+        ] {
+            let error = since(text, NOON).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+        }
     }
 }

@@ -18,6 +18,8 @@ mod rules_batch;
 mod rules_elsewhere;
 #[path = "core/rules_foreground.rs"]
 mod rules_foreground;
+#[path = "core/rules_history.rs"]
+mod rules_history;
 #[path = "core/rules_notes.rs"]
 mod rules_notes;
 #[path = "core/rules_notices.rs"]

@@ -711,8 +711,10 @@ class Methods:
         group: Optional[str] = None,
         limit: Optional[int] = None,
         session: Optional[str] = None,
+        since: Optional[types.Timestamp] = None,
         status: Optional[Sequence[types.Status]] = None,
         tags: Optional[Sequence[str]] = None,
+        text: Optional[str] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.ListResult:
         """Returns a page of tasks. For the next page, send the same request with `after` set to
@@ -723,8 +725,11 @@ class Methods:
         group: Only tasks of this group.
         limit: Maximum number of tasks, 1 to 1000. Default 100.
         session: Only tasks of this parent session.
+        since: Only tasks that have not ended before this time.
         status: Only tasks with one of these statuses. Empty: all.
         tags: Only tasks with all of these tags.
+        text: Only tasks with this text in their description, command line, prompt or tags, ignoring
+            case. 1 to 4096 bytes.
         """
         params = {
             "after": after,
@@ -732,8 +737,10 @@ class Methods:
             "group": group,
             "limit": limit,
             "session": session,
+            "since": since,
             "status": status,
             "tags": tags,
+            "text": text,
         }
         result: types.ListResult = self._call("task.list", params, timeout)
         return result
@@ -1861,8 +1868,10 @@ class AsyncMethods:
         group: Optional[str] = None,
         limit: Optional[int] = None,
         session: Optional[str] = None,
+        since: Optional[types.Timestamp] = None,
         status: Optional[Sequence[types.Status]] = None,
         tags: Optional[Sequence[str]] = None,
+        text: Optional[str] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.ListResult:
         """Returns a page of tasks. For the next page, send the same request with `after` set to
@@ -1873,8 +1882,11 @@ class AsyncMethods:
         group: Only tasks of this group.
         limit: Maximum number of tasks, 1 to 1000. Default 100.
         session: Only tasks of this parent session.
+        since: Only tasks that have not ended before this time.
         status: Only tasks with one of these statuses. Empty: all.
         tags: Only tasks with all of these tags.
+        text: Only tasks with this text in their description, command line, prompt or tags, ignoring
+            case. 1 to 4096 bytes.
         """
         params = {
             "after": after,
@@ -1882,8 +1894,10 @@ class AsyncMethods:
             "group": group,
             "limit": limit,
             "session": session,
+            "since": since,
             "status": status,
             "tags": tags,
+            "text": text,
         }
         result: types.ListResult = await self._call("task.list", params, timeout)
         return result

@@ -1691,11 +1691,19 @@ class ListParams(TypedDict, total=False):
     session: Optional[str]
     """Only tasks of this parent session."""
 
+    since: Optional[Timestamp]
+    """Only tasks that have not ended before this time."""
+
     status: Sequence[Status]
     """Only tasks with one of these statuses. Empty: all."""
 
     tags: Sequence[str]
     """Only tasks with all of these tags."""
+
+    text: Optional[str]
+    """Only tasks with this text in their description, command line, prompt or tags, ignoring case. 1
+    to 4096 bytes.
+    """
 
 
 class _ListResult(TypedDict):
@@ -1710,7 +1718,9 @@ class ListResult(_ListResult, total=False):
     """Result of `task.list`."""
 
     next: int
-    """Cursor of the next page, if there is one. New tasks do not shift it."""
+    """Cursor of the next page, if there is one. New tasks do not shift it. A page of a search for
+    `text` may have fewer tasks than `limit`, or none, and still have a next one.
+    """
 
 
 class LiveUsage(TypedDict):

@@ -22,6 +22,7 @@ mod binaries;
 mod calls;
 pub mod cgroups;
 pub mod chats;
+pub mod clock;
 mod daemon;
 pub mod docs;
 pub mod executable;

@@ -4,12 +4,15 @@ use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
+use bgd_tests::clock::WallClock;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DaemonUpgrade, DurableStatus, Hello, HelloParams, Stdin, SubmitParams, TaskSubmit, UpgradeParams,
+    DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, TaskList, TaskSubmit,
+    UpgradeParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{must_be_root, on_a_small_disk_with};
@@ -283,6 +286,121 @@ fn r127_twenty_kills_lose_nothing_and_start_nothing_twice() {
             other => panic!("{} is {other}", task.id),
         }
     }
+}
+
+/// An hour in seconds.
+const HOUR: i64 = 3600;
+
+/// Returns the ids that `bgctl list -q` prints with these arguments, newest first.
+fn listed(daemon: &TestDaemon, args: &[&str]) -> Vec<TaskId> {
+    let list = daemon.run(&[&["list", "-q"], args].concat()).success();
+    list.stdout_text().lines().map(|id| id.parse().expect("an id")).collect()
+}
+
+#[test]
+fn r129_finished_tasks_and_outputs_stay_over_kills_until_they_are_too_old() {
+    let clock = WallClock::new();
+    let config = "durable = true\n[history]\ndays = 2";
+    let mut daemon = TestDaemon::builder().config(config).prelude(clock.prelude()).start();
+    let old = daemon.submit_shell("echo old");
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.block(&[old]);
+    clock.set(30 * HOUR);
+    let young = daemon.submit_shell("echo young");
+    daemon.block(&[young]);
+    crash(&mut daemon);
+    assert_eq!(listed(&daemon, &[]), [young, held, old]);
+    assert_eq!(daemon.output(old), b"old\n");
+    let path = PathBuf::from(daemon.task(old).output.path);
+    assert!(path.is_file());
+
+    daemon.kill9();
+    clock.set(49 * HOUR);
+    daemon.launch();
+
+    assert_eq!(listed(&daemon, &[]), [young, held], "what waits is not history");
+    assert_eq!(daemon.output(young), b"young\n");
+    wait::poll_until("its output is removed", || (!path.exists()).then_some(()));
+
+    clock.set(79 * HOUR);
+    let last = daemon.submit_shell("echo last");
+    daemon.block(&[last]);
+    assert_eq!(listed(&daemon, &[]), [last, held], "it goes while the daemon runs, too");
+    crash(&mut daemon);
+    assert_eq!(listed(&daemon, &[]), [last, held], "and does not come back");
+
+    clock.set(-100 * HOUR);
+    crash(&mut daemon);
+    assert_eq!(listed(&daemon, &[]), [last, held], "nothing is older because the clock was set back");
+    assert_eq!(daemon.output(last), b"last\n");
+}
+
+#[test]
+fn r129_outputs_of_finished_tasks_are_bounded_and_the_oldest_go_first() {
+    let mut daemon = durable("[history]\nbytes = \"1MiB\"");
+    let write = |kib: u32| format!("head -c {kib}K /dev/zero");
+    let mut watch = daemon.watch();
+    let mut all = Vec::new();
+    for kib in [600, 300, 500] {
+        let id = daemon.submit_shell(&write(kib));
+        daemon.block(&[id]);
+        all.push(id);
+    }
+    watch.until_kind(all[0], EventKind::Cleared);
+    assert_eq!(listed(&daemon, &[]), [all[2], all[1]]);
+    crash(&mut daemon);
+    assert_eq!(listed(&daemon, &[]), [all[2], all[1]]);
+    let mut watch = daemon.watch();
+    let large = daemon.submit_shell(&write(2000));
+    assert_eq!(daemon.block(&[large])[0].status, Status::Completed);
+    watch.until_kind(all[2], EventKind::Cleared);
+    assert_eq!(listed(&daemon, &[]), [large], "the last one stays, however large it is");
+    assert_eq!(daemon.output(large).len(), 2000 << 10);
+}
+
+#[test]
+fn r129_a_daemon_that_is_not_durable_keeps_its_tasks_until_they_are_cleared() {
+    let daemon = TestDaemon::builder().config("[history]\nbytes = \"1MiB\"").start();
+    let tasks = [0, 1].map(|_| daemon.submit_shell("head -c 2M /dev/zero"));
+    daemon.block(&tasks);
+    assert_eq!(listed(&daemon, &[]), [tasks[1], tasks[0]]);
+}
+
+#[test]
+fn r129_a_list_since_a_time_or_with_a_text() {
+    let clock = WallClock::new();
+    let daemon = TestDaemon::builder().config("durable = true").prelude(clock.prelude()).start();
+    clock.set(-5 * HOUR);
+    let old = daemon.run(&["submit", "--", "echo", "the Old Build"]).success().word::<TaskId>();
+    let held = daemon.run(&["submit", "--hold", "--tag", "build", "--", "true"]).success().word::<TaskId>();
+    daemon.block(&[old]);
+    clock.set(0);
+    let described = ["submit", "--description", "Build it", "--", "false"];
+    let young = daemon.run(&described).success().word::<TaskId>();
+    daemon.block(&[young]);
+
+    assert_eq!(listed(&daemon, &["--since", "4h"]), [young, held], "what has not ended is there");
+    assert_eq!(listed(&daemon, &["--since", "6h"]), [young, held, old]);
+    assert_eq!(listed(&daemon, &["--since", "4h", "--status", "failed"]), [young]);
+    assert_eq!(listed(&daemon, &["--grep", "BUILD"]), [young, held, old]);
+    assert_eq!(listed(&daemon, &["--grep", "old build"]), [old]);
+    assert_eq!(listed(&daemon, &["--grep", "build", "--since", "4h", "--limit", "1"]), [young]);
+    assert_eq!(listed(&daemon, &["--grep", "nothing like it"]), []);
+
+    for (args, told) in [
+        (["--since", "soon"], "\"soon\" is not a time; use 2h (ago)"),
+        (["--since", "2999-01-01"], "2999-01-01 is in the future"),
+        (["--grep", ""], "a value is required for '--grep <TEXT>'"),
+    ] {
+        let refused = daemon.run(&[&["list"], &args[..]].concat()).expect_code(2);
+        assert!(refused.stderr.contains(told), "{}", refused.stderr);
+    }
+    let long = "x".repeat(5000);
+    let refused = daemon.run(&["list", "--grep", &long]);
+    assert!(refused.code != 0 && refused.stderr.contains("`text`"), "{}", refused.stderr);
+    let params = ListParams { text: Some(String::new()), ..ListParams::default() };
+    let error = daemon.client().call::<TaskList>(&params).expect_err("an empty text");
+    assert!(error.to_string().contains("`text` is empty"), "{error}");
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The daemon's end, wanted and unwanted: nothing of its tasks stays behind (R09, R11).
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt as _;
+use std::fs;
 use std::path::Path;
-use std::process::Command;
 
+use bgd_tests::clock::WallClock;
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
@@ -216,40 +215,10 @@ fn r03_sighup_reads_the_configuration_again() {
     assert_eq!(daemon.task(first).status, Status::Running);
 }
 
-/// A wall clock that the test can move: adds the content of a file to the result of `clock_gettime`.
-const CLOCK: &str = r#"
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-static volatile long *offset;
-__attribute__((constructor)) static void begin(void) {
-    int fd = open(getenv("TEST_CLOCK"), O_RDONLY | O_CLOEXEC);
-    void *page = fd < 0 ? MAP_FAILED : mmap(0, 4096, PROT_READ, MAP_SHARED, fd, 0);
-    if (page != MAP_FAILED) offset = page;
-    if (fd >= 0) close(fd);
-}
-int clock_gettime(clockid_t clock, struct timespec *time) {
-    int result = syscall(SYS_clock_gettime, clock, time);
-    if (result == 0 && clock == CLOCK_REALTIME && offset) time->tv_sec += *offset;
-    return result;
-}
-"#;
-
 #[test]
 fn r22_a_clock_that_is_set_back_changes_no_timeout() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("clock.c"), folder.path().join("clock.so"));
-    let clock = folder.path().join("clock");
-    fs::write(&source, CLOCK).unwrap();
-    fs::write(&clock, [0; 4096]).unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
-    assert!(built.expect("a C compiler is needed").success());
-    let preload = format!("export LD_PRELOAD={} TEST_CLOCK={}", library.display(), clock.display());
-    let daemon = TestDaemon::builder().prelude(preload).config(NO_HURRY).start();
+    let clock = WallClock::new();
+    let daemon = TestDaemon::builder().prelude(clock.prelude()).config(NO_HURRY).start();
 
     let limited = SubmitParams {
         argv: Some(vec!["sleep".into(), "1000".into()]),
@@ -269,8 +238,7 @@ fn r22_a_clock_that_is_set_back_changes_no_timeout() {
     let call = blocked.send::<TaskBlock>(&params, &[]).unwrap();
     let uptime = daemon.status().uptime_ms;
 
-    let hour_back: i64 = -3600;
-    File::options().write(true).open(&clock).unwrap().write_all_at(&hour_back.to_ne_bytes(), 0).unwrap();
+    clock.set(-3600);
 
     let answer = blocked.answer::<TaskBlock>(call).unwrap();
     assert!(answer.timed_out);

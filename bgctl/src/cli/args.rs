@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use bgd_shared::ready::line_regex;
 use bgd_shared::request::BlockUntil;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use bgd_shared::time::Timestamp;
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, Subcommand, ValueHint};
 use regex::bytes::Regex;
@@ -16,6 +17,7 @@ use crate::candidates::{active_tasks, finished_tasks, sessions, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
 use crate::name::Name;
 use crate::render::columns::{Field, Sort};
+use crate::when::parse_since;
 
 /// Arguments of `list`.
 #[derive(Args, Debug, Default)]
@@ -26,6 +28,8 @@ EXAMPLES:
   bgctl list --session discord:4711 --all
   bgctl list --session .              tasks of the current session
   bgctl list --tag nightly --group gpu
+  bgctl list --since yesterday --status failed
+  bgctl list --since 2h --grep pytest
   bgctl list --tree                   show dependencies
   bgctl list --columns id,progress,group,description --sort -time
   bgctl list --columns id,cpu,memory,written,description --sort -cpu
@@ -53,6 +57,12 @@ pub struct ListArgs {
     /// Which tasks.
     #[command(flatten)]
     pub select: SelectArgs,
+    /// Only tasks that have not ended before this time: 2h (ago), 14:30, today, yesterday, 2026-03-01 or '2026-03-01 14:30'
+    #[arg(long, value_name = "WHEN", value_parser = parse_since, allow_hyphen_values = true)]
+    pub since: Option<Timestamp>,
+    /// Only tasks with this text in their description, command, prompt or tags, ignoring case
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    pub grep: Option<String>,
     /// Show at most N tasks [default: 100]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,

@@ -35,6 +35,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     let quiet = args.quiet;
     let shown = Shown { columns: args.columns, sort: args.sort, tree: args.tree, most: wanted };
     let asked = ListParams::from(pick::selected(args.select, context.link.is_remote())?);
+    let asked = ListParams { since: args.since, text: args.grep, ..asked };
     let links = context.links();
     if !links.is_empty() {
         if args.watch {
@@ -45,7 +46,11 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.watch {
         return watch::run(&asked, &shown, context);
     }
-    let is_narrowed = !asked.tags.is_empty() || asked.group.is_some() || asked.batch.is_some();
+    let is_narrowed = !asked.tags.is_empty()
+        || asked.group.is_some()
+        || asked.batch.is_some()
+        || asked.since.is_some()
+        || asked.text.is_some();
     let mut result = fetch(&asked, wanted, |params| context.call::<TaskList>(params))?;
     if context.json() {
         let measured = shown.measured(&result.tasks, context)?;
@@ -71,7 +76,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     if result.next.is_some() && !quiet && args.limit.is_none() {
         context.flush()?;
         let more = matching(&result.summary, &asked.status).saturating_sub(result.tasks.len() as u64);
-        // The summary ignores tags, group and batch, so the remaining number is unknown.
+        // The summary ignores tags, group, batch, times and texts, so the remaining number is unknown.
         let more = if is_narrowed { "there are more".to_owned() } else { format!("{more} more") };
         // Standard error may be closed; the list is what matters.
         let _ = writeln!(std::io::stderr(), "{more}; --all shows them");

@@ -1,10 +1,12 @@
 //! The configuration. Every key has a default; an unknown key is an error that suggests the nearest known one.
 
+mod advice;
 mod agents;
 mod channels;
 mod durable;
 mod executors;
 mod groups;
+mod history;
 mod places;
 mod size;
 mod span;
@@ -28,6 +30,7 @@ pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
 pub use self::durable::Durable;
 pub use self::executors::{ExecutorConfig, KEYS as EXECUTOR_KEYS};
 pub use self::groups::GroupConfig;
+pub use self::history::History;
 pub use self::size::Size;
 pub use self::span::Span;
 pub use self::text::Text;
@@ -61,6 +64,8 @@ pub struct Config {
     pub limits: Limits,
     /// Grace periods.
     pub grace: Grace,
+    /// How long a durable daemon keeps finished tasks.
+    pub history: History,
     /// The configured agents, by name.
     pub agents: BTreeMap<String, AgentConfig>,
     /// The configured channels, by name.
@@ -123,6 +128,7 @@ impl Default for Config {
             tree: TreeMode::Auto,
             limits: Limits::default(),
             grace: Grace::default(),
+            history: History::default(),
             agents: BTreeMap::new(),
             channels: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -244,7 +250,7 @@ impl Config {
         let mut config: Self =
             config.map_err(|error| parse_error(words::value_error(text, &error, &track.path())))?;
         if let Some(key) = unknown {
-            let advice = advice(&key);
+            let advice = advice::advice(&key);
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, advice });
         }
         config.check(path)?;
@@ -259,7 +265,7 @@ impl Config {
 
     fn check(&self, path: &Path) -> Result<(), ConfigError> {
         let limits = &self.limits;
-        let ranges: [(&'static str, u64, u64, u64); 12] = [
+        let ranges: [(&'static str, u64, u64, u64); 14] = [
             ("max_concurrent_tasks", self.max_concurrent_tasks as u64, 1, 100_000),
             ("limits.frame_bytes", limits.frame_bytes as u64, 4096, 1 << 30),
             ("limits.connections", limits.connections as u64, 1, 1_000_000),
@@ -272,6 +278,8 @@ impl Config {
             ("limits.event_history_bytes", limits.event_history_bytes as u64, 4096, 1 << 40),
             ("limits.inbox_items", limits.inbox_items as u64, 1, 100_000),
             ("limits.channel_queue", limits.channel_queue as u64, 1, 1_000_000),
+            ("history.days", self.history.days, 1, 36_500),
+            ("history.bytes", self.history.bytes.0, 1 << 20, 1 << 50),
         ];
         for (key, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
@@ -397,6 +405,7 @@ impl Config {
             environments: usize::try_from(self.limits.environments.0).unwrap_or(usize::MAX),
             grace_ms: u64::try_from(self.grace.cancel.0.as_millis()).unwrap_or(u64::MAX),
             inbox_items: self.limits.inbox_items,
+            history: (self.durable != Durable::No).then(|| self.history.limits()),
         }
     }
 
@@ -418,51 +427,6 @@ impl Config {
 
 /// Keys that are read only at startup.
 const NEEDS_RESTART: &[&str] = &["durable", "tree"];
-
-/// Returns the keys that an unknown key may be a misspelling of.
-fn known_keys(unknown: &str) -> Vec<String> {
-    let mut keys = Config::default().keys();
-    keys.extend(
-        ["agents", "channels", "executors", "groups", "default_agent", "default_deliver_to"]
-            .map(ToOwned::to_owned),
-    );
-    for (table, of_one) in [
-        ("agents", &AGENT_KEYS[..]),
-        ("channels", &CHANNEL_KEYS[..]),
-        ("executors", &EXECUTOR_KEYS[..]),
-        ("groups", &["slots"][..]),
-    ] {
-        let rest = unknown.strip_prefix(table).and_then(|rest| rest.strip_prefix('.'));
-        if let Some((name, _)) = rest.and_then(|rest| rest.rsplit_once('.')) {
-            keys = of_one.iter().map(|key| format!("{table}.{name}.{key}")).collect();
-        }
-    }
-    keys
-}
-
-/// Returns a suggestion for an unknown key, as in `ConfigError::UnknownKey`.
-fn advice(key: &str) -> String {
-    // In TOML a key belongs to the table header above it, even if it was meant as a top-level key.
-    let below = key.rsplit_once('.').map(|(_, last)| last).filter(|last| {
-        !matches!(*last, "agents" | "channels" | "executors" | "groups")
-            && known_keys("").iter().any(|known| known == last)
-    });
-    match (below, nearest(key, &known_keys(key))) {
-        (Some(last), _) => {
-            format!("; `{last}` belongs above the first [table] of the file")
-        }
-        (None, Some(near)) => format!("; did you mean `{near}`?"),
-        (None, None) => String::new(),
-    }
-}
-
-fn nearest(key: &str, known: &[String]) -> Option<String> {
-    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
-    let near = |name: &&String| {
-        strsim::damerau_levenshtein(name, key).min(strsim::damerau_levenshtein(&last(name), &last(key)))
-    };
-    known.iter().min_by_key(near).filter(|name| near(name) <= last(key).len() / 3 + 1).cloned()
-}
 
 #[cfg(test)]
 mod tests {

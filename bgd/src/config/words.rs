@@ -4,7 +4,8 @@
 use serde_path_to_error::{Path, Segment};
 use toml::de::Error;
 
-use super::{AGENT_KEYS, CHANNEL_KEYS, known_keys};
+use super::advice::known_keys;
+use super::{AGENT_KEYS, CHANNEL_KEYS};
 
 /// Returns the message for a file that is not TOML.
 pub fn syntax_error(text: &str, error: &Error) -> String {

@@ -19,6 +19,7 @@ mod ended;
 mod filter;
 mod group;
 mod held;
+mod history;
 mod inbox;
 mod input;
 mod intern;
@@ -28,6 +29,7 @@ mod notice;
 mod ordinal;
 mod owners;
 mod plan;
+mod query;
 mod queue;
 mod registry;
 pub mod sharing;
@@ -48,6 +50,7 @@ pub use elsewhere::{Cause, Conclusion, Elsewhere, On, Verdict};
 pub use filter::Filter;
 pub use group::GroupState;
 pub use held::env_bytes;
+pub use history::HistoryLimits;
 pub use input::{
     BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Part, PlaceFact, PlanRequest, Refusal,
     Request, Rerun, Selection, StartTime,
@@ -55,7 +58,8 @@ pub use input::{
 pub use machine::Core;
 pub use notice::{Item, Notice};
 pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};
-pub use registry::{CANDIDATES, ListQuery, Page};
+pub use query::{ListQuery, Page, SEARCH_BYTES, Text};
+pub use registry::CANDIDATES;
 pub use task::{
     ExecutorName, Failure, Finished, Lingering, Ordinal, Outcome, Place, QueuePlace, Snapshot, SpawnFailure,
     Spec, State, StopReason, Task, Work,
@@ -80,4 +84,7 @@ pub struct CoreLimits {
     pub grace_ms: u64,
     /// Items per inbox, at least 1. Beyond that, the oldest are dropped.
     pub inbox_items: usize,
+    /// How long finished tasks are kept; `None`: until they are cleared.
+    #[serde(default)]
+    pub history: Option<HistoryLimits>,
 }

@@ -14,35 +14,15 @@ use super::effect::CoreError;
 use super::elsewhere::On;
 use super::filter::Filter;
 use super::held::{Changing, Held};
+use super::history::{History, HistoryLimits};
 use super::intern::Interner;
 use super::kept::KeptEnvs;
-use super::task::{Ordinal, Place, Snapshot, Spec, State, Task};
+use super::query::{ListQuery, Page, search};
+use super::task::{Ordinal, Place, Spec, State, Task};
 use super::touched::Touched;
 
 /// The most candidates that the error for an ambiguous id lists.
 pub const CANDIDATES: usize = 20;
-
-/// A query for a page of tasks.
-#[derive(Clone, Debug, Default)]
-pub struct ListQuery {
-    /// Only tasks that pass this filter.
-    pub filter: Filter,
-    /// The page size.
-    pub limit: usize,
-    /// Only tasks older than this one.
-    pub after: Option<Ordinal>,
-}
-
-/// A page of tasks, newest first.
-#[derive(Debug)]
-pub struct Page {
-    /// The tasks.
-    pub tasks: Vec<Snapshot>,
-    /// The cursor of the next page; `None` if this is the last.
-    pub next: Option<Ordinal>,
-    /// The counts of the parent session that the filter names, or of all tasks.
-    pub summary: Summary,
-}
 
 /// The tasks of one parent session.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -67,6 +47,7 @@ pub struct Registry {
     last: Ordinal,
     held: Held,
     kept: KeptEnvs,
+    history: History,
     /// What was changed since [`Self::take_touched`]; `None` unless somebody writes it down.
     #[serde(skip)]
     touched: Option<Touched>,
@@ -92,12 +73,14 @@ struct Stored {
     summary: Summary,
     last: Ordinal,
     kept: KeptEnvs,
+    #[serde(default)]
+    history: History,
 }
 
 impl From<Stored> for Registry {
     /// Shared values were serialised with each task; this shares them again.
     fn from(stored: Stored) -> Self {
-        let Stored { tasks, by_id, by_status, sessions, summary, last, kept } = stored;
+        let Stored { tasks, by_id, by_status, sessions, summary, last, kept, history } = stored;
         let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
         for (ordinal, mut task) in tasks {
             registry.share_spec(Arc::make_mut(&mut task.spec));
@@ -118,6 +101,7 @@ impl From<Stored> for Registry {
             let env = registry.share_env(Env::clone(&env));
             registry.kept.keep(ordinal, env);
         }
+        registry.limit_history(history.limits());
         registry
     }
 }
@@ -248,6 +232,7 @@ impl Registry {
         if let (Origin::Submit, State::Queued { env }) = (task.spec.origin, &task.state) {
             self.kept.keep(ordinal, env.clone());
         }
+        self.history.change(ordinal, None, self.history.part(&task));
         self.tasks.insert(ordinal, Box::new(task));
     }
 
@@ -256,6 +241,7 @@ impl Registry {
         let task = self.tasks.remove(&ordinal)?;
         self.touch(ordinal, task.plan().batch);
         self.held.remove(&task);
+        self.history.change(ordinal, self.history.part(&task), None);
         self.kept.forget(ordinal);
         let status = task.status();
         self.by_id.remove(&task.id);
@@ -288,9 +274,10 @@ impl Registry {
     /// change of the task.
     pub fn change_unnoted<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
         let task = self.tasks.get_mut(&ordinal)?;
-        let (before, held) = (task.status(), Changing::of(task));
+        let (before, held, part) = (task.status(), Changing::of(task), self.history.part(task));
         let result = change(task);
         let after = task.status();
+        self.history.change(ordinal, part, self.history.part(task));
         self.held.change(held, Changing::of(task));
         if before != after {
             if let Some(index) = self.by_status.get_mut(&before) {
@@ -315,6 +302,21 @@ impl Registry {
     /// Limits the environments kept for reruns to this many bytes.
     pub fn limit_kept_envs(&mut self, most: usize) {
         self.kept.limit(most);
+    }
+
+    /// Limits how long finished tasks are kept.
+    pub fn limit_history(&mut self, limits: Option<HistoryLimits>) {
+        self.history = History::new(limits);
+        if limits.is_some() {
+            for (ordinal, task) in &self.tasks {
+                self.history.change(*ordinal, None, self.history.part(task));
+            }
+        }
+    }
+
+    /// Returns the finished tasks and when they go.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Returns the environment that a task was submitted with, unless it was dropped.
@@ -377,29 +379,30 @@ impl Registry {
     /// or by status within a session, it also depends on how many tasks are passed over, of that session or of all.
     /// `batch` is what the query's batch was resolved to.
     pub fn list(&self, query: &ListQuery, batch: Option<TaskId>) -> Page {
-        let ListQuery { filter, limit, after } = query;
+        let ListQuery { filter, limit, after, text, .. } = query;
         let end = after.unwrap_or(Ordinal(u64::MAX));
         let session = filter.session.as_ref().map(|session| self.sessions.get(session));
         let summary = match session {
             None => self.summary,
             Some(index) => index.map(|index| index.summary).unwrap_or_default(),
         };
-        let wanted = |task: &Task| filter.holds(task, batch);
-        let mut found: Vec<Ordinal> = match session {
-            Some(None) => Vec::new(),
-            Some(Some(index)) => index
-                .members
-                .range(..end)
-                .rev()
-                .filter(|ordinal| self.get(**ordinal).is_some_and(wanted))
-                .take(limit + 1)
-                .copied()
-                .collect(),
-            None if filter.status.is_empty() || filter.needs_look() => {
-                let newest = self.tasks.range(..end).rev().filter(|(_, task)| wanted(task));
-                newest.take(limit + 1).map(|(ordinal, _)| *ordinal).collect()
+        let wanted = |task: &Task| query.holds(task, batch);
+        let newest: Box<dyn Iterator<Item = (Ordinal, &Task)>> = match session {
+            Some(None) => Box::new(std::iter::empty()),
+            Some(Some(index)) => {
+                let members = index.members.range(..end).rev();
+                Box::new(members.filter_map(|ordinal| Some((*ordinal, self.get(*ordinal)?))))
             }
-            None => self.newest_of_statuses(&filter.status, end, limit + 1),
+            None => Box::new(self.tasks.range(..end).rev().map(|(ordinal, task)| (*ordinal, &**task))),
+        };
+        let mut stopped = None;
+        let mut found: Vec<Ordinal> = if let Some(text) = text {
+            search(newest, wanted, text, limit + 1, &mut stopped)
+        } else if session.is_none() && !filter.status.is_empty() && !query.needs_look() {
+            self.newest_of_statuses(&filter.status, end, limit + 1)
+        } else {
+            let found = newest.filter(|(_, task)| wanted(task)).map(|(ordinal, _)| ordinal);
+            found.take(limit + 1).collect()
         };
         let more = found.len() > *limit;
         found.truncate(*limit);
@@ -407,7 +410,8 @@ impl Registry {
         let more = more || fits < found.len();
         found.truncate(fits);
         let tasks = found.iter().filter_map(|ordinal| self.tasks.get(ordinal)).cloned().collect();
-        Page { tasks, next: more.then(|| found.last().copied()).flatten(), summary }
+        let next = if more { found.last().copied() } else { stopped };
+        Page { tasks, next, summary }
     }
 
     /// Returns how many of these fit on one page, at least 1.

@@ -18,6 +18,7 @@ const LIMITS: CoreLimits = CoreLimits {
     environments: 1 << 20,
     grace_ms: 1000,
     inbox_items: 10,
+    history: None,
 };
 
 fn now() -> Now {

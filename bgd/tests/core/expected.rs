@@ -257,7 +257,9 @@ const fn error_name(error: &CoreError) -> &'static str {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Situations that a long run must reach; otherwise its success proves nothing.
-pub const PLACES: [&str; 107] = [
+pub const PLACES: [&str; 109] = [
+    "too large to be kept",
+    "too old to be kept",
     "a crash loop",
     "a batch",
     "a cycle",

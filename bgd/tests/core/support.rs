@@ -35,6 +35,7 @@ pub fn limits(max_concurrent_tasks: usize) -> CoreLimits {
         environments: 1 << 20,
         grace_ms: 5000,
         inbox_items: 100,
+        history: None,
     }
 }
 
@@ -343,7 +344,7 @@ pub fn ids(ids: &[TaskId]) -> Selection {
 /// Returns a query for the newest tasks of a parent session.
 pub fn of_session(session: &str, limit: usize) -> ListQuery {
     let filter = Filter { session: Some(session.into()), ..Filter::default() };
-    ListQuery { filter, limit, after: None }
+    ListQuery { filter, limit, ..ListQuery::default() }
 }
 
 pub fn replies(effects: &[Effect]) -> Vec<&Reply> {

@@ -248,6 +248,12 @@ pub struct ListParams {
     /// Only tasks with all of these tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// Only tasks that have not ended before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Only tasks with this text in their description, command line, prompt or tags, ignoring case. 1 to 4096 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
     /// Maximum number of tasks, 1 to 1000. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
@@ -269,7 +275,8 @@ impl From<Matching> for ListParams {
 pub struct ListResult {
     /// The tasks, newest first.
     pub tasks: Vec<Task>,
-    /// Cursor of the next page, if there is one. New tasks do not shift it.
+    /// Cursor of the next page, if there is one. New tasks do not shift it. A page of a search for `text` may have fewer
+    /// tasks than `limit`, or none, and still have a next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
     /// Number of tasks by status in this session (or in all), ignoring `status`.

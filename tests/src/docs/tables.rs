@@ -366,7 +366,7 @@ fn left_aside() -> String {
 
 /// Whether a key's value is a number of bytes.
 pub fn counts_bytes(key: &str) -> bool {
-    key.ends_with("_bytes") || ["limits.memory", "limits.environments"].contains(&key)
+    key.ends_with("_bytes") || ["limits.memory", "limits.environments", "history.bytes"].contains(&key)
 }
 
 /// Rewrites numbers of bytes in the largest unit of which they are whole multiples.
@@ -422,7 +422,9 @@ pub fn needs_restart(key: &str) -> bool {
         ("default_deliver_to", _) => "[\"desktop\"]".to_owned(),
         ("background_key", _) => "\"ctrl-o\"".to_owned(),
         ("grace.cancel", _) => "\"7s\"".to_owned(),
-        ("limits.memory" | "limits.environments" | "limits.output_bytes", _) => "\"7GiB\"".to_owned(),
+        ("limits.memory" | "limits.environments" | "limits.output_bytes" | "history.bytes", _) => {
+            "\"7GiB\"".to_owned()
+        }
         (_, Some(toml::Value::Integer(number))) => (number + 1).to_string(),
         (_, Some(toml::Value::Boolean(truth))) => (!truth).to_string(),
         (_, other) => panic!("{key} is {other:?}, which nobody knows how to change"),

@@ -37,8 +37,9 @@ use super::inbox::{InboxWaitId, Inboxes};
 use super::input::{Input, Selection};
 use super::owners::Owners;
 use super::plan::{Became, NotBefore};
+use super::query::{ListQuery, Page};
 use super::queue::{Queue, Standing};
-use super::registry::{ListQuery, Page, Registry};
+use super::registry::Registry;
 use super::task::{Ordinal, QueuePlace, Snapshot, State, Task};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
@@ -152,6 +153,7 @@ impl Core {
         self.add_next_members(now);
         self.propagate(now);
         self.fill_slots();
+        self.forget_old(now);
         if self.phase == Phase::Closed && !was_closed {
             self.refuse_reads();
             self.effects.push(Effect::Exit);
@@ -166,7 +168,8 @@ impl Core {
 
     /// Returns the wall-clock time at which to call [`Core::on_deadline`], even if that clock is set meanwhile.
     pub fn wall_deadline(&self) -> Option<Timestamp> {
-        self.wall_timers.first().map(|(at, _)| *at)
+        let old = self.registry.history().due().filter(|_| self.phase == Phase::Open);
+        self.wall_timers.first().map(|(at, _)| *at).into_iter().chain(old).min()
     }
 
     /// Does what is due at this time. Returns what is to be done.
@@ -190,6 +193,7 @@ impl Core {
         }
         self.propagate(now);
         self.fill_slots();
+        self.forget_old(now);
         std::mem::take(&mut self.effects)
     }
 
@@ -236,7 +240,8 @@ impl Core {
 
     /// Whether work was put off so as not to delay other inputs. [`Input::GoOn`] does the next part of it.
     pub fn has_more(&self) -> bool {
-        !self.batches.entering.is_empty()
+        let is_too_large = self.phase == Phase::Open && self.registry.history().is_too_large();
+        !self.batches.entering.is_empty() || is_too_large
     }
 
     /// Returns the number of the latest event.
@@ -342,6 +347,9 @@ impl Core {
     fn configure(&mut self, limits: CoreLimits, mut groups: BTreeMap<Arc<str>, u32>) {
         self.limits = limits;
         self.registry.limit_kept_envs(limits.environments);
+        if self.registry.history().limits() != limits.history {
+            self.registry.limit_history(limits.history);
+        }
         groups.insert(DEFAULT_GROUP.into(), slots(limits.max_concurrent_tasks));
         self.queue.configure(groups);
     }

@@ -8,6 +8,7 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 use super::{Core, Phase, Timer, orders};
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, OrderError, Reply};
+use crate::core::history::History;
 use crate::core::input::Selection;
 use crate::core::queue::Standing;
 use crate::core::task::{Ordinal, Snapshot};
@@ -180,17 +181,34 @@ impl Core {
     fn remove_all(&mut self, now: Now, waiter: &Waiter) -> u64 {
         let mut removed = 0;
         for (ordinal, _) in &waiter.tasks {
-            let Some(mut snapshot) = self.snapshot(*ordinal) else { continue };
-            // Waiters that keep the snapshot must not keep its environment.
-            snapshot.drop_env();
-            self.waiters.remember_cleared(*ordinal, &snapshot);
-            self.queue.change(*ordinal, &Standing::from(&*snapshot), &Standing::Out);
-            self.registry.remove(*ordinal);
-            self.leave_batch(&snapshot);
-            self.effects.push(orders::forget(&snapshot));
-            self.event_of(now, EventKind::Cleared, snapshot);
-            removed += 1;
+            removed += u64::from(self.remove(now, *ordinal));
         }
         removed
+    }
+
+    /// Removes a task. Returns whether it was still there.
+    fn remove(&mut self, now: Now, ordinal: Ordinal) -> bool {
+        let Some(mut snapshot) = self.snapshot(ordinal) else { return false };
+        // Waiters that keep the snapshot must not keep its environment.
+        snapshot.drop_env();
+        self.waiters.remember_cleared(ordinal, &snapshot);
+        self.queue.change(ordinal, &Standing::from(&*snapshot), &Standing::Out);
+        self.registry.remove(ordinal);
+        self.leave_batch(&snapshot);
+        self.effects.push(orders::forget(&snapshot));
+        self.event_of(now, EventKind::Cleared, snapshot);
+        true
+    }
+
+    /// Removes finished tasks beyond the limits of the history (R129), a part of them in each step.
+    pub(super) fn forget_old(&mut self, now: Now) {
+        let mut left = History::at_once();
+        while left > 0
+            && self.phase == Phase::Open
+            && let Some(ordinal) = self.registry.history().next(now.wall)
+        {
+            self.remove(now, ordinal);
+            left -= 1;
+        }
     }
 }

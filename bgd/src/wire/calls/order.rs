@@ -17,7 +17,7 @@ use bgd_shared::time::Timestamp;
 use super::checks::check_tags;
 use super::{Body, check_label, check_ms, invalid};
 use crate::core::{
-    Edit, Filter, ListQuery, Ordinal, PlanRequest, Request, Rerun, Rule, Selection, StartTime,
+    Edit, Filter, ListQuery, Ordinal, PlanRequest, Request, Rerun, Rule, Selection, StartTime, Text,
 };
 
 /// The default of `retry.delay_ms`: the maximum delay before the second attempt, in milliseconds.
@@ -171,9 +171,14 @@ pub fn list(params: ListParams) -> Result<ListQuery, RpcError> {
     if limit == 0 || limit > limits::LIST_PAGE {
         return Err(invalid(format!("`limit` is {limit}; it must be 1 to {}", limits::LIST_PAGE)));
     }
-    let ListParams { session, status, group, batch, tags, after, .. } = params;
+    let ListParams { session, status, group, batch, tags, since, text, after, .. } = params;
+    if text.as_deref() == Some("") {
+        return Err(invalid("`text` is empty, so every task has it").hint("leave it out"));
+    }
+    check_label("text", text.as_deref())?;
     let filter = filter(Matching { session, group, batch, tags, status })?;
-    Ok(ListQuery { filter, limit, after: after.map(Ordinal) })
+    let text = text.as_deref().map(Text::new);
+    Ok(ListQuery { filter, limit, after: after.map(Ordinal), since, text })
 }
 
 /// `task.edit`

@@ -121,6 +121,11 @@ impl Model {
             }
             self.judge_all(now);
         }
+        self.forget_batches();
+    }
+
+    /// Forgets batches without tasks.
+    pub(super) fn forget_batches(&mut self) {
         let live = &self.live;
         self.batches.retain(|id, _| live.values().any(|task| task.order.batch == Some(*id)));
     }

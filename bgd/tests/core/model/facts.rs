@@ -61,6 +61,7 @@ impl Model {
         }
         self.settle(now);
         self.fill();
+        self.forget_old(now);
         std::mem::take(&mut self.expected)
     }
 
@@ -240,6 +241,7 @@ impl Model {
         let loops = task.loops(now, result);
         let is_unstarted = task.phase == Phase::Starting || task.order.exit.is_none();
         task.phase = Phase::Done;
+        task.completed_at = now.wall;
         task.paused = false;
         let is_looked_at = task.foreground.take().is_some();
         if let Some(chat) = &mut task.chat {

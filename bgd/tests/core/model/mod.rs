@@ -5,6 +5,7 @@ mod agent;
 mod batch;
 mod facts;
 mod foreground;
+mod history;
 mod notices;
 mod order;
 mod requests;
@@ -88,6 +89,7 @@ pub struct Known {
     stop_order: Option<(i32, u64)>,
     leader_gone: bool,
     created_at: Timestamp,
+    completed_at: Timestamp,
     retrieved_at: Option<Timestamp>,
     /// Whether it has a readiness condition, its time limit, and when it became ready.
     becomes_ready: bool,
@@ -134,6 +136,7 @@ impl Known {
             is_adopted: false,
             leader_gone: false,
             created_at: now.wall,
+            completed_at: now.wall,
             retrieved_at: None,
             becomes_ready: command.spec.ready.is_some(),
             ready_ms: command.spec.ready_timeout_ms,
@@ -258,6 +261,8 @@ pub struct Model {
     overdue: Vec<TaskId>,
     calls: Vec<Call>,
     pub post: Post,
+    /// Why finished tasks were removed in this step, as the name of a situation.
+    pub forgot: Option<&'static str>,
     /// What tasks have become in this step, for their dependents.
     news: VecDeque<Became>,
     expected: Expected,
@@ -287,6 +292,7 @@ impl Model {
             overdue: Vec::new(),
             calls: Vec::new(),
             post: Post::default(),
+            forgot: None,
             expected: Expected::default(),
         }
     }
@@ -319,6 +325,7 @@ impl Model {
         }
         self.settle(now);
         self.fill();
+        self.forget_old(now);
         if self.exited && !had_exited {
             self.refuse_reads();
         }

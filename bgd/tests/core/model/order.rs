@@ -503,7 +503,7 @@ impl Model {
             Some(Start::Wall(at)) => Some(at),
             Some(Start::Mono(_)) | None => None,
         });
-        times.min()
+        times.chain(self.next_old()).min()
     }
 
     /// Opens the tasks whose start time has come.

@@ -25,6 +25,9 @@ impl Sim {
     /// Compares what the core did with what it should have done, and checks every rule that holds after each step.
     pub(super) fn check(&mut self, mut expected: Expected, effects: Vec<Effect>) -> Checked {
         self.steps += 1;
+        if let Some(place) = self.model.forgot.take() {
+            self.reach(place);
+        }
         let mut done = Expected::default();
         for effect in effects {
             prop_assert!(!done.exit, "something comes after the exit: {:?}", effect);

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd::core::{
-    Cancel, Core, CoreLimits, Effect, Fact, Filter, Input, ListQuery, Mono, Now, ReplyTo, Request, Selection,
-    Work,
+    Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, ListQuery, Mono, Now, ReplyTo,
+    Request, Selection, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -234,7 +234,7 @@ impl Sim {
                 self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from) })
             }
             Op::Disconnect { client } => self.disconnect(*client),
-            Op::Configure { max_concurrent_tasks, tasks, memory, grace, inbox_items } => {
+            Op::Configure { max_concurrent_tasks, tasks, memory, grace, inbox_items, history } => {
                 let limits = CoreLimits {
                     max_concurrent_tasks: *max_concurrent_tasks,
                     tasks: *tasks,
@@ -242,6 +242,7 @@ impl Sim {
                     environments: 1 << 20,
                     grace_ms: *grace,
                     inbox_items: *inbox_items,
+                    history: history.map(|(age_ms, bytes)| HistoryLimits { age_ms, bytes }),
                 };
                 self.input(&configure(limits))
             }
@@ -451,7 +452,7 @@ impl Sim {
         });
         let wanted: Vec<TaskId> = wanted.map(|task| task.id).collect();
         let filter = Filter { session: session.clone(), status: status.into(), ..Filter::default() };
-        let mut query = ListQuery { filter, limit, after: None };
+        let mut query = ListQuery { filter, limit, ..ListQuery::default() };
         let mut found = Vec::new();
         loop {
             let page = self.core.list(&query).map_err(|error| TestCaseError::fail(format!("{error:?}")))?;

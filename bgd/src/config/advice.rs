@@ -1,0 +1,48 @@
+//! What to do about an unknown key: the nearest known one.
+
+use super::{AGENT_KEYS, CHANNEL_KEYS, Config, EXECUTOR_KEYS};
+
+/// Returns the keys that an unknown key may be a misspelling of.
+pub(super) fn known_keys(unknown: &str) -> Vec<String> {
+    let mut keys = Config::default().keys();
+    keys.extend(
+        ["agents", "channels", "executors", "groups", "default_agent", "default_deliver_to"]
+            .map(ToOwned::to_owned),
+    );
+    for (table, of_one) in [
+        ("agents", &AGENT_KEYS[..]),
+        ("channels", &CHANNEL_KEYS[..]),
+        ("executors", &EXECUTOR_KEYS[..]),
+        ("groups", &["slots"][..]),
+    ] {
+        let rest = unknown.strip_prefix(table).and_then(|rest| rest.strip_prefix('.'));
+        if let Some((name, _)) = rest.and_then(|rest| rest.rsplit_once('.')) {
+            keys = of_one.iter().map(|key| format!("{table}.{name}.{key}")).collect();
+        }
+    }
+    keys
+}
+
+/// Returns a suggestion for an unknown key, as in `ConfigError::UnknownKey`.
+pub(super) fn advice(key: &str) -> String {
+    // In TOML a key belongs to the table header above it, even if it was meant as a top-level key.
+    let below = key.rsplit_once('.').map(|(_, last)| last).filter(|last| {
+        !matches!(*last, "agents" | "channels" | "executors" | "groups")
+            && known_keys("").iter().any(|known| known == last)
+    });
+    match (below, nearest(key, &known_keys(key))) {
+        (Some(last), _) => {
+            format!("; `{last}` belongs above the first [table] of the file")
+        }
+        (None, Some(near)) => format!("; did you mean `{near}`?"),
+        (None, None) => String::new(),
+    }
+}
+
+fn nearest(key: &str, known: &[String]) -> Option<String> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let near = |name: &&String| {
+        strsim::damerau_levenshtein(name, key).min(strsim::damerau_levenshtein(&last(name), &last(key)))
+    };
+    known.iter().min_by_key(near).filter(|name| near(name) <= last(key).len() / 3 + 1).cloned()
+}

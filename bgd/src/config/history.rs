@@ -1,0 +1,32 @@
+//! The `[history]` part of the configuration.
+
+use serde::{Deserialize, Serialize};
+
+use super::size::Size;
+use crate::core::HistoryLimits;
+
+/// A day in milliseconds.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// How long a durable daemon keeps finished tasks and their outputs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct History {
+    /// Days after their end.
+    pub days: u64,
+    /// Bytes of all their outputs.
+    pub bytes: Size,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { days: 30, bytes: Size(10 << 30) }
+    }
+}
+
+impl History {
+    /// Returns the limits that the core enforces.
+    pub(super) fn limits(&self) -> HistoryLimits {
+        HistoryLimits { age_ms: self.days.saturating_mul(DAY_MS), bytes: self.bytes.0 }
+    }
+}

@@ -1,0 +1,108 @@
+//! How long a durable daemon keeps finished tasks and their outputs (R129): those that ended longest ago go first. The
+//! wall clock decides about their age, as it is the one that goes on while no daemon runs.
+
+use std::collections::BTreeSet;
+
+use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::ordinal::Ordinal;
+use super::task::{Lingering, State, Task};
+
+/// The most tasks that one step removes.
+const AT_ONCE: usize = 256;
+
+/// The limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryLimits {
+    /// How long after its end a task is kept, in milliseconds.
+    pub age_ms: u64,
+    /// Bytes of output of all finished tasks. The task that ended last is kept, however large its output is.
+    pub bytes: u64,
+}
+
+/// A finished task: when it ended, and how many bytes of its output are kept.
+pub type Part = (Timestamp, u64);
+
+/// The finished tasks by their age; none while there are no limits.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct History {
+    limits: Option<HistoryLimits>,
+    #[serde(skip)]
+    ended: BTreeSet<(Timestamp, Ordinal)>,
+    #[serde(skip)]
+    bytes: u64,
+}
+
+impl History {
+    /// Creates a history with these limits, and without tasks.
+    pub fn new(limits: Option<HistoryLimits>) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Returns the limits.
+    pub fn limits(&self) -> Option<HistoryLimits> {
+        self.limits
+    }
+
+    /// Returns what the history has of a task; `None` unless it is over and none of its processes are left.
+    pub fn part(&self, task: &Task) -> Option<Part> {
+        self.limits?;
+        match &task.state {
+            State::Finished(finished) if finished.lingering == Lingering::No => {
+                Some((finished.completed_at, kept_bytes(task)))
+            }
+            State::Finished(_)
+            | State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Resuming(_) => None,
+        }
+    }
+
+    /// Notes that a task has changed, came or went.
+    pub fn change(&mut self, ordinal: Ordinal, before: Option<Part>, after: Option<Part>) {
+        if before == after {
+            return;
+        }
+        if let Some((at, bytes)) = before {
+            self.ended.remove(&(at, ordinal));
+            self.bytes = self.bytes.saturating_sub(bytes);
+        }
+        if let Some((at, bytes)) = after {
+            self.ended.insert((at, ordinal));
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
+    }
+
+    /// Returns when the next task is too old.
+    pub fn due(&self) -> Option<Timestamp> {
+        Some(self.ended.first()?.0.plus_ms(self.limits?.age_ms))
+    }
+
+    /// Whether there is more output than the limit allows.
+    pub fn is_too_large(&self) -> bool {
+        self.ended.len() > 1 && self.limits.is_some_and(|limits| self.bytes > limits.bytes)
+    }
+
+    /// Returns the task to remove next; `None` if all may stay.
+    pub fn next(&self, now: Timestamp) -> Option<Ordinal> {
+        let is_due = self.due().is_some_and(|due| due <= now);
+        (is_due || self.is_too_large()).then(|| self.ended.first().map(|(_, ordinal)| *ordinal)).flatten()
+    }
+
+    /// Returns the most tasks to remove in one step.
+    pub fn at_once() -> usize {
+        AT_ONCE
+    }
+}
+
+/// Returns how many bytes of a task's output are kept by the daemon.
+fn kept_bytes(task: &Task) -> u64 {
+    if task.spec.output_file.is_some() {
+        return 0;
+    }
+    let kept = [0, 1].map(|stream| task.output_bytes[stream].saturating_sub(task.dropped[stream]));
+    kept[0].saturating_add(kept[1])
+}

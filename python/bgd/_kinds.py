@@ -65,7 +65,9 @@ class NotComplete(CallError):
 
 
 class NotResumable(CallError):
-    """Only completed agent tasks can be resumed."""
+    """Only completed agent tasks can be resumed, and those whose turn was cut by the end of the
+    daemon.
+    """
 
     kind = "not_resumable"
     exit_code = 65

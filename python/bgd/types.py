@@ -195,7 +195,8 @@ ErrorKind = Literal[
 
 `not_complete`: The task has no result, or has not ended yet.
 
-`not_resumable`: Only completed agent tasks can be resumed.
+`not_resumable`: Only completed agent tasks can be resumed, and those whose turn was cut by the end
+of the daemon.
 
 `being_resumed`: The task is already being resumed.
 
@@ -317,6 +318,7 @@ FailureKind = Literal[
     "signal",
     "timeout",
     "agent",
+    "interrupted",
     "memory",
     "node",
     "lost",
@@ -333,6 +335,9 @@ FailureKind = Literal[
 `timeout`: It exceeded its time limit, or was not ready in time.
 
 `agent`: Its agent rejected the prompt, or the turn failed.
+
+`interrupted`: The turn of its agent was cut by the end of the daemon or of the machine. It can be
+resumed.
 
 `memory`: The cluster ended it because it used more memory than it had asked for.
 

@@ -55,7 +55,7 @@ kinds! {
     AmbiguousId = "ambiguous_id", -32002;
     /// The task has no result, or has not ended yet.
     NotComplete = "not_complete", -32003;
-    /// Only completed agent tasks can be resumed.
+    /// Only completed agent tasks can be resumed, and those whose turn was cut by the end of the daemon.
     NotResumable = "not_resumable", -32004;
     /// The task is already being resumed.
     BeingResumed = "being_resumed", -32005;

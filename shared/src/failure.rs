@@ -17,6 +17,8 @@ pub enum FailureKind {
     Timeout,
     /// Its agent rejected the prompt, or the turn failed.
     Agent,
+    /// The turn of its agent was cut by the end of the daemon or of the machine. It can be resumed.
+    Interrupted,
     /// The cluster ended it because it used more memory than it had asked for.
     Memory,
     /// The machine that ran it failed.

@@ -39,6 +39,7 @@ mod controllers;
 mod docs;
 mod doctor;
 mod durable;
+mod durable_agents;
 mod elsewhere;
 mod elsewhere_faults;
 mod elsewhere_order;

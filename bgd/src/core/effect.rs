@@ -273,7 +273,7 @@ pub enum CoreError {
     NotPausable(TaskId, Unpausable),
     /// The task has no conversation to continue; only agent tasks do.
     NoAgent(TaskId),
-    /// Only completed tasks can be resumed.
+    /// Only completed tasks, and those whose turn was cut, can be resumed.
     NotResumable(TaskId, Status),
     /// A resume is under way, or the agent is working on one.
     BeingResumed(TaskId),

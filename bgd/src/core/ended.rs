@@ -38,6 +38,23 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Whether an agent task that ended so can be resumed.
+    pub const fn is_resumable(&self) -> bool {
+        match self {
+            Self::Completed | Self::Failed(Failure::Interrupted(_)) => true,
+            Self::Failed(
+                Failure::Spawn(_)
+                | Failure::Exit
+                | Failure::Agent(_)
+                | Failure::CrashLoop { .. }
+                | Failure::TimedOut { .. }
+                | Failure::NotReady { .. }
+                | Failure::Elsewhere { .. },
+            )
+            | Self::Cancelled(_) => false,
+        }
+    }
+
     /// Returns the status of a task that ended so.
     pub const fn status(&self) -> Status {
         match self {
@@ -57,6 +74,8 @@ pub enum Failure {
     Exit,
     /// Its agent refused the prompt or ended the turn with this error.
     Agent(Box<str>),
+    /// Its agent's turn was cut for this reason, which is not the agent's. It can be resumed (R127).
+    Interrupted(Box<str>),
     /// It was to be kept alive, but ended too soon too often in a row (R109).
     CrashLoop {
         /// How often in a row.
@@ -92,7 +111,7 @@ impl Failure {
             Self::Exit | Self::NotReady { .. } => 0,
             Self::CrashLoop { error, .. } => error.as_deref().map_or(0, AttemptError::text_bytes),
             Self::Spawn(failure) => failure.message.len(),
-            Self::Agent(text) => text.len(),
+            Self::Agent(text) | Self::Interrupted(text) => text.len(),
             Self::TimedOut { last_words, .. } => last_words.as_deref().map_or(0, str::len),
             Self::Elsewhere { message, .. } => message.len(),
         }

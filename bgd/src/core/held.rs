@@ -183,7 +183,7 @@ impl Failure {
                 error.as_ref().map_or(0, |error| size_of::<AttemptError>() + error.text_bytes())
             }
             Self::Spawn(failure) => TEXT_BYTES + size_of::<SpawnFailure>() + text_bytes(&failure.message),
-            Self::Agent(text) => text_bytes(text),
+            Self::Agent(text) | Self::Interrupted(text) => text_bytes(text),
             Self::TimedOut { last_words, .. } => optional(last_words.as_deref()),
             Self::Elsewhere { message, .. } => text_bytes(message),
         }

@@ -36,6 +36,9 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
         Failure::Exit => of_exit(finished.exit.as_ref()),
         Failure::CrashLoop { ends, error } => crash_loop(*ends, error.as_deref(), finished.exit.as_ref()),
         Failure::Agent(message) => WireFailure::new(FailureKind::Agent, &**message),
+        Failure::Interrupted(why) => {
+            WireFailure::new(FailureKind::Interrupted, format!("interrupted: {why}"))
+        }
         Failure::Spawn(spawn) => WireFailure {
             errno: spawn.errno,
             code: spawn.code,

@@ -61,7 +61,11 @@ impl Again {
             _ if !has_begun => return false,
             Outcome::Failed(Failure::Elsewhere { cause: Cause::Timeout, .. }) => return false,
             Outcome::Failed(
-                Failure::Exit | Failure::Agent(_) | Failure::Spawn(_) | Failure::Elsewhere { .. },
+                Failure::Exit
+                | Failure::Agent(_)
+                | Failure::Interrupted(_)
+                | Failure::Spawn(_)
+                | Failure::Elsewhere { .. },
             ) => true,
             Outcome::Failed(Failure::NotReady { .. }) if is_kept_alive => true,
             Outcome::Completed => false,
@@ -139,6 +143,9 @@ impl Again {
 fn error(outcome: &Outcome) -> Option<AttemptError> {
     Some(match outcome {
         Outcome::Failed(Failure::Agent(text)) => AttemptError::Agent(text.clone()),
+        Outcome::Failed(Failure::Interrupted(why)) => {
+            AttemptError::Agent(format!("interrupted: {why}").into())
+        }
         Outcome::Failed(Failure::Spawn(failure)) => AttemptError::Spawn(failure.message.clone()),
         Outcome::Failed(Failure::NotReady { limit_ms }) => AttemptError::NotReady { limit_ms: *limit_ms },
         Outcome::Failed(Failure::Elsewhere { cause, message }) => {

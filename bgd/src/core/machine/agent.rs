@@ -379,7 +379,7 @@ fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
     }
 }
 
-/// Returns the id and the end of a task that can be resumed.
+/// Returns the id and the end of a task that can be resumed: a completed one, or one whose turn was cut.
 fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
     match task.spec.kind() {
         Kind::Agent => {}
@@ -387,9 +387,7 @@ fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
     }
     match &task.state {
         State::Resuming(_) => Err(CoreError::BeingResumed(task.id)),
-        State::Finished(finished) if finished.outcome == Outcome::Completed => {
-            Ok((task.id, finished.clone()))
-        }
+        State::Finished(finished) if finished.outcome.is_resumable() => Ok((task.id, finished.clone())),
         State::Running { .. } | State::Stopping { .. } if task.resume_count > 0 => {
             Err(CoreError::BeingResumed(task.id))
         }

@@ -209,7 +209,7 @@ impl Core {
     fn lose_one(&mut self, now: Now, ordinal: Ordinal, why: &str) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let failed = match &task.agent {
-            Some(_) => Failure::Agent(format!("interrupted: {why}").into()),
+            Some(_) => Failure::Interrupted(why.into()),
             None => Failure::Elsewhere { cause: Cause::Lost, message: why.into() },
         };
         let exit = task.agent.is_none().then(|| Exit::Unknown(why.into()));

@@ -138,14 +138,14 @@ impl Core {
             Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
             Outcome::Cancelled(_) => (EventKind::Cancelled, NoticeKind::Cancelled),
         };
-        let settled = finished.lingering.is_settled();
+        let (settled, resumable) = (finished.lingering.is_settled(), finished.outcome.is_resumable());
         let run = self.registry.get(ordinal).map_or(1, |task| task.run);
         self.change_agent(ordinal, |agent| {
             agent.end();
             if kind == EventKind::Completed {
                 agent.answered = run;
             }
-            if kind != EventKind::Completed {
+            if !resumable {
                 agent.drop_env();
             }
         });

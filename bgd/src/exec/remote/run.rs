@@ -325,9 +325,11 @@ pub fn conclusion(end: &Task, host: &str) -> Fact {
                 FailureKind::Lost => failed(Cause::Lost, message),
                 FailureKind::Exit | FailureKind::Signal => concluded(Verdict::ByExit, end.exit.clone()),
                 FailureKind::Unknown if end.exit.is_some() => concluded(Verdict::ByExit, end.exit.clone()),
-                FailureKind::Timeout | FailureKind::Spawn | FailureKind::Agent | FailureKind::Unknown => {
-                    failed(Cause::Other, message)
-                }
+                FailureKind::Timeout
+                | FailureKind::Spawn
+                | FailureKind::Agent
+                | FailureKind::Interrupted
+                | FailureKind::Unknown => failed(Cause::Other, message),
             },
             None => failed(Cause::Other, message),
         },

@@ -1,0 +1,78 @@
+//! Agents of a durable daemon (R127): a turn that was cut by a kill has failed, and its conversation can go on.
+
+use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::{FakeDaemon, wait};
+
+fn durable() -> FakeDaemon {
+    FakeDaemon::with("durable = true", &[], "")
+}
+
+/// Kills the daemon and starts it again.
+#[track_caller]
+fn crash(daemon: &mut FakeDaemon) {
+    daemon.kill9();
+    daemon.launch();
+}
+
+/// Waits until the output of a task ends so.
+#[track_caller]
+fn output_ends(daemon: &FakeDaemon, id: TaskId, text: &str) {
+    wait::poll_until(text, || daemon.output(id).ends_with(text.as_bytes()).then_some(()));
+}
+
+#[track_caller]
+fn is_interrupted(task: &Task) {
+    let kind = task.failure.as_ref().map(|failure| failure.kind);
+    assert_eq!((task.status, kind), (Status::Failed, Some(FailureKind::Interrupted)));
+    assert_eq!(task.error.as_deref(), Some("interrupted: the daemon was killed"));
+    assert_eq!(task.exit, None, "no exit code is made up");
+}
+
+#[test]
+fn r127_a_turn_that_was_cut_is_interrupted_and_its_conversation_goes_on() {
+    let mut daemon = durable();
+    let id = daemon.prompt("say before; await go");
+    output_ends(&daemon, id, "before");
+    let session = daemon.task(id).agent_session;
+    assert!(session.is_some());
+
+    crash(&mut daemon);
+
+    is_interrupted(&daemon.task(id));
+    assert!(daemon.task_processes().is_empty());
+    daemon.resume(id, "say during; await go");
+    output_ends(&daemon, id, "during");
+
+    crash(&mut daemon);
+
+    is_interrupted(&daemon.task(id));
+    daemon.resume(id, "say after");
+    let task = daemon.ends_as(id, Status::Completed);
+    assert_eq!((task.agent_session, task.resume_count, daemon.result(id)), (session, 2, "after".to_owned()));
+    assert_eq!(daemon.fake_home().received("session/new").len(), 1, "it is one conversation");
+}
+
+#[test]
+fn r127_a_conversation_goes_on_after_a_kill_between_its_turns() {
+    let mut daemon = durable();
+    let task = daemon.completed("say one");
+    crash(&mut daemon);
+    assert_eq!(daemon.result(task.id), "one");
+    daemon.resume(task.id, "count");
+    daemon.ends_as(task.id, Status::Completed);
+    assert_eq!(daemon.result(task.id), "2");
+}
+
+#[test]
+fn r33_a_turn_that_was_cancelled_before_a_kill_is_not_resumed_after_it() {
+    let mut daemon = durable();
+    let id = daemon.prompt("say begun; await go");
+    output_ends(&daemon, id, "begun");
+    daemon.cancel(&[id]);
+    crash(&mut daemon);
+    assert_eq!(daemon.task(id).status, Status::Cancelled);
+    assert_eq!(daemon.try_resume(id, "say more").unwrap_err().kind(), ErrorKind::NotResumable);
+}

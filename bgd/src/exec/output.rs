@@ -9,6 +9,7 @@
 //! but never changed or removed.
 
 mod kept;
+mod place;
 mod read;
 mod writes;
 

@@ -1,8 +1,6 @@
 //! The output of tasks on other machines, copied into the files of this daemon as it grows there.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{OutputResult, Stream};
@@ -37,14 +35,5 @@ pub async fn write(
     }
     // What was dropped there becomes a hole here, so that offsets stay valid.
     let (at, folder) = (base + part.offset, context.folder.clone());
-    let written = context.workers.run(move || {
-        let path = folder.files(task, stream == Stream::Stderr);
-        let count = bytes.len() as u64;
-        let file = fs::OpenOptions::new().write(true).open(path.path(stream));
-        file.and_then(|file| file.write_all_at(&bytes, at)).map_err(|error| (count, error))
-    });
-    match written.await? {
-        Ok(()) => None,
-        Err((bytes, error)) => Some(Fact::Lost { bytes, why: error.to_string().into() }),
-    }
+    context.workers.run(move || folder.put(task, stream, &bytes, at)).await.flatten()
 }

@@ -1,7 +1,5 @@
 //! Work with the files of jobs that is done over a login node: many jobs at once, in few sessions. It touches no state.
 
-use std::fs;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -158,13 +156,7 @@ pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<
 async fn put(context: &Context, piece: &Piece, part: Vec<u8>) -> Option<Fact> {
     let (folder, at) = (context.folder.clone(), piece.here);
     let (task, stream) = (piece.task, piece.stream);
-    let written = context.workers.run(move || {
-        let file = folder.files(task, stream == Stream::Stderr);
-        let file = fs::OpenOptions::new().write(true).open(file.path(stream));
-        let bytes = part.len() as u64;
-        let written = file.and_then(|file| file.write_all_at(&part, at));
-        written.err().map(|error| Fact::Lost { bytes, why: error.to_string().into() })
-    });
+    let written = context.workers.run(move || folder.put(task, stream, &part, at));
     written.await.flatten()
 }
 

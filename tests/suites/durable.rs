@@ -204,6 +204,71 @@ fn r125_no_file_is_written_by_a_daemon_that_is_not_durable() {
     assert_eq!(daemon.status().durable, Some(DurableStatus::No));
 }
 
+/// Returns what a daemon with this configuration asks the system for that writes or creates files, while it starts, runs
+/// a task, forgets it and ends.
+fn file_calls(config: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("calls");
+    let traced = "openat,mkdir,mkdirat,fsync,fdatasync,pwrite64,ftruncate";
+    let strace =
+        format!("exec strace -D -f -q -e trace={traced} -o {} \"$0\" \"$@\" 3>&1 >/dev/null", log.display());
+    let mut daemon = TestDaemon::builder().config(config).prelude(strace).start();
+    let pid = daemon.pid();
+    let id = daemon.submit(&["true"]);
+    daemon.block(&[id]);
+    daemon.run(&["clear", &id.to_string()]).success();
+    assert!(daemon.stop().success());
+    wait::poll_until("everything is in the log", || {
+        let calls = fs::read_to_string(&log).unwrap();
+        calls.contains(&format!("{pid} +++ exited with 0 +++")).then_some(calls)
+    })
+}
+
+#[test]
+fn r125_a_daemon_that_is_not_durable_makes_no_system_call_for_a_journal() {
+    let is_of_journal = |call: &&str| {
+        let is_write = call.contains("pwrite64(") && !call.contains("phase");
+        is_write || ["/journal", "fsync(", "fdatasync("].iter().any(|part| call.contains(part))
+    };
+    let plain = file_calls("");
+    assert!(plain.contains("phase"), "what its locks say of it is seen: {plain}");
+    assert_eq!(plain.lines().filter(is_of_journal).collect::<Vec<_>>(), [""; 0]);
+    let durable = file_calls("durable = \"sync\"");
+    for part in ["/journal", "pwrite64(", "sync("] {
+        assert!(durable.lines().filter(is_of_journal).any(|call| call.contains(part)), "{part}: {durable}");
+    }
+}
+
+/// Has the folder that the file `read-only` in its home names be read-only for a daemon.
+const READ_ONLY: &str = "if [ -e \"$HOME/read-only\" ]; then
+    export READ_ONLY=\"$(cat \"$HOME/read-only\")\"
+    script='mount --bind \"$READ_ONLY\" \"$READ_ONLY\" && mount -o remount,bind,ro \"$READ_ONLY\" && exec \"$0\" \"$@\"'
+    exec unshare -m sh -c \"$script\" \"$0\" \"$@\" 3>&1 >/dev/null
+fi";
+
+#[test]
+fn r130_on_a_read_only_disk_a_durable_daemon_does_not_start_and_leaves_its_journal_alone_as_root() {
+    must_be_root();
+    let mut daemon = TestDaemon::builder().config("durable = true").prelude(READ_ONLY).start();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.kill9();
+    let journal = daemon.state_dir().join("journal");
+    fs::write(daemon.home().join("read-only"), journal.as_os_str().as_encoded_bytes()).unwrap();
+
+    let failure = daemon.try_launch().expect_err("it can't be durable");
+
+    assert_eq!(failure.status.code(), Some(69), "{failure}");
+    let words = failure.to_string();
+    assert!(words.contains(&format!("the journal {} can't be used", journal.display())), "{words}");
+    assert!(words.contains("Read-only file system"), "{words}");
+    let damaged = fs::read_dir(&journal).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
+    assert_eq!(damaged, 0, "it is not taken for a damaged one");
+
+    fs::remove_file(daemon.home().join("read-only")).unwrap();
+    daemon.launch();
+    assert_eq!(daemon.task(held).status, Status::Pending);
+}
+
 /// Lets a daemon with a file `boot` in its home believe that this is the id of the machine's boot.
 const OTHER_BOOT: &str = "if [ -e \"$HOME/boot\" ]; then
     script='mount --bind \"$HOME/boot\" /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"'

@@ -213,6 +213,34 @@ fn r122_a_program_that_cannot_take_over_is_replaced_by_the_one_before() {
     upgrade(&daemon);
 }
 
+/// The next program has built all of the daemon when it fails, and drops it: the program before has lost nothing by that.
+#[test]
+fn r122_a_program_that_fails_late_is_replaced_by_the_one_before() {
+    let daemon = TestDaemon::start();
+    let open = || fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").count();
+    let task = until(&daemon, "first", 7);
+    let terminal: TaskId = daemon.run(&["submit", "--pty", "cat"]).success().word();
+    daemon.wait_running(terminal);
+    let mut events = daemon.client();
+    events.call::<Hello>(&HelloParams::default()).unwrap();
+    let before = open();
+    let late = failing(&daemon, "late");
+    for _ in 0..3 {
+        let text = refused(&daemon, &late);
+        assert!(text.contains("it failed late"), "{text}");
+        assert_eq!(fs::read_link(daemon.process().proc("exe")).unwrap(), bgd_tests::bgd_path());
+        events.call::<Hello>(&HelloParams::default()).expect("the connection goes on");
+    }
+    wait::poll_until("as many descriptors as before", || (open() <= before).then_some(()));
+    // Its locks are its own: nobody else starts beside it.
+    daemon.second();
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+    upgrade(&daemon);
+    daemon.run(&["write", &terminal.to_string(), "\u{4}"]).success();
+    assert_eq!(exit_of(&daemon, terminal), Exit::Code(0));
+}
+
 #[test]
 fn r123_what_must_not_take_over_is_refused_and_nothing_changes() {
     let daemon = TestDaemon::start();

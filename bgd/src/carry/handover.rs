@@ -55,7 +55,8 @@ pub fn go_back(head: &Head, state: RawFd, why: &str) -> io::Error {
     if let Err(error) = inherited::set_inheritable(&passed, true) {
         return error;
     }
-    match File::open(format!("/proc/self/fd/{}", head.program)) {
+    // That of this thread: it may have a descriptor table of its own.
+    match File::open(format!("/proc/thread-self/fd/{}", head.program)) {
         Ok(program) => execute(&program, &arguments(state, Some(why))),
         Err(error) => error,
     }

@@ -71,9 +71,14 @@ impl AsFd for ProcessLock {
 }
 
 impl ProcessLock {
-    /// Takes over a lock that the program before this one has taken in this process.
+    /// Takes over a lock that the program before this one has taken in this process. A program that could not take over
+    /// has lost it on the way back, so it is taken again.
     pub fn taken(fd: OwnedFd) -> Self {
-        Self(fd.into())
+        let file = File::from(fd);
+        if let Err(error) = fcntl(&file, FcntlArg::F_SETLK(&whole_file())) {
+            tracing::error!(%error, "another process has taken a lock of this daemon while it was being upgraded");
+        }
+        Self(file)
     }
 
     /// Whether the lock's file is still at this path.

@@ -9,14 +9,14 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use bgd_shared::request::UpgradeResult;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::AsyncListener;
+use nix::sched::{CloneFlags, unshare};
 
 use super::address::Address;
 use super::args::Args;
@@ -97,30 +97,25 @@ pub fn main(args: &Args, state: RawFd) -> ExitCode {
 }
 
 fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
-    let internal = |what: &str| Failure::new(70, format!("cannot take over: {what}"));
     let image = Image::read(&mut file).map_err(|error| internal(&error.to_string()))?;
-    let guard =
-        Arc::new(Guard { head: image.head.clone(), state: file.as_raw_fd(), is_decided: false.into() });
     // A program that has gone back is not guarded: there is nothing else to go to.
-    let guard = args.refused.is_none().then_some(guard);
-    if let Some(guard) = &guard {
-        guard.watch().map_err(|error| internal(&error.to_string()))?;
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| internal(&error.to_string()))?;
+    let guard =
+        if args.refused.is_none() { Some(Guard::start(&image.head, file.as_raw_fd())?) } else { None };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Err(given_up(guard, internal(&error.to_string()))),
+    };
     runtime.block_on(async {
         let built = catch_unwind(AssertUnwindSafe(|| build(args, &image)));
         drop(image);
         let built = match built {
             Ok(Ok(built)) => built,
-            Ok(Err(failure)) => return Err(given_up(guard.as_deref(), failure)),
-            Err(_) => return Err(given_up(guard.as_deref(), internal("it panicked"))),
+            Ok(Err(failure)) => return Err(given_up(guard, failure)),
+            Err(_) => return Err(given_up(guard, internal("it panicked"))),
         };
-        if guard.as_ref().is_some_and(|guard| !guard.decide()) {
-            // The guard executes the program before at this moment.
-            thread::park();
+        if let Some(guard) = guard {
+            guard.dismiss();
         }
-        drop(guard);
         // The state has environments in it.
         let _ = file.set_len(0);
         drop(file);
@@ -128,54 +123,73 @@ fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
     })
 }
 
-/// Goes back to the program before, unless this is it. Returns the failure if that is not possible.
-fn given_up(guard: Option<&Guard>, failure: Failure) -> Failure {
-    match guard {
-        Some(guard) if guard.decide() => {
-            let error = guard.go_back(&failure.message);
-            Failure::new(
-                70,
-                format!("{}; and the program before can't be executed: {error}", failure.message),
-            )
-        }
-        Some(_) => {
-            thread::park();
-            failure
-        }
-        None => failure,
-    }
+fn internal(what: &str) -> Failure {
+    Failure::new(70, format!("cannot take over: {what}"))
 }
 
-/// Goes back to the program before if this one hangs.
+/// Goes back to the program before, unless this is it. Returns the failure if that is not possible.
+fn given_up(guard: Option<Guard>, failure: Failure) -> Failure {
+    let Some(guard) = guard else { return failure };
+    let error = guard.go_back(&failure.message);
+    Failure::new(70, format!("{}; and the program before can't be executed: {error}", failure.message))
+}
+
+/// Goes back to the program before if this one fails or hangs.
+///
+/// It is a thread with a descriptor table of its own, so that those of the state stay open there whatever becomes of them
+/// here: a daemon that is half built closes what it has taken when it is dropped.
 struct Guard {
-    head: Head,
-    state: RawFd,
-    /// Whether somebody has decided to go on or to go back.
-    is_decided: AtomicBool,
+    /// `None`: the daemon is built. Else why it is not.
+    verdict: mpsc::Sender<Option<String>>,
+    thread: thread::JoinHandle<Option<io::Error>>,
 }
 
 impl Guard {
-    fn watch(self: &Arc<Self>) -> io::Result<()> {
-        let this = Arc::downgrade(self);
-        thread::Builder::new().name("guard".to_owned()).spawn(move || {
-            thread::sleep(PATIENCE);
-            if let Some(this) = this.upgrade()
-                && this.decide()
-            {
-                let error = this.go_back(&format!("it did not take over within {} s", PATIENCE.as_secs()));
-                tracing::error!(%error, "cannot go back to the program before");
+    /// Starts the guard. Goes back at once if that fails.
+    fn start(head: &Head, state: RawFd) -> Result<Self, Failure> {
+        let (verdict, hears) = mpsc::channel::<Option<String>>();
+        let (says, is_ready) = mpsc::channel::<io::Result<()>>();
+        let its_head = head.clone();
+        let back = move |why: &str| Some(go_back(&its_head, state, why));
+        let thread = thread::Builder::new().name("guard".to_owned()).spawn(move || {
+            let own_table = unshare(CloneFlags::CLONE_FILES).map_err(io::Error::from);
+            let has_table = own_table.is_ok();
+            if says.send(own_table).is_err() || !has_table {
+                return None;
             }
-        })?;
-        Ok(())
+            match hears.recv_timeout(PATIENCE) {
+                Ok(None) => None,
+                Ok(Some(why)) => back(&why),
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    back(&format!("it did not take over within {} s", PATIENCE.as_secs()))
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => back("it panicked"),
+            }
+        });
+        let started = thread.and_then(|thread| {
+            is_ready.recv().unwrap_or_else(|_| Err(io::Error::other("it has ended")))?;
+            Ok(Self { verdict, thread })
+        });
+        started.map_err(|error| {
+            let why = format!("cannot take over: no guard: {error}");
+            let error = go_back(head, state, &why);
+            Failure::new(70, format!("{why}; and the program before can't be executed: {error}"))
+        })
     }
 
-    /// Decides to go on or to go back. Returns false if that was decided before.
-    fn decide(&self) -> bool {
-        !self.is_decided.swap(true, Ordering::AcqRel)
+    /// Ends the guard, and closes its descriptors. Returns never if it goes back at this moment.
+    fn dismiss(self) {
+        let _ = self.verdict.send(None);
+        if let Ok(Some(error)) = self.thread.join() {
+            tracing::error!(%error, "took longer than it should have, and could not go back to the program before");
+        }
     }
 
-    fn go_back(&self, why: &str) -> io::Error {
-        go_back(&self.head, self.state, why)
+    /// Goes back. Returns only if that fails.
+    fn go_back(self, why: &str) -> io::Error {
+        let _ = self.verdict.send(Some(why.to_owned()));
+        let outcome = self.thread.join();
+        outcome.ok().flatten().unwrap_or_else(|| io::Error::other("the guard has ended"))
     }
 }
 

@@ -2,13 +2,15 @@
 //! as the real one does.
 
 use std::fs::File;
-use std::io::Write as _;
-use std::os::fd::RawFd;
-use std::process::ExitCode;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{IntoRawFd as _, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
 
 use bgd::carry::handover::go_back;
-use bgd::carry::image::Image;
-use bgd::carry::program::{CARRIED, FORMATS, Formats, Found, TRY};
+use bgd::carry::image::{Head, Image};
+use bgd::carry::program::{CARRIED, FORMATS, Formats, Found, REFUSED, TRY};
+use bgd::os::inherited::set_inheritable;
 
 fn main() -> ExitCode {
     let own = std::env::current_exe().unwrap_or_default();
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         "turning-back" if has(CARRIED) => turn_back(&args),
+        "late" if has(CARRIED) => fail_late(&args, has(REFUSED)),
         _ => bgd::startup::main(),
     }
 }
@@ -36,16 +39,83 @@ fn say(what: &impl serde::Serialize) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Has a bgd build the whole daemon from the state except that one descriptor more came with it, which belongs to nobody:
+/// that is noticed last. It goes back to what it takes for the program before, which is this one, and this one goes back
+/// to the true one with the true state.
+fn fail_late(args: &[String], was_refused: bool) -> ExitCode {
+    let Some((state, image)) = carried(args) else { return ExitCode::from(2) };
+    let truth = image.head.version.strip_prefix(LATE).and_then(|number| number.parse().ok());
+    let error = match truth {
+        Some(truth) if was_refused => {
+            let Some(before) = read(truth) else { return ExitCode::from(2) };
+            // What only the altered state has is not the true program's.
+            let _ = set_inheritable(&[&image.head.descriptors[..], &[state]].concat(), false);
+            go_back(&before.head, truth, "it failed late")
+        }
+        Some(_) => return bgd::startup::main(),
+        None => {
+            let Some((head, altered)) = altered(state, &image) else { return ExitCode::from(2) };
+            go_on_with(&head, altered, args)
+        }
+    };
+    let _ = writeln!(std::io::stderr(), "next_bgd: {error}");
+    ExitCode::FAILURE
+}
+
+/// What the version of an altered state begins with; the number of the true one's descriptor follows.
+const LATE: &str = "late ";
+
+/// Returns a copy of a state that has one descriptor more, and the number of this program's descriptor, which is in it as
+/// that of the program before.
+fn altered(state: RawFd, image: &Image) -> Option<(Head, RawFd)> {
+    let open = |path: &str| Some(File::open(path).ok()?.into_raw_fd());
+    let (own, more) = (open("/proc/self/exe")?, open("/dev/null")?);
+    let mut text = Vec::new();
+    File::open(fd_path(state)).ok()?.read_to_end(&mut text).ok()?;
+    let end = text.iter().position(|byte| *byte == b'\n')?;
+    let mut head = serde_json::to_value(&image.head).ok()?;
+    head["version"] = format!("{LATE}{state}").into();
+    head["program"] = own.into();
+    let numbers = head["descriptors"].as_array_mut()?;
+    numbers.extend([own, more, state].map(Into::into));
+    let file = nix::sys::memfd::memfd_create(c"altered", nix::sys::memfd::MFdFlags::empty()).ok()?;
+    let mut file = File::from(file);
+    serde_json::to_writer(&mut file, &head).ok()?;
+    file.write_all(&text[end..]).ok()?;
+    file.rewind().ok()?;
+    Some((serde_json::from_value(head).ok()?, file.into_raw_fd()))
+}
+
+/// Executes this program again, with another state.
+fn go_on_with(head: &Head, state: RawFd, args: &[String]) -> io::Error {
+    if let Err(error) = set_inheritable(&[&head.descriptors[..], &[state]].concat(), true) {
+        return error;
+    }
+    let place = args.iter().position(|arg| arg == CARRIED).map(|place| place + 1);
+    let args = args.iter().enumerate().skip(1);
+    let args = args.map(|(n, arg)| if Some(n) == place { state.to_string() } else { arg.clone() });
+    Command::new("/proc/self/exe").args(args).exec()
+}
+
 /// Executes the program before again, as a bgd does that can't build the daemon from the state.
 fn turn_back(args: &[String]) -> ExitCode {
-    let state: Option<RawFd> =
-        args.iter().skip_while(|arg| *arg != CARRIED).nth(1).and_then(|n| n.parse().ok());
-    let Some(state) = state else { return ExitCode::from(2) };
-    let image =
-        File::open(format!("/proc/self/fd/{state}")).ok().and_then(|mut file| Image::read(&mut file).ok());
-    if let Some(image) = image {
+    if let Some((state, image)) = carried(args) {
         let error = go_back(&image.head, state, "it can't be built again");
         let _ = writeln!(std::io::stderr(), "next_bgd: {error}");
     }
     ExitCode::FAILURE
+}
+
+fn fd_path(number: RawFd) -> String {
+    format!("/proc/self/fd/{number}")
+}
+
+fn read(state: RawFd) -> Option<Image> {
+    Image::read(&mut File::open(fd_path(state)).ok()?).ok()
+}
+
+/// The state that this program was executed with.
+fn carried(args: &[String]) -> Option<(RawFd, Image)> {
+    let state = args.iter().skip_while(|arg| *arg != CARRIED).nth(1)?.parse().ok()?;
+    Some((state, read(state)?))
 }

@@ -213,14 +213,18 @@ fn file_calls(config: &str) -> String {
     let strace =
         format!("exec strace -D -f -q -e trace={traced} -o {} \"$0\" \"$@\" 3>&1 >/dev/null", log.display());
     let mut daemon = TestDaemon::builder().config(config).prelude(strace).start();
-    let pid = daemon.pid();
+    let pid = daemon.pid().to_string();
     let id = daemon.submit(&["true"]);
     daemon.block(&[id]);
     daemon.run(&["clear", &id.to_string()]).success();
     assert!(daemon.stop().success());
     wait::poll_until("everything is in the log", || {
         let calls = fs::read_to_string(&log).unwrap();
-        calls.contains(&format!("{pid} +++ exited with 0 +++")).then_some(calls)
+        // Short pids are padded.
+        let is_end = |line: &str| {
+            line.split_once(' ').is_some_and(|(of, what)| of == pid && what.trim() == "+++ exited with 0 +++")
+        };
+        calls.lines().any(is_end).then_some(calls)
     })
 }
 

@@ -1,6 +1,10 @@
 //! The filter of the list: words that a task must have.
 
+use std::io::Write as _;
 use std::rc::Rc;
+
+use bgd_shared::id::TaskId;
+use memchr::memchr2_iter;
 
 use crate::top::row::{Row, Section};
 
@@ -63,9 +67,9 @@ impl Filter {
             Word::Batch(batch) => row.batch.is_some_and(|own| own.to_string().starts_with(batch.as_str())),
             Word::Host(name) => has(host, name),
             Word::Text(text) => {
-                // Most words are no beginning of an id: to write out 100,000 ids would be the slowest part.
+                // Most words are no beginning of an id, and need not be compared with 100,000 of them.
                 let is_of_id = || text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-                has(&row.description, text) || (is_of_id() && row.id.to_string().starts_with(text.as_str()))
+                has(&row.description, text) || (is_of_id() && begins_id(row.id, text))
             }
         })
     }
@@ -75,9 +79,20 @@ impl Filter {
 fn has(text: &str, lower: &str) -> bool {
     if text.is_ascii() && lower.is_ascii() {
         let (text, lower) = (text.as_bytes(), lower.as_bytes());
-        return lower.is_empty() || text.windows(lower.len()).any(|part| part.eq_ignore_ascii_case(lower));
+        let Some(first) = lower.first() else { return true };
+        let begins = memchr2_iter(*first, first.to_ascii_uppercase(), text);
+        return begins
+            .map(|begin| text.get(begin..begin + lower.len()))
+            .any(|part| part.is_some_and(|part| part.eq_ignore_ascii_case(lower)));
     }
     text.to_lowercase().contains(lower)
+}
+
+/// Whether an id as it is written begins with this text.
+fn begins_id(id: TaskId, text: &str) -> bool {
+    // No allocation for each of 100,000.
+    let mut written = [0; 36];
+    write!(&mut written[..], "{id}").is_ok() && written.starts_with(text.as_bytes())
 }
 
 #[cfg(test)]
@@ -92,6 +107,19 @@ mod tests {
     fn takes(filter: &str, task: &Task) -> bool {
         let row = Row::of(HostNo::default(), task, &mut Texts::default(), &Clock::of_tests());
         Filter::parse(filter, true).takes(&row, row.section(false), "me@Build1")
+    }
+
+    #[test]
+    fn r162_an_id_begins_as_it_is_written() {
+        for id in [TaskId::from_u128(0), TaskId::from_u128(u128::MAX), samples::task().id] {
+            let written = id.to_string();
+            for end in 0..=written.len() {
+                assert!(begins_id(id, &written[..end]), "{}", &written[..end]);
+            }
+            for no in [format!("{written}0"), format!("-{written}"), written.replace('-', ""), "7g".into()] {
+                assert!(!begins_id(id, &no), "{no}");
+            }
+        }
     }
 
     #[test]

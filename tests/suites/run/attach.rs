@@ -44,27 +44,36 @@ fn a_task_without_a_terminal_is_shown_and_left_by_the_same_key() {
     assert_eq!(shell.run_line("(exit $?)"), 3);
 }
 
+/// What a full-screen program writes and reads.
+const FULL_SCREEN: &str = "printf '\\033[?1049h\\033[H\\033[2Jall of it'; read go; printf '\\033[?1049l'";
+
+/// Attaches to a full-screen program, which may begin once `begin` has run, leaves it by these keys, and asserts that
+/// the screen is as it was.
+#[track_caller]
+fn comes_back(daemon: &TestDaemon, id: TaskId, keys: &str, begin: impl FnOnce(&mut Terminal)) {
+    let mut shell = Terminal::shell(daemon);
+    shell.type_line("echo before");
+    shell.wait_text("\nbefore\n$");
+    let command = format!("bgctl attach {}", id.short());
+    shell.type_line(&command);
+    begin(&mut shell);
+    shell.wait_alternate(true);
+    shell.wait_text("all of it");
+    shell.type_keys(keys);
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+    let expected = format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Detach (the task keeps running)\n$");
+    assert_eq!(shell.screen(), expected, "{shell:?}");
+    daemon.cancel(&[id]);
+}
+
 #[test]
 fn after_a_full_screen_program_the_screen_is_as_it_was() {
     let daemon = TestDaemon::start();
-    let line = "printf '\\033[?1049h\\033[H\\033[2Jall of it'; read go; printf '\\033[?1049l'";
     for keys in ["go\r", "\x02"] {
-        let id = daemon.run(&["submit", "--pty", "--shell", line]).success().word();
+        let id = daemon.run(&["submit", "--pty", "--shell", FULL_SCREEN]).success().word();
         daemon.wait_running(id);
-        let mut shell = Terminal::shell(&daemon);
-        shell.type_line("echo before");
-        shell.wait_text("\nbefore\n$");
-        let command = format!("bgctl attach {}", id.short());
-        shell.type_line(&command);
-        shell.wait_alternate(true);
-        shell.wait_text("all of it");
-        shell.type_keys(keys);
-        shell.wait_alternate(false);
-        shell.wait_prompt();
-        let expected =
-            format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Detach (the task keeps running)\n$");
-        assert_eq!(shell.screen(), expected, "{shell:?}");
-        daemon.cancel(&[id]);
+        comes_back(&daemon, id, keys, |_| {});
     }
 }
 
@@ -72,29 +81,16 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
 #[test]
 fn a_task_that_has_shown_nothing_pushes_nothing_away() {
     let daemon = TestDaemon::start();
-    let line = "read go; printf '\\033[?1049h\\033[H\\033[2Jall of it'; read go; printf '\\033[?1049l'";
     for keys in ["go\r", "\x02"] {
         let ready = daemon.home().join("ready");
-        let line = format!("stty -echo; : >{}; {line}", ready.display());
-        let id: TaskId = daemon.run(&["submit", "--pty", "--shell", &line]).success().word();
+        let line = format!("stty -echo; : >{}; read go; {FULL_SCREEN}", ready.display());
+        let id = daemon.run(&["submit", "--pty", "--shell", &line]).success().word();
         wait::for_file(&ready);
         fs::remove_file(&ready).unwrap();
-        let mut shell = Terminal::shell(&daemon);
-        shell.type_line("echo before");
-        shell.wait_text("\nbefore\n$");
-        let command = format!("bgctl attach {}", id.short());
-        shell.type_line(&command);
-        shell.wait_text("[Ctrl-B] Detach");
-        shell.type_keys("\r");
-        shell.wait_alternate(true);
-        shell.wait_text("all of it");
-        shell.type_keys(keys);
-        shell.wait_alternate(false);
-        shell.wait_prompt();
-        let expected =
-            format!("$ echo before\nbefore\n$ {command}\n[Ctrl-B] Detach (the task keeps running)\n$");
-        assert_eq!(shell.screen(), expected, "{shell:?}");
-        daemon.cancel(&[id]);
+        comes_back(&daemon, id, keys, |shell| {
+            shell.wait_text("[Ctrl-B] Detach");
+            shell.type_keys("\r");
+        });
     }
 }
 

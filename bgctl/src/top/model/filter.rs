@@ -64,7 +64,7 @@ impl Filter {
             Word::Tag(tag) => row.tags.iter().any(|own| has(own, tag)),
             Word::Group(group) => has(&row.group, group),
             Word::Session(session) => row.session.as_ref().is_some_and(|own: &Rc<str>| has(own, session)),
-            Word::Batch(batch) => row.batch.is_some_and(|own| own.to_string().starts_with(batch.as_str())),
+            Word::Batch(batch) => row.batch.is_some_and(|own| begins_id(own, batch)),
             Word::Host(name) => has(host, name),
             Word::Text(text) => {
                 // Most words are no beginning of an id, and need not be compared with 100,000 of them.

@@ -15,6 +15,7 @@ pub mod exec;
 pub mod features;
 pub mod http;
 pub mod journal;
+pub mod keeper;
 pub mod notice;
 pub mod notify;
 pub mod os;

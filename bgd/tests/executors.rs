@@ -99,7 +99,7 @@ fn r11_the_end_of_the_daemon_ends_it() {
     let waits = waiting.send::<TaskBlock>(&params, &[]).unwrap();
     // Its answer shows that the daemon has received the block before.
     waiting.call::<TaskGet>(&IdParams { id: willing.into() }).unwrap();
-    let cancelled = daemon.shut_down(&ShutdownParams { grace_ms: Some(10) });
+    let cancelled = daemon.shut_down(&ShutdownParams { grace_ms: Some(10), cancel: true });
     assert_eq!(cancelled, 2);
     let ended = waiting.answer::<TaskBlock>(waits).unwrap().tasks;
     let ends: Vec<_> = ended.into_iter().map(|task| (task.status, task.exit)).collect();

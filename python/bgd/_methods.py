@@ -102,15 +102,19 @@ class Methods:
     def daemon_shutdown(
         self,
         *,
+        cancel: Optional[bool] = None,
         grace_ms: Optional[int] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.ShutdownResult:
         """Cancels all tasks, accepts no new ones, and stops the daemon. The call returns when every
         task has ended; the daemon has ended when the connection closes.
 
+        cancel: Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next
+            daemon finds them.
         grace_ms: Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`.
         """
         params = {
+            "cancel": cancel,
             "grace_ms": grace_ms,
         }
         result: types.ShutdownResult = self._call("daemon.shutdown", params, timeout)
@@ -1259,15 +1263,19 @@ class AsyncMethods:
     async def daemon_shutdown(
         self,
         *,
+        cancel: Optional[bool] = None,
         grace_ms: Optional[int] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.ShutdownResult:
         """Cancels all tasks, accepts no new ones, and stops the daemon. The call returns when every
         task has ended; the daemon has ended when the connection closes.
 
+        cancel: Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next
+            daemon finds them.
         grace_ms: Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`.
         """
         params = {
+            "cancel": cancel,
             "grace_ms": grace_ms,
         }
         result: types.ShutdownResult = await self._call("daemon.shutdown", params, timeout)

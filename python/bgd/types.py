@@ -2184,15 +2184,23 @@ class SessionEndResult(TypedDict):
 class ShutdownParams(TypedDict, total=False):
     """Params of `daemon.shutdown`."""
 
+    cancel: bool
+    """Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next daemon finds
+    them.
+    """
+
     grace_ms: Optional[int]
     """Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`."""
 
 
 class ShutdownResult(TypedDict):
-    """Result of `daemon.shutdown`, sent when every task has ended."""
+    """Result of `daemon.shutdown`, sent when every task has ended that is to end."""
 
     cancelled: int
     """Number of cancelled tasks."""
+
+    left: int
+    """Number of tasks that a durable daemon leaves running."""
 
 
 class _SignalParams(TypedDict):

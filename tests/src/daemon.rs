@@ -272,10 +272,16 @@ impl TestDaemon {
         processes_of(self.home())
     }
 
-    /// The processes of this home other than the daemon.
+    /// The processes of this home other than the daemon and its keeper.
     pub fn task_processes(&self) -> Vec<Process> {
         let daemon = self.served_by();
-        self.processes().into_iter().filter(|process| Some(process.pid()) != daemon).collect()
+        let is_task = |process: &Process| Some(process.pid()) != daemon && !is_keeper(process);
+        self.processes().into_iter().filter(is_task).collect()
+    }
+
+    /// The keepers of this home, of which a durable daemon has one.
+    pub fn keepers(&self) -> Vec<Process> {
+        self.processes().into_iter().filter(is_keeper).collect()
     }
 
     /// The pid of the daemon, whether this test or `bgctl` started it.
@@ -473,6 +479,10 @@ impl TestDaemon {
         }
         left
     }
+}
+
+fn is_keeper(process: &Process) -> bool {
+    process.cmdline().starts_with("bgd --keeper")
 }
 
 impl Drop for TestDaemon {

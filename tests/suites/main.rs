@@ -40,6 +40,7 @@ mod docs;
 mod doctor;
 mod durable;
 mod durable_agents;
+mod durable_kills;
 mod elsewhere;
 mod elsewhere_faults;
 mod elsewhere_order;

@@ -379,7 +379,7 @@ fn r11_shutdown_cancels_everything_and_ends_the_daemon() {
     let pending = gate(&daemon);
     let sleeper = Process::open(daemon.wait_running(running).pid.unwrap()).unwrap();
     let mut watch = daemon.watch();
-    let params = ShutdownParams { grace_ms: None };
+    let params = ShutdownParams { grace_ms: None, cancel: true };
     let mut client = daemon.client();
     assert_eq!(client.call::<DaemonShutdown>(&params).unwrap().cancelled, 2);
     assert!(!sleeper.is_alive());

@@ -457,6 +457,7 @@ EXAMPLES:
   bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
   bgctl daemon reload                 apply a changed configuration
   bgctl daemon stop --grace 30s       cancel all tasks and wait until all processes have ended
+  bgctl daemon stop --cancel          the same where `durable = true` would let them go on
   bgctl daemon upgrade                after an installation; nothing is cancelled
   bgctl daemon restart                if that is refused; prints how many tasks it cancels
   bgctl daemon install                have systemd listen on the socket and start the daemon
@@ -472,11 +473,14 @@ pub struct DaemonArgs {
 pub enum DaemonVerb {
     /// Start the daemon unless it is running
     Start,
-    /// Stop the daemon, cancelling all tasks
+    /// Stop the daemon, cancelling all tasks; those of a durable daemon go on
     Stop {
         /// Grace period before SIGKILL [default: as configured, 5s]
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
+        /// Cancel the tasks of a durable daemon, too
+        #[arg(long)]
+        cancel: bool,
     },
     /// Stop the daemon and start it again; prints how many tasks this cancels
     Restart {

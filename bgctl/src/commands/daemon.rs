@@ -6,7 +6,7 @@ use std::path::Path;
 use bgd_shared::client::Client;
 use bgd_shared::request::{
     DaemonReload, DaemonStatus, DaemonStatusOf, DaemonUpgrade, DurableStatus, Hello, HelloParams,
-    HelloResult, NoParams, ReloadResult, UpgradeParams, UpgradeResult,
+    HelloResult, NoParams, ReloadResult, ShutdownParams, UpgradeParams, UpgradeResult,
 };
 use bgd_shared::task::Summary;
 use bgd_shared::time::Timestamp;
@@ -23,7 +23,7 @@ use crate::render::{daemon as page, metrics};
 pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
     match args.verb {
         DaemonVerb::Start => start(context),
-        DaemonVerb::Stop { grace } => stop::run(grace, context),
+        DaemonVerb::Stop { grace, cancel } => stop::run(ShutdownParams { grace_ms: grace, cancel }, context),
         DaemonVerb::Restart { grace } => restart(grace, context),
         DaemonVerb::Upgrade { ref binary } => upgrade(binary.as_deref(), context),
         DaemonVerb::Status { openmetrics } => status(openmetrics, context),
@@ -75,11 +75,18 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     if let Ok(Some(mut client)) = context.link.running()
         && !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
-        && let Some(text) = ends(&status.summary, is_durable(&status))
+        && !is_durable(&status)
+        && let Some(text) = ends(&status.summary)
     {
         stop::say(&text);
     }
-    stop::stop(grace, context)?;
+    let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
+    // Only a durable daemon leaves some, and knows which.
+    if let Some(stopped) = stopped.filter(|stopped| stopped.left > 0)
+        && !context.json()
+    {
+        stop::say(stop::words(stopped).trim_end());
+    }
     let (mut client, started) = if context.link.is_remote() {
         context.link.expect_another();
         // Dialling starts it.
@@ -103,17 +110,13 @@ fn is_durable(status: &DaemonStatus) -> bool {
 }
 
 /// Describes what a restart does to the tasks; `None` if it does nothing to any.
-fn ends(tasks: &Summary, is_durable: bool) -> Option<String> {
+fn ends(tasks: &Summary) -> Option<String> {
     let count = |count: u64, what: &str| match count {
         0 => None,
         1 => Some(format!("1 {what} task")),
         count => Some(format!("{count} {what} tasks")),
     };
-    let (active, finished) = if is_durable {
-        (tasks.active() - tasks.pending, 0)
-    } else {
-        (tasks.active(), tasks.total() - tasks.active())
-    };
+    let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
     let parts = [
         count(active, "active").map(|text| format!("cancels {text}")),
         count(finished, "finished").map(|text| {
@@ -197,13 +200,11 @@ mod tests {
 
     #[test]
     fn a_restart_says_what_it_ends() {
-        let of = |running, failed| ends(&Summary { running, failed, ..Summary::default() }, false);
+        let of = |running, failed| ends(&Summary { running, failed, ..Summary::default() });
         assert_eq!(of(0, 0), None);
         assert_eq!(of(1, 0).as_deref(), Some("restarting cancels 1 active task"));
         let both = "restarting cancels 2 active tasks and removes 1 finished task with its output";
         assert_eq!(of(2, 1).as_deref(), Some(both));
-        let kept = Summary { pending: 3, running: 1, failed: 2, ..Summary::default() };
-        assert_eq!(ends(&kept, true).as_deref(), Some("restarting cancels 1 active task"));
         assert_eq!(of(0, 6).as_deref(), Some("restarting removes 6 finished tasks with their output"));
     }
 

@@ -17,26 +17,39 @@ use crate::link::{DaemonProcess, pauses};
 use crate::progress::Progress;
 
 /// Stops the daemon if one is running, then prints the outcome.
-pub fn run(grace_ms: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
-    let stopped = stop(grace_ms, context)?;
+pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure> {
+    let stopped = stop(order, context)?;
     if context.json() {
-        context.print_json(&stopped.unwrap_or(ShutdownResult { cancelled: 0 }))?;
+        context.print_json(&stopped.unwrap_or(NOTHING))?;
         return Ok(Code::OK);
     }
-    match stopped.map(|result| result.cancelled) {
+    match stopped {
         None => context.print("no daemon is running\n")?,
-        Some(0) => context.print("stopped\n")?,
-        Some(1) => context.print("stopped; 1 task was cancelled\n")?,
-        Some(count) => context.print(&format!("stopped; {count} tasks were cancelled\n"))?,
+        Some(result) => context.print(&words(result))?,
     }
     Ok(Code::OK)
 }
+
+/// Says what became of the tasks.
+pub fn words(ShutdownResult { cancelled, left }: ShutdownResult) -> String {
+    let tasks = |count: u64| if count == 1 { "1 task".to_owned() } else { format!("{count} tasks") };
+    let were = if cancelled == 1 { "was" } else { "were" };
+    let (goes, end) = if left == 1 { ("goes", "it") } else { ("go", "them") };
+    let parts = [
+        (cancelled > 0).then(|| format!("; {} {were} cancelled", tasks(cancelled))),
+        (left > 0).then(|| format!("; {} {goes} on, and the next daemon finds {end} again", tasks(left))),
+    ];
+    format!("stopped{}\n", parts.into_iter().flatten().collect::<String>())
+}
+
+/// What became of the tasks where that is not known.
+const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0 };
 
 /// Stops the daemon. Returns `None` if none is running.
 ///
 /// # Errors
 /// The daemon does not end, or what is at the socket is not trusted.
-pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
+pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
     // The process of another machine can only be asked.
     let daemon = match context.link.host() {
         Some(_) => None,
@@ -49,12 +62,12 @@ pub fn stop(grace_ms: Option<u64>, context: &Context) -> Result<Option<ShutdownR
                 "the daemon (pid {}) is running, but its socket is gone: sending SIGTERM",
                 daemon.pid()
             ));
-            by_signal(daemon, grace_ms)
+            by_signal(daemon, order)
         }
-        (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), grace_ms),
+        (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), order),
         (Err(failure), Some(daemon)) if failure.kind == "no_answer" => {
             say(&failure.message);
-            by_signal(daemon, grace_ms)
+            by_signal(daemon, order)
         }
         (Err(failure), _) => Err(failure),
     };
@@ -87,16 +100,16 @@ pub fn say(text: &str) {
 fn by_call(
     client: &mut Client,
     daemon: Option<&DaemonProcess>,
-    grace_ms: Option<u64>,
+    order: ShutdownParams,
 ) -> Result<ShutdownResult, Failure> {
     let _progress = Progress::begin(&waited_for(daemon));
-    let call = client.send::<DaemonShutdown>(&ShutdownParams { grace_ms }, &[])?;
+    let call = client.send::<DaemonShutdown>(&order, &[])?;
     let outcome = match client.answer::<DaemonShutdown>(call) {
         Err(ClientError::NoAnswer(silent)) => {
             let Some(daemon) = daemon else { return Err(silent.into()) };
             if !daemon.is_stopped() {
                 say(&silent.to_string());
-                return by_signal(daemon, grace_ms);
+                return by_signal(daemon, order);
             }
             // The request stays queued and is served once the daemon continues.
             say(&format!("the daemon (pid {}) is stopped: sending SIGCONT so that it can end", daemon.pid()));
@@ -109,10 +122,8 @@ fn by_call(
     let result = match outcome {
         Ok(result) => result,
         // Another caller is stopping the daemon already; wait for it all the same.
-        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => {
-            ShutdownResult { cancelled: 0 }
-        }
-        Err(ClientError::Closed) => ShutdownResult { cancelled: 0 },
+        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => NOTHING,
+        Err(ClientError::Closed) => NOTHING,
         Err(error) => return Err(error.into()),
     };
     client.until_closed()?;
@@ -123,9 +134,15 @@ fn by_call(
     }
 }
 
-/// Stops the daemon by SIGTERM, which cancels every task. With `--grace`, a second SIGTERM skips the rest of the
+/// Stops the daemon by SIGTERM, which cancels every task but those of a durable one. With `--grace`, a second SIGTERM skips the rest of the
 /// tasks' grace period.
-fn by_signal(daemon: &DaemonProcess, grace_ms: Option<u64>) -> Result<ShutdownResult, Failure> {
+fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<ShutdownResult, Failure> {
+    let ShutdownParams { grace_ms, cancel } = order;
+    if cancel {
+        say(
+            "a signal does not cancel the tasks of a durable daemon: if they go on, start it and stop it again",
+        );
+    }
     let _progress = Progress::begin(&waited_for(Some(daemon)));
     let is_stopped = daemon.is_stopped();
     daemon.signal(Signal::TERM)?;
@@ -142,7 +159,7 @@ fn by_signal(daemon: &DaemonProcess, grace_ms: Option<u64>) -> Result<ShutdownRe
         }
     }
     // The number of cancelled tasks is unknown.
-    Ok(ShutdownResult { cancelled: 0 })
+    Ok(NOTHING)
 }
 
 fn waited_for(daemon: Option<&DaemonProcess>) -> String {

@@ -9,9 +9,9 @@ pub mod handover;
 pub mod image;
 pub mod program;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,11 @@ impl Obstacle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fd(RawFd);
 
+impl Fd {
+    /// Stands for the pidfd of the process that a state is about, where that comes apart from it.
+    pub const OF_PROCESS: Self = Self(-1);
+}
+
 /// The descriptors that a state names.
 #[derive(Debug, Default)]
 pub struct Named(Vec<RawFd>);
@@ -72,7 +77,16 @@ impl Named {
 
 /// The descriptors that came with a state. Each is taken once.
 #[derive(Debug)]
-pub struct Came(BTreeSet<RawFd>);
+pub struct Came(BTreeMap<RawFd, Where>);
+
+/// Where a descriptor is that a state names.
+#[derive(Debug)]
+enum Where {
+    /// At that number.
+    There,
+    /// It was received, and has another number here.
+    Here(OwnedFd),
+}
 
 impl Came {
     /// Takes these descriptors over: none of them is passed on to other programs from now on.
@@ -81,7 +95,7 @@ impl Came {
     /// One of them is not open, or is named twice.
     pub fn new(numbers: &[RawFd]) -> io::Result<Self> {
         inherited::set_inheritable(numbers, false)?;
-        let all: BTreeSet<RawFd> = numbers.iter().copied().collect();
+        let all: BTreeMap<_, _> = numbers.iter().map(|number| (*number, Where::There)).collect();
         if all.len() == numbers.len() {
             Ok(Self(all))
         } else {
@@ -89,15 +103,28 @@ impl Came {
         }
     }
 
+    /// Has descriptors that were received, with what the state calls each.
+    pub fn received(descriptors: impl IntoIterator<Item = (Fd, OwnedFd)>) -> Self {
+        Self(descriptors.into_iter().map(|(Fd(number), fd)| (number, Where::Here(fd))).collect())
+    }
+
     /// Takes a descriptor.
     ///
     /// # Errors
     /// It did not come, or was taken before.
     pub fn take(&mut self, Fd(number): Fd) -> io::Result<OwnedFd> {
-        if self.0.remove(&number) {
-            Ok(inherited::claim(number))
-        } else {
-            Err(io::Error::other(format!("descriptor {number} of the state is missing")))
+        match self.0.remove(&number) {
+            Some(Where::There) => Ok(inherited::claim(number)),
+            Some(Where::Here(fd)) => Ok(fd),
+            None => Err(io::Error::other(format!("descriptor {number} of the state is missing"))),
+        }
+    }
+
+    /// Returns a descriptor that was received and is not taken yet.
+    pub fn get(&self, Fd(number): Fd) -> Option<BorrowedFd<'_>> {
+        match self.0.get(&number)? {
+            Where::Here(fd) => Some(fd.as_fd()),
+            Where::There => None,
         }
     }
 
@@ -114,7 +141,7 @@ impl Came {
     /// # Errors
     /// Some were not.
     pub fn finish(self) -> io::Result<()> {
-        match self.0.first() {
+        match self.0.keys().next() {
             None => Ok(()),
             Some(number) => {
                 Err(io::Error::other(format!("descriptor {number} of the state belongs to nobody")))

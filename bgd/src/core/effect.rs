@@ -68,6 +68,15 @@ pub enum Effect {
         /// Its latest run.
         run: u32,
     },
+    /// A run and all of its processes have ended. Only of a core that notes what is changed: by then that is written down.
+    Over {
+        /// The run's executor.
+        executor: ExecutorName,
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+    },
     /// Answer a call.
     Reply {
         /// Whose call.
@@ -212,6 +221,8 @@ pub enum Reply {
     ShutDown {
         /// How many tasks were cancelled.
         cancelled: u64,
+        /// How many go on without the daemon.
+        left: u64,
     },
     /// The request failed.
     Error(CoreError),

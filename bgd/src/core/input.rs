@@ -204,6 +204,8 @@ pub enum Request {
     Shutdown {
         /// How long tasks get to end, in milliseconds; `None` for the configured grace.
         grace_ms: Option<u64>,
+        /// Whether a durable daemon leaves what can outlive it.
+        leaves: bool,
     },
 }
 

@@ -380,6 +380,23 @@ impl Task {
         matches!(outcome, Some(Outcome::Failed(Failure::TimedOut { .. })))
     }
 
+    /// Whether it has a run, or processes that outlived its last one.
+    pub fn has_run(&self) -> bool {
+        match &self.state {
+            State::Starting { .. } | State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => {
+                true
+            }
+            State::Finished(finished) => finished.lingering != Lingering::No,
+            State::Queued { .. } => false,
+        }
+    }
+
+    /// Whether its run can outlive a durable daemon that ends: its process goes on, or its agent's turn is taken for
+    /// interrupted and can be resumed. Nothing that a client has in its foreground does.
+    pub fn outlives_daemon(&self) -> bool {
+        self.foreground.is_none() && self.spec.on.is_none() && self.spec.origin != Origin::Handoff
+    }
+
     /// Whether it has ended and is not being resumed.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished(_))

@@ -56,8 +56,11 @@ pub enum Then {
     },
     /// Answer, and end the daemon.
     Shutdown {
-        /// How many tasks were active.
+        /// How many tasks were active and are ended.
         cancelled: u64,
+        /// How many are left running.
+        #[serde(default)]
+        left: u64,
     },
 }
 
@@ -316,7 +319,7 @@ mod tests {
 
     #[test]
     fn those_who_only_look_come_before_those_who_remove() {
-        let shutdown = Then::Shutdown { cancelled: 0 };
+        let shutdown = Then::Shutdown { cancelled: 0, left: 0 };
         let session = Then::EndSession { cancelled: 0 };
         let mut turns = [shutdown, Then::Clear, Then::Cancel, session, Then::Block];
         turns.sort_by_key(|then| then.turn());

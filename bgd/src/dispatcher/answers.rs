@@ -104,7 +104,7 @@ impl Dispatcher {
             Reply::Owned => answer.give(&self.hello()),
             // Answered by `remove_outputs` once the outputs are gone.
             Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
-            Reply::ShutDown { cancelled } => answer.give(&ShutdownResult { cancelled }),
+            Reply::ShutDown { cancelled, left } => answer.give(&ShutdownResult { cancelled, left }),
         }
     }
 

@@ -4,7 +4,8 @@
 //! While the journal can't be written, submissions are refused, and what is pending does not start: a start that nobody
 //! wrote down could happen twice. Everything else goes on.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -13,15 +14,45 @@ use bgd_shared::id::TaskId;
 use super::Dispatcher;
 use super::recording::{Durable, HeldStart, Step};
 use crate::client::answer::Answer;
-use crate::core::durable::Kept;
-use crate::core::{Core, Effect, Fact, Input, Reply, Request, State};
+use crate::core::durable::{Kept, TaskRow};
+use crate::core::{Core, Effect, Fact, Input, Ordinal, Reply, Request, State, Task};
+use crate::exec::left::{Left, Resumed};
 use crate::journal::{Journal, Recorded};
+use crate::keeper::Key;
 use crate::os::clock::Stamp;
 use crate::wire::calls::Body;
 
+/// The runs that a killed daemon has left.
+#[derive(Debug, Default)]
+pub struct LeftRuns {
+    /// The runs.
+    pub runs: BTreeMap<Key, Left>,
+    /// Whether every process that was started and announced itself is among them, until its end was written down.
+    pub is_complete: bool,
+}
+
+impl LeftRuns {
+    /// Keeps the runs that tasks still have.
+    pub fn retain_known(&mut self, kept: &Kept) {
+        let has = |(_, row): &(Ordinal, TaskRow)| {
+            let task = &row.task;
+            let is_local = task.agent.is_none() && task.spec.on.is_none();
+            (is_local && task.has_run()).then_some(Key { task: task.id, run: task.run })
+        };
+        let known: HashSet<Key> = kept.tasks.iter().filter_map(has).collect();
+        self.runs.retain(|key, _| known.contains(key));
+    }
+}
+
+/// Whether a task's process announces itself before it executes its program.
+fn is_plain(task: &Task) -> bool {
+    task.agent.is_none() && task.spec.on.is_none() && task.spec.pty.is_none()
+}
+
 impl Dispatcher {
-    /// Makes the daemon durable.
-    pub fn make_durable(&mut self, journal: Journal, warning: Option<String>) {
+    /// Makes the daemon durable. `can_leave` says whether its tasks can outlive it.
+    pub fn make_durable(&mut self, journal: Journal, warning: Option<String>, can_leave: bool) {
+        self.ending.can_leave = can_leave;
         self.core.track();
         self.durable = Some(Box::new(Durable::new(journal, warning)));
     }
@@ -40,8 +71,10 @@ impl Dispatcher {
         Stamp::of(self.epoch)
     }
 
-    /// Goes on with what an earlier daemon has written down. What ran is lost, for the reason `why`.
-    pub fn begin_again(&mut self, kept: Kept, why: &str) {
+    /// Goes on with what an earlier daemon has written down, and with the runs that it has left. What else ran is lost, for
+    /// the reason `why`, unless it certainly was not started.
+    pub fn begin_again(&mut self, kept: Kept, left: LeftRuns, why: &str) {
+        let LeftRuns { mut runs, is_complete } = left;
         self.core = Core::again(self.config.core_limits(), self.config.group_slots(), kept);
         if self.durable.is_some() {
             self.core.track();
@@ -59,11 +92,41 @@ impl Dispatcher {
                 let fact = Fact::Output { bytes, dropped: [0; 2], tell: false };
                 self.handle(Input::Fact { task: task.id, run: task.run, fact });
             }
-            ran.push(task.id);
+            let is_gone_on_with = match runs.remove(&Key { task: task.id, run: task.run }) {
+                Some(run) => self.go_on_with(&task, run),
+                None => is_complete && is_plain(&task) && self.core.take_back_start(task.id),
+            };
+            if !is_gone_on_with {
+                ran.push(task.id);
+            }
         }
         let effects = self.core.lose(self.now(), &ran, why);
         self.put_out(effects);
         self.handle(Input::GoOn);
+    }
+
+    /// Goes on with a run that the daemon before has left. Returns whether that works.
+    fn go_on_with(&mut self, task: &Task, run: Left) -> bool {
+        let resumed = Resumed {
+            spec: Arc::clone(&task.spec),
+            has_exited: task.is_finished() || matches!(task.state, State::Stopping { exit: Some(_), .. }),
+            is_ready: task.ready_at.is_some(),
+            is_paused: task.paused,
+        };
+        let Some(executor) = self.executors.of(task.spec.executor()) else { return false };
+        let pid = match executor.go_on_with(run, &resumed) {
+            Ok(pid) => pid,
+            Err(error) => {
+                tracing::error!(task = %task.id, %error, "cannot go on with it");
+                return false;
+            }
+        };
+        if matches!(task.state, State::Starting { .. }) {
+            self.handle(Input::Fact { task: task.id, run: task.run, fact: Fact::Started { pid: Some(pid) } });
+        }
+        let orders = self.core.orders_again(task.id);
+        self.put_out(orders);
+        true
     }
 
     /// Whether so much waits to be written down that no request should be taken.

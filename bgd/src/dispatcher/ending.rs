@@ -2,11 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use crate::exec::left::Spared;
+
 /// Progress of the daemon's shutdown.
 #[derive(Debug, Default)]
 pub struct Ending {
     over_at: Option<Instant>,
     pub(super) is_hurried: bool,
+    /// Whether the tasks can outlive the daemon.
+    pub(super) can_leave: bool,
+    /// Whether a durable daemon leaves its tasks to the next one.
+    pub(super) leaves: bool,
+    /// Tells the processes that it leaves.
+    pub(super) left: Spared,
 }
 
 impl Ending {
@@ -18,6 +26,11 @@ impl Ending {
     /// Whether the daemon was told to end a second time, so that it must hurry.
     pub fn is_hurried(&self) -> bool {
         self.is_hurried
+    }
+
+    /// Tells the processes that go on without the daemon.
+    pub fn left(&self) -> &Spared {
+        &self.left
     }
 
     /// Limits the shutdown to this long from `now`. Never extends the deadline.

@@ -6,8 +6,8 @@ mod answers;
 mod asks;
 mod carried;
 mod configuration;
-mod durable;
-mod ending;
+pub mod durable;
+pub mod ending;
 mod executors;
 mod handoff;
 mod memory;
@@ -182,12 +182,13 @@ impl Dispatcher {
 
     /// Runs until the shutdown is complete or its deadline has passed. Returns whether the rest of the shutdown
     /// must hurry, too.
-    pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> bool {
-        self.go(&mut mailbox, &mut wall_clock).await
+    pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> Ending {
+        self.go(&mut mailbox, &mut wall_clock).await;
+        self.ending
     }
 
     /// The same; when this is dropped and called again, it goes on.
-    pub async fn go(&mut self, mailbox: &mut Mailbox, wall_clock: &mut WallClock) -> bool {
+    pub async fn go(&mut self, mailbox: &mut Mailbox, wall_clock: &mut WallClock) {
         let mut incoming = Vec::with_capacity(BATCH);
         let mut facts = Vec::with_capacity(BATCH);
         while !self.ended || self.is_busy() {
@@ -230,7 +231,6 @@ impl Dispatcher {
             }
             self.upgrade_step(mailbox);
         }
-        self.ending.is_hurried()
     }
 
     /// Lets the core do what is due; the wall clock may have been set.
@@ -283,6 +283,10 @@ impl Dispatcher {
 
     /// Handles what an executor observed.
     fn fact(&mut self, seen: Seen) {
+        if self.ended && self.ending.leaves {
+            // What is left belongs to the next daemon.
+            return;
+        }
         let Seen { task, run, fact } = seen;
         let (mut has_begun, mut has_ended) = (false, false);
         match &fact {
@@ -391,7 +395,11 @@ impl Dispatcher {
             Body::Many(part, on) => self.submit_many(answer, part, *on),
             Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
             Body::Core(request) => {
-                if let Request::Shutdown { grace_ms } = request {
+                let mut request = request;
+                if let Request::Shutdown { grace_ms, leaves } = &mut request {
+                    *leaves &= self.ending.can_leave;
+                    self.ending.leaves = *leaves;
+                    let grace_ms = *grace_ms;
                     self.set_shutdown_deadline(grace_ms);
                 }
                 self.ask(answer, Shape::Plain, request);
@@ -494,6 +502,9 @@ impl Dispatcher {
                 }
                 Effect::End { executor, task, run, signal } => {
                     self.with(executor, |executor| executor.end(task, run, signal));
+                }
+                Effect::Over { executor, task, run } => {
+                    self.with(executor, |executor| executor.over(task, run));
                 }
                 Effect::Forget { executor, task, run } => {
                     self.inherited.remove(&task);

@@ -28,7 +28,9 @@ impl Dispatcher {
             self.ending.limit(self.clock.now(), LAST_IN_A_HURRY);
         }
         let to = ReplyTo { client: 0, call: 0 };
-        self.handle(Input::Request { to, request: Request::Shutdown { grace_ms } });
+        let leaves = self.ending.can_leave;
+        self.ending.leaves = leaves;
+        self.handle(Input::Request { to, request: Request::Shutdown { grace_ms, leaves } });
         if is_second && self.ended {
             self.end_by_force();
         }
@@ -44,6 +46,12 @@ impl Dispatcher {
     pub(super) fn begin_closing(&mut self) {
         self.ended = true;
         self.forced_at = self.clock.now().checked_add(GRACE);
+        if self.ending.leaves {
+            self.executors.all().for_each(|executor| executor.leave(&mut self.ending.left));
+            if let Some(durable) = &self.durable {
+                durable.journal.note_stop();
+            }
+        }
         self.executors.all().for_each(|executor| executor.close(Close::Asked));
         self.notifier.close();
     }

@@ -104,6 +104,9 @@ pub struct PremisesState {
     pub state_dir: PathBuf,
     /// The socket's path.
     pub socket_path: PathBuf,
+    /// The socket to the keeper and its pid, if the daemon is durable.
+    #[serde(default)]
+    pub keeper: Option<(Fd, i32)>,
 }
 
 /// The dispatcher with what it owns.

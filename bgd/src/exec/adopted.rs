@@ -1,6 +1,9 @@
 //! Leaders that are children of the daemon's first thread. Usually those are the orphans of tasks and nothing else, as
 //! leaders are children of the spawner threads. After an upgrade in place only the first thread is left, and every leader
 //! that has not been reaped is its child: these must not be taken for orphans, and only their supervisors may reap them.
+//!
+//! The trees of a daemon that was killed have been orphaned to others: to the first process of the system, or to whatever
+//! collects orphans for it. Their orphans are looked for there.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +17,8 @@ pub struct Adopted {
     pids: Mutex<BTreeSet<i32>>,
     /// How many there are, so that nobody takes the lock for none.
     count: AtomicUsize,
+    /// Whose children the orphans of a killed daemon have become.
+    fosters: Mutex<BTreeSet<i32>>,
 }
 
 impl Adopted {
@@ -37,6 +42,16 @@ impl Adopted {
         }
     }
 
+    /// Looks for orphans of a killed daemon among the children of these processes, too.
+    pub fn look_at(&self, fosters: impl IntoIterator<Item = i32>) {
+        self.fosters.lock().unwrap_or_else(PoisonError::into_inner).extend(fosters);
+    }
+
+    /// Returns those whose children are looked at.
+    pub fn fosters(&self) -> Vec<i32> {
+        self.fosters.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
@@ -49,6 +64,16 @@ impl Adopted {
             let pids = self.pids();
             children.retain(|child| !pids.contains(child));
         }
+        children
+    }
+
+    /// Returns the processes of this user that lost their parents under a daemon that was killed, and others that nobody
+    /// knows. Blocks for a moment.
+    pub fn fostered(&self) -> Vec<i32> {
+        let own = nix::unistd::Uid::effective().as_raw();
+        let mut children: Vec<i32> = self.fosters().into_iter().flat_map(proc::children).collect();
+        let pids = self.pids();
+        children.retain(|child| !pids.contains(child) && proc::owner(*child).is_ok_and(|owner| owner == own));
         children
     }
 }

@@ -92,12 +92,12 @@ impl Drop for NotifySocket {
     }
 }
 
-/// Removes the sockets left behind by an earlier daemon of this socket that was killed.
-pub fn sweep(daemon: &Path) {
+/// Removes the sockets left behind by an earlier daemon of this socket that was killed, except those at these paths.
+pub fn sweep(daemon: &Path, spared: &[&Path]) {
     let (Some(folder), Some(name)) = (daemon.parent(), daemon.file_name()) else { return };
     let prefix = [name.as_encoded_bytes(), INFIX.as_bytes()].concat();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name().as_encoded_bytes().starts_with(&prefix) {
+        if entry.file_name().as_encoded_bytes().starts_with(&prefix) && !spared.contains(&&*entry.path()) {
             let _ = fs::remove_file(entry.path());
         }
     }

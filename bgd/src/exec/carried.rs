@@ -42,6 +42,20 @@ pub struct LocalState {
     pub(super) drains: Vec<DrainsState>,
     #[serde(default)]
     pub(super) helpers: Vec<HelperState>,
+    /// Whose children the orphans of a killed daemon have become.
+    #[serde(default)]
+    pub(super) fosters: Vec<i32>,
+}
+
+/// What the keeper is told of a run, for a daemon that goes on with it after this one was killed.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct LeftState {
+    pub(super) process: ProcessState,
+    /// The drains of its output, if it was handed over.
+    #[serde(default)]
+    pub(super) drains: Option<DrainsState>,
+    /// What the descriptors are called that come along, in their order.
+    pub(super) names: Vec<Fd>,
 }
 
 /// A process for the daemon's own work. Its supervisor is among [`LocalState::processes`].
@@ -69,6 +83,12 @@ pub(super) struct ProcessState {
     pub(super) terminal: Option<TerminalState>,
     #[serde(default)]
     pub(super) handed: Option<HandedState>,
+    /// The leader's pidfd, if a daemon that was killed has started it.
+    #[serde(default)]
+    pub(super) handle: Option<Fd>,
+    /// Whether a daemon that was killed has started it.
+    #[serde(default)]
+    pub(super) is_inherited: bool,
 }
 
 /// What is known of a process that another program has started.

@@ -1,9 +1,10 @@
 //! A task's cgroup: which processes are in it, how to kill them, and its removal.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -32,6 +33,22 @@ pub(super) fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
 /// Returns the system error.
 pub fn kill(cgroup: &Path) -> io::Result<()> {
     fs::write(cgroup.join("cgroup.kill"), "1")
+}
+
+/// Kills every process below a cgroup, except those in these cgroups directly below it.
+///
+/// # Errors
+/// Returns the system error.
+pub fn kill_except(cgroup: &Path, spared: &BTreeSet<PathBuf>) -> io::Result<()> {
+    if spared.is_empty() {
+        return kill(cgroup);
+    }
+    for entry in fs::read_dir(cgroup)?.flatten().filter(|entry| entry.path().is_dir()) {
+        if !spared.contains(&entry.path()) {
+            kill(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// How long a cgroup whose processes have ended has to become empty.

@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use super::carried::Carried;
 use super::handed::Handoff;
+use super::left::{Left, Resumed, Spared};
 use super::messages::Inherited;
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
@@ -61,6 +62,21 @@ pub trait Executor {
     /// Takes the exit of a handed-over process, as reported by the program that handed it over.
     fn exited(&mut self, task: TaskId, exit: Exit) {
         let _ = (task, exit);
+    }
+
+    /// Goes on with a run that a daemon has left when it was killed. Returns the pid that its task shows.
+    ///
+    /// # Errors
+    /// Something of it is missing, or this executor has nothing that outlives a daemon.
+    fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+        let _ = (left, resumed);
+        Err(io::Error::other("its executor leaves nothing behind"))
+    }
+
+    /// Called by a durable daemon when the end of a run is written down, with all of its processes: what was kept of it
+    /// for the next daemon is not needed any more.
+    fn over(&mut self, task: TaskId, run: u32) {
+        let _ = (task, run);
     }
 
     /// Measures what a run uses now. The receiver resolves to nothing if no process of it runs on this machine.
@@ -134,7 +150,12 @@ pub trait Executor {
         let _ = clients;
     }
 
-    /// Called when the daemon ends and no task is left: ends what the executor keeps for itself.
+    /// Called when a durable daemon ends and leaves its tasks running: adds what tells their processes.
+    fn leave(&mut self, left: &mut Spared) {
+        let _ = left;
+    }
+
+    /// Called when the daemon ends and no task is left, or only such: ends what the executor keeps for itself.
     fn close(&mut self, close: Close) {
         let _ = close;
     }

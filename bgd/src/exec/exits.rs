@@ -9,8 +9,9 @@ use super::process::Supervisor;
 use crate::os::pidfd::PidFd;
 
 impl Supervisor {
-    /// Finds out how a handed-over process ended. Handles commands meanwhile.
-    pub(in crate::exec) async fn exit_of_handed(&mut self, pidfd: &AsyncFd<PidFd>) -> Exit {
+    /// Finds out how a process ended that another program, or a daemon that was killed, has started. Handles commands
+    /// meanwhile.
+    pub(in crate::exec) async fn exit_of_another(&mut self, pidfd: &AsyncFd<PidFd>) -> Exit {
         let pid = self.tree.leader;
         let mut known = look(pid, pidfd.get_ref());
         for _ in 0..LOOKS {
@@ -26,11 +27,16 @@ impl Supervisor {
             let why = match known {
                 Known::Exit(exit) => return exit,
                 Known::Hidden => "the system does not report it, and its parent has not waited for it",
+                Known::Lost if self.tree.is_inherited => {
+                    "the daemon that started it was gone, and this kernel tells only parents (Linux 6.15 tells others, too)"
+                }
                 Known::Lost => "neither this kernel nor its parent reported it",
             };
-            let (told, is_left) = self.handed.as_ref().map_or((None, true), |handed| {
-                (handed.reported.clone(), handed.is_left && matches!(known, Known::Lost))
-            });
+            let is_lost = matches!(known, Known::Lost);
+            let (told, is_left) = self
+                .handed
+                .as_ref()
+                .map_or((None, is_lost), |handed| (handed.reported.clone(), handed.is_left && is_lost));
             if let Some(exit) = told {
                 return exit;
             }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub const RESOURCE: Resource = Resource::RLIMIT_LOCKS;
 
 /// The mark of all processes of one start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mark(u64);
 
 impl Mark {
@@ -76,7 +76,8 @@ fn bits_of(instance: &str) -> u64 {
     bits | 1 << 30
 }
 
-fn of(pid: i32) -> Option<Mark> {
+/// Returns the mark of a process, if it has one. Blocks for a moment, as it reads `/proc`.
+pub fn of(pid: i32) -> Option<Mark> {
     let soft = proc::soft_limit(pid, "Max file locks")?;
     (soft != RLIM_INFINITY && soft >> 62 == 1).then_some(Mark(soft))
 }

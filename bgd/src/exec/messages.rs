@@ -140,6 +140,10 @@ pub enum Report {
         /// The signal's number.
         signal: i32,
     },
+    /// The keeper is gone.
+    KeeperGone,
+    /// There is another one.
+    KeeperCame,
 }
 
 /// Sends the reports of spawners, of supervisors and of those who need helpers.

@@ -18,6 +18,7 @@ pub mod http;
 pub mod input;
 pub mod job;
 pub mod kin;
+pub mod left;
 pub mod local;
 pub mod loss;
 pub mod mark;

@@ -101,6 +101,8 @@ pub(super) struct Supervised {
     pub(super) shown: Shown,
     /// The pid of the job that it leads, if it leads a terminal, and the number of that one's pidfd.
     pub(super) job: Option<(i32, RawFd)>,
+    /// The leader's pidfd, if a daemon that was killed has started it: its exit can't be waited for otherwise.
+    pub(super) handle: Option<PidFd>,
 }
 
 /// All processes of the daemon.
@@ -155,6 +157,7 @@ impl Processes {
             cgroup,
             mark: Some(mark),
             handed: None,
+            is_inherited: false,
             adopted: Arc::clone(&self.context.adopted),
         };
         let pid = job.as_ref().map_or(pid, |job| job.pid);
@@ -186,6 +189,7 @@ impl Processes {
             cgroup: None,
             mark: None,
             handed: handed_tree,
+            is_inherited: false,
             adopted: Arc::clone(&self.context.adopted),
         };
         self.supervise(run, tree, split, Ok(pidfd), Begins { handed: Some(handed), ..Begins::default() });
@@ -212,6 +216,7 @@ impl Processes {
             split,
             shown: shown.clone(),
             job: job.as_ref().map(|job| (job.pid, job.handle.as_fd().as_raw_fd())),
+            handle: None,
         };
         self.supervised.insert(task, supervised);
         let context = self.context.clone();
@@ -381,9 +386,12 @@ impl Supervisor {
         let (exit, usage) = match pidfd {
             Ok(pidfd) => {
                 self.until_ended(&pidfd).await;
-                match self.handed {
-                    None => self.reap(pidfd.get_ref()).await,
-                    Some(_) => (self.exit_of_handed(&pidfd).await, None),
+                if self.handed.is_some() || self.tree.is_inherited {
+                    let exit = self.exit_of_another(&pidfd).await;
+                    self.context.adopted.remove(self.tree.leader);
+                    (exit, None)
+                } else {
+                    self.reap(pidfd.get_ref()).await
                 }
             }
             // Without a watch nobody would notice the end, and nothing that the daemon started may run unsupervised.

@@ -24,6 +24,7 @@ use nix::sys::stat::fstat;
 
 use super::awaited::{Awaited, NotifySocket};
 use super::cgroup;
+use super::left::Starting;
 use super::mark::{Mark, Marks, RESOURCE};
 use super::members::{INSTANCE_MARK, TASK_MARK};
 use super::messages::{Begun, Inherited, NewTerminal, Report, Reports, StartOrder, Streams};
@@ -33,8 +34,10 @@ use super::pty::Pty;
 use super::terminal::birth::{self, BirthError, Born, LeaderPlan};
 use super::terminal::order::JobOrder;
 use crate::core::{SpawnFailure, Spec, Work};
+use crate::keeper::PID_AT;
+use crate::keeper::client::Keeper;
 use crate::os::descriptors;
-use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
+use crate::os::spawn::{Announce, ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// The settings that all starts share.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub struct SpawnSettings {
     pub socket: Arc<Path>,
     /// The limit of descriptors for tasks whose submitter sets none: the daemon has raised its own.
     pub nofile: Option<libc::rlimit>,
+    /// Holds what must survive the daemon, if that is durable.
+    pub keeper: Option<Arc<Keeper>>,
 }
 
 /// Two threads keep both cores busy, as a thread waits while its child executes the program.
@@ -177,7 +182,22 @@ impl Common {
         let cgroup = self.make_cgroup(task, run)?;
         let procs = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
         let begun = match spec.pty {
-            None => self.begin_plainly(&spec, &program, mark, streams, procs, stack),
+            None => {
+                let left = streams.split.map(|split| Starting {
+                    task,
+                    run,
+                    mark,
+                    cgroup: cgroup.as_ref().map(|(path, _)| path.clone()),
+                    split,
+                    input: streams.input.as_ref(),
+                    awaited: awaited.as_deref(),
+                });
+                let pid = self.begin_plainly(&spec, &program, (mark, left), &streams, procs, stack);
+                pid.map(|Spawned { pid, pidfd }| {
+                    let Open { input, split, .. } = streams;
+                    Begun { pid, pidfd, input, cgroup: None, mark, split, awaited: None, terminal: None }
+                })
+            }
             Some(size) => self.begin_in_terminal(task, &spec, &program, mark, streams, procs, size, stack),
         };
         let cgroup = cgroup.map(|(path, _)| path);
@@ -196,11 +216,11 @@ impl Common {
         &self,
         spec: &Spec,
         program: &Program,
-        mark: Mark,
-        streams: Open,
+        (mark, left): (Mark, Option<Starting<'_>>),
+        streams: &Open,
         cgroup: Option<BorrowedFd<'_>>,
         stack: &mut ChildStack,
-    ) -> Result<Begun, SpawnFailure> {
+    ) -> Result<Spawned, SpawnFailure> {
         let plan = Plan {
             programs: &program.programs,
             argv: &program.argv,
@@ -212,10 +232,34 @@ impl Common {
             stdio: streams.stdio(&self.null),
             cgroup,
             place: Place::Session,
+            announce: None,
         };
-        let Spawned { pid, pidfd } = spawn(&plan, stack).map_err(|error| explain(spec, error))?;
-        let Open { input, split, .. } = streams;
-        Ok(Begun { pid, pidfd, input, cgroup: None, mark, split, awaited: None, terminal: None })
+        self.spawn_kept(&plan, left, stack).map_err(|error| explain(spec, error))
+    }
+
+    /// Starts a process, which announces itself to the keeper if there is one. If that has just ended, waits for the next
+    /// one.
+    fn spawn_kept(
+        &self,
+        plan: &Plan<'_>,
+        left: Option<Starting<'_>>,
+        stack: &mut ChildStack,
+    ) -> Result<Spawned, SpawnError> {
+        let (Some(keeper), Some(left)) = (&self.settings.keeper, left) else { return spawn(plan, stack) };
+        let (message, descriptors) = left.announcement();
+        let socket = keeper.socket();
+        let announce =
+            |socket| Some(Announce { socket, message: &message, pid_at: PID_AT, descriptors: &descriptors });
+        let plan = Plan { announce: announce(socket.as_fd()), ..*plan };
+        match spawn(&plan, stack) {
+            Err(SpawnError { stage: Stage::Announce, errno }) => {
+                let Some(socket) = keeper.after(&socket) else {
+                    return Err(SpawnError { stage: Stage::Announce, errno });
+                };
+                spawn(&Plan { announce: announce(socket.as_fd()), ..plan }, stack)
+            }
+            spawned => spawned,
+        }
     }
 
     #[allow(clippy::too_many_arguments, reason = "all that a start needs")]
@@ -285,6 +329,11 @@ impl Common {
         let folder = &self.settings.folder;
         let create = |stream| -> Result<OwnedFd, SpawnFailure> {
             let made = if run == 1 { folder.create(task, stream) } else { folder.append(task, stream) };
+            let made = made.or_else(|error| match error.kind() {
+                // A killed daemon had come as far as this.
+                io::ErrorKind::AlreadyExists if self.settings.keeper.is_some() => folder.append(task, stream),
+                _ => Err(error),
+            });
             let file = made.map_err(|error| {
                 format!("cannot create its output in {}: {}", folder.path().display(), say(&error))
             })?;
@@ -323,7 +372,11 @@ impl Common {
         // The cgroup of the previous attempt may not have been removed yet.
         let path = parent.join(if run == 1 { task.to_string() } else { format!("{task}.{run}") });
         let make = || -> io::Result<OwnedFd> {
-            std::fs::create_dir(&path)?;
+            match std::fs::create_dir(&path) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists && self.settings.keeper.is_some() => {}
+                made => made?,
+            }
             Ok(std::fs::File::options().write(true).open(path.join("cgroup.procs"))?.into())
         };
         let procs = make().map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
@@ -481,6 +534,9 @@ fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
         (Stage::Cgroup, _) => format!("cannot join its cgroup: {why}"),
         (Stage::Limits, _) => format!("cannot set its resource limits: {why}"),
         (Stage::Folder, _) => format!("cannot enter the folder {}: {why}", spec.cwd.to_string_lossy()),
+        (Stage::Announce, _) => {
+            format!("the keeper, which holds the tasks of a durable daemon, does not answer: {why}")
+        }
         (Stage::Streams, _) => format!("cannot set up its standard streams: {why}"),
         (Stage::Exec, _) => {
             let program = match &spec.work {

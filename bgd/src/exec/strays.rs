@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::adopted::Adopted;
+use super::left::Spared;
 use super::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use bgd_shared::proc;
@@ -39,12 +41,13 @@ impl Strays {
         self.spared.iter().copied().collect()
     }
 
-    /// Kills every stray, and waits until they are gone. Returns false if some do not end.
-    pub fn end(&self, is_hurried: bool) -> bool {
+    /// Kills every stray, and waits until they are gone. Returns false if some do not end. What a durable daemon leaves to the
+    /// next one is spared; `output` is the folder of the outputs.
+    pub fn end(&self, is_hurried: bool, left: &Spared, output: &Path) -> bool {
         let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };
         let deadline = Instant::now() + patience;
         loop {
-            let strays = self.find();
+            let strays = self.find(left, output);
             if strays.is_empty() {
                 return true;
             }
@@ -59,10 +62,10 @@ impl Strays {
         }
     }
 
-    fn find(&self) -> Vec<(i32, PidFd)> {
+    fn find(&self, left: &Spared, output: &Path) -> Vec<(i32, PidFd)> {
         // Includes children of the spawner threads: some may have survived SIGKILL and been given up.
         let mut roots = proc::children("self");
-        roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid));
+        roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid) && !left.owns(*pid, output));
         let processes = members::descendants_of(&roots).into_iter();
         let open =
             |pid| PidFd::open(pid).ok().filter(|process| !process.has_ended()).map(|process| (pid, process));

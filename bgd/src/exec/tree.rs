@@ -58,6 +58,8 @@ pub struct Tree {
     pub mark: Option<Mark>,
     /// The tree of a process that another program started: none of it descends from the daemon.
     pub handed: Option<Arc<HandedTree>>,
+    /// Whether a daemon that was killed has started it: none of it descends from this one.
+    pub is_inherited: bool,
     /// The daemon's children that are no orphans.
     pub adopted: Arc<Adopted>,
 }
@@ -67,7 +69,7 @@ impl Tree {
     pub fn is_plainly_empty(&self) -> bool {
         match &self.handed {
             Some(handed) => handed.is_plainly_empty(),
-            None => self.cgroup.is_none() && self.adopted.orphans().is_empty(),
+            None => self.cgroup.is_none() && !self.is_inherited && self.adopted.orphans().is_empty(),
         }
     }
 
@@ -187,14 +189,14 @@ impl Tree {
     }
 
     fn descendants(&self) -> Vec<i32> {
-        let mut listed = self.adopted.orphans();
+        let mut listed = self.orphans();
         let mut roots: Vec<i32> = Vec::new();
         for _ in 0..LOOKS {
             roots = listed.iter().copied().filter(|pid| self.owns_orphan(*pid)).collect();
             // An orphan that is exiting can't be identified any more, and leaves its children to the daemon; and
             // while one is reaped the kernel may leave another one out of the list.
             let is_leaving = wait_for_leaving(&listed);
-            let now = self.adopted.orphans();
+            let now = self.orphans();
             if now == listed && !is_leaving {
                 break;
             }
@@ -206,17 +208,29 @@ impl Tree {
         descendants_of(&roots)
     }
 
+    /// Returns processes that may have been orphaned by the tree.
+    fn orphans(&self) -> Vec<i32> {
+        let mut orphans = self.adopted.orphans();
+        if self.is_inherited {
+            orphans.extend(self.adopted.fostered());
+        }
+        orphans
+    }
+
     /// Whether a process that was found in the tree still belongs to it: its chain of parents leads to the leader, or
     /// through an orphan of this task to the daemon.
     fn is_mine(&self, pid: i32) -> bool {
         let me = std::process::id().cast_signed();
+        let fosters = if self.is_inherited { self.adopted.fosters() } else { Vec::new() };
         let mut current = pid;
         for _ in 0..MAX_DEPTH {
             if self.leader_is_ours && current == self.leader {
                 return true;
             }
             match Stat::of(current) {
-                Some(stat) if stat.parent == me => return self.owns_orphan(current),
+                Some(stat) if stat.parent == me || fosters.contains(&stat.parent) => {
+                    return self.owns_orphan(current);
+                }
                 Some(stat) if stat.parent > 1 => current = stat.parent,
                 Some(_) | None => return false,
             }

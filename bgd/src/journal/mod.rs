@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -294,6 +295,7 @@ pub struct Journal {
     thread: Option<JoinHandle<()>>,
     /// Is disconnected when the thread has ended.
     ended: Receiver<()>,
+    is_stopped: Arc<AtomicBool>,
 }
 
 impl Journal {
@@ -312,15 +314,21 @@ impl Journal {
         let Opened { store, lock, .. } = opened;
         lock.write_note(note);
         let (orders, ordered) = mpsc::channel();
-        let writer =
-            Writer { store, head, next_mark: Box::new(next_mark), tell: Box::new(tell), _lock: lock };
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let (next_mark, tell, told) = (Box::new(next_mark), Box::new(tell), Arc::clone(&is_stopped));
+        let writer = Writer { store, head, next_mark, tell, is_stopped: told, _lock: lock };
         let (ending, ended) = mpsc::channel();
         let run = move || {
             writer.run(&ordered);
             drop(ending);
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
-        Ok(Self { orders: Some(orders), thread: Some(thread), ended })
+        Ok(Self { orders: Some(orders), thread: Some(thread), ended, is_stopped })
+    }
+
+    /// Has the journal say at its end that the daemon has ended as it was told to.
+    pub fn note_stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
     }
 
     /// Orders the changes of a step to be written.
@@ -349,6 +357,7 @@ struct Writer {
     head: Head,
     next_mark: Box<dyn Fn() -> u32 + Send>,
     tell: Box<dyn Fn(Recorded) + Send>,
+    is_stopped: Arc<AtomicBool>,
     _lock: ProcessLock,
 }
 
@@ -374,7 +383,8 @@ impl Writer {
                 unwritten.add(changes);
                 upto = number;
             }
-            if is_over && !is_failing {
+            self.head.is_stopped = is_over && self.is_stopped.load(Ordering::Relaxed);
+            if is_over && !is_failing && !self.head.is_stopped {
                 return;
             }
             self.head.next_mark = (self.next_mark)();

@@ -52,12 +52,15 @@ pub struct Head {
     pub epoch: Stamp,
     /// The number of the next mark of a process tree, at most.
     pub next_mark: u32,
+    /// Whether the daemon has ended as it was told to.
+    #[serde(default)]
+    pub is_stopped: bool,
 }
 
 impl Head {
     /// Creates the head of a journal for this instance.
     pub fn new(instance: String, boot: String, epoch: Stamp, next_mark: u32) -> Self {
-        Self { format: FORMAT, instance, boot, epoch, next_mark }
+        Self { format: FORMAT, instance, boot, epoch, next_mark, is_stopped: false }
     }
 }
 

@@ -36,6 +36,22 @@ pub struct Plan<'a> {
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Its session and process group.
     pub place: Place<'a>,
+    /// What it announces, if anything.
+    pub announce: Option<Announce<'a>>,
+}
+
+/// What a new process sends before it executes its program, so that its receiver holds every process that has ever run
+/// one.
+#[derive(Clone, Copy, Debug)]
+pub struct Announce<'a> {
+    /// The socket, which keeps messages apart. A send must time out by itself.
+    pub socket: BorrowedFd<'a>,
+    /// The message.
+    pub message: &'a [u8],
+    /// Where in the message the pid is put, as 4 bytes, the lowest first.
+    pub pid_at: usize,
+    /// Descriptors to send after that of the process itself.
+    pub descriptors: &'a [BorrowedFd<'a>],
 }
 
 /// The session and process group of a new process.
@@ -68,11 +84,13 @@ pub enum Stage {
     Streams,
     /// Executing the program.
     Exec,
+    /// Announcing the process.
+    Announce,
 }
 
 impl Stage {
     /// All stages; the index of each is its number when it is sent to another process.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Clone,
         Self::Session,
         Self::Terminal,
@@ -81,6 +99,7 @@ impl Stage {
         Self::Folder,
         Self::Streams,
         Self::Exec,
+        Self::Announce,
     ];
 }
 
@@ -131,6 +150,8 @@ struct Child {
     leads: Leads,
     /// The terminal, or -1.
     terminal: RawFd,
+    /// Null if nothing is announced.
+    announced: *mut Announced,
     failed_stage: Stage,
     failed_errno: c_int,
 }
@@ -141,6 +162,58 @@ enum Leads {
     Session,
     Terminal,
     Foreground,
+}
+
+/// A message that the child completes and sends.
+struct Announced {
+    socket: RawFd,
+    pid: *mut u8,
+    /// Where the number of its pidfd goes.
+    pidfd: *mut c_int,
+    header: libc::msghdr,
+    part: libc::iovec,
+    message: Vec<u8>,
+    /// The control message; of words, as it must be aligned.
+    control: Vec<usize>,
+}
+
+impl Announced {
+    /// Lays out the message. Boxed, as its parts point to each other.
+    #[allow(unsafe_code, reason = "the control message is laid out with the C library's macros")]
+    fn new(announce: &Announce<'_>) -> Box<Self> {
+        let count = announce.descriptors.len() + 1;
+        let bytes = u32::try_from(count * size_of::<c_int>()).unwrap_or(u32::MAX);
+        // SAFETY: these macros only calculate.
+        let (space, length) = unsafe { (libc::CMSG_SPACE(bytes) as usize, libc::CMSG_LEN(bytes) as usize) };
+        let mut this = Box::new(Self {
+            socket: announce.socket.as_raw_fd(),
+            pid: ptr::null_mut(),
+            pidfd: ptr::null_mut(),
+            // SAFETY: plain data, for which all zeros is valid.
+            header: unsafe { std::mem::zeroed() },
+            part: libc::iovec { iov_base: ptr::null_mut(), iov_len: announce.message.len() },
+            message: announce.message.to_vec(),
+            control: vec![0; space.div_ceil(size_of::<usize>())],
+        });
+        this.part.iov_base = this.message.as_mut_ptr().cast();
+        this.pid = this.message[announce.pid_at..][..size_of::<i32>()].as_mut_ptr();
+        this.header.msg_iov = &raw mut this.part;
+        this.header.msg_iovlen = 1;
+        this.header.msg_control = this.control.as_mut_ptr().cast();
+        this.header.msg_controllen = space;
+        // SAFETY: the control buffer is aligned, and large enough for this one message with `count` numbers.
+        unsafe {
+            let head = libc::CMSG_FIRSTHDR(&raw const this.header);
+            (*head).cmsg_level = libc::SOL_SOCKET;
+            (*head).cmsg_type = libc::SCM_RIGHTS;
+            (*head).cmsg_len = length;
+            this.pidfd = libc::CMSG_DATA(head).cast();
+            for (place, descriptor) in announce.descriptors.iter().enumerate() {
+                this.pidfd.add(place + 1).write_unaligned(descriptor.as_raw_fd());
+            }
+        }
+        this
+    }
 }
 
 const SHELL: &CStr = c"/bin/sh";
@@ -163,6 +236,7 @@ pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnEr
         Place::Terminal(terminal) => (Leads::Terminal, terminal.as_raw_fd()),
         Place::Foreground(terminal) => (Leads::Foreground, terminal.as_raw_fd()),
     };
+    let mut announced = plan.announce.as_ref().map(Announced::new);
     let mut child = Child {
         programs: programs.as_ptr(),
         argv: argv.as_ptr(),
@@ -178,6 +252,7 @@ pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnEr
         cgroup: plan.cgroup.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         leads,
         terminal,
+        announced: announced.as_mut().map_or(ptr::null_mut(), |announced| &raw mut **announced),
         failed_stage: Stage::Clone,
         failed_errno: 0,
     };
@@ -249,6 +324,10 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
         }
         libc::umask(child.umask);
         check(libc::chdir(child.folder), Stage::Folder)?;
+        // Before the limits, which may leave it no descriptor.
+        if !child.announced.is_null() {
+            announce(&mut *child.announced)?;
+        }
         for index in 0..child.rlimit_count {
             let (resource, limit) = &*child.rlimits.add(index);
             check(libc::prlimit(0, (*resource).cast_unsigned(), limit, ptr::null_mut()), Stage::Limits)?;
@@ -264,6 +343,26 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
     }
     Ok(())
+}
+
+/// Sends the announcement, with a pidfd of this process. The pidfd is closed when the program is executed.
+///
+/// # Safety
+/// As for [`prepare_and_exec`].
+#[allow(unsafe_code, reason = "system calls on the parent's memory")]
+unsafe fn announce(announced: &mut Announced) -> Result<(), Stage> {
+    // SAFETY: the pointers lead into the message's own buffers, which the parent has laid out.
+    unsafe {
+        let pid = libc::getpid();
+        ptr::copy_nonoverlapping(pid.to_le_bytes().as_ptr(), announced.pid, size_of::<i32>());
+        let pidfd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        #[allow(clippy::cast_possible_truncation, reason = "a descriptor, or -1")]
+        let pidfd = pidfd as c_int;
+        check(pidfd, Stage::Announce)?;
+        announced.pidfd.write_unaligned(pidfd);
+        let sent = libc::sendmsg(announced.socket, &raw const announced.header, libc::MSG_NOSIGNAL);
+        check(if sent < 0 { -1 } else { 0 }, Stage::Announce)
+    }
 }
 
 /// Sets the session, process group and terminal. All signals are blocked here, so `tcsetpgrp` works even from a

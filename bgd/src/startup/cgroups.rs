@@ -86,7 +86,12 @@ impl Place {
     pub fn prepare(&mut self, instance: &str) -> Option<PathBuf> {
         let unit = self.delegated.as_ref()?;
         let folder = unit.join(folder_name(instance));
-        match fs::create_dir(&folder).and_then(|()| check(&folder)) {
+        let made = fs::create_dir(&folder).or_else(|error| match error.kind() {
+            // What a durable daemon has left may still be in it.
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        });
+        match made.and_then(|()| check(&folder)) {
             Ok(()) => {
                 if let Err(error) = account(unit, &folder) {
                     tracing::info!(cgroup = %unit.display(), %error, "no controllers for the tasks' cgroups");
@@ -180,7 +185,7 @@ fn check(folder: &Path) -> io::Result<()> {
 }
 
 /// Whether a service manager has started this very process; then its place is up to that unit.
-fn is_service() -> bool {
+pub(super) fn is_service() -> bool {
     let is_me = |name: &str| std::env::var(name).is_ok_and(|pid| pid == std::process::id().to_string());
     // `NOTIFY_SOCKET` covers managers that do not set `SYSTEMD_EXEC_PID` (systemd before 248).
     is_me("SYSTEMD_EXEC_PID") || is_me("LISTEN_PID") || std::env::var_os("NOTIFY_SOCKET").is_some()

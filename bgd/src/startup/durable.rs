@@ -9,11 +9,17 @@ use std::sync::Arc;
 use bgd_shared::holder::Note;
 use bgd_shared::id::TaskId;
 
+use super::cgroups::is_service;
 use super::failure::{Failure, UNAVAILABLE, failed};
+use super::instance;
 use super::running::Daemon;
 use crate::config::Durable;
+use crate::dispatcher::durable::LeftRuns;
+use crate::exec::left::{Left, Spared};
 use crate::exec::mark::Marks;
 use crate::journal::{self, Durability, Head, Journal, OpenError, Opened};
+use crate::keeper::client::Keeper;
+use crate::keeper::{self, Key};
 use crate::os::clock::Stamp;
 use crate::wire::mailbox::{Internal, Internals};
 
@@ -31,6 +37,26 @@ pub(super) struct Before {
     pub(super) instance: Option<String>,
     /// The number of the first mark of a process tree.
     pub(super) first_mark: u32,
+    /// The keeper of the daemon before, if there is one.
+    pub(super) keeper: Option<Arc<Keeper>>,
+    /// What it holds of runs that go on.
+    pub(super) left: LeftRuns,
+}
+
+impl Before {
+    /// Tells the processes of the runs that go on, and the keeper, which may have outputs of others open.
+    pub(super) fn spared(&self) -> Spared {
+        let mut spared = Spared::of(self.left.runs.values());
+        if let Some(keeper) = &self.keeper {
+            spared.add_process(keeper.socket().pid);
+        }
+        spared
+    }
+
+    /// Returns the sockets of processes that are yet to be ready.
+    pub(super) fn notify_sockets(&self) -> Vec<&Path> {
+        self.left.runs.values().filter_map(Left::notify_socket).collect()
+    }
 }
 
 fn durability(durable: Durable) -> Option<Durability> {
@@ -55,7 +81,42 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
     let next = opened.head.as_ref().map(|head| head.next_mark);
     let first_mark = next.map_or(1, |next| next.wrapping_add(MARKS_LEFT_OUT).max(1));
     let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
-    Ok(Some(Before { opened, boot, instance, first_mark }))
+    let folder = instance.as_ref().map(|id| instance::folder(state, id));
+    let is_same_boot = opened.head.as_ref().is_some_and(|head| head.boot == boot);
+    let (keeper, left) = match folder {
+        Some(folder) if is_same_boot => find(&folder, &opened),
+        // Of another boot nothing is left.
+        Some(folder) => {
+            keeper::client::dismiss(&folder);
+            Default::default()
+        }
+        None => Default::default(),
+    };
+    Ok(Some(Before { opened, boot, instance, first_mark, keeper, left }))
+}
+
+/// Finds the keeper of the daemon before, and the runs that tasks still have.
+fn find(folder: &Path, opened: &Opened) -> (Option<Arc<Keeper>>, LeftRuns) {
+    let (keeper, found) = match Keeper::find(folder) {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::error!(%error, "the keeper of running tasks does not give them back");
+            return Default::default();
+        }
+    };
+    let mut left = LeftRuns { is_complete: found.is_complete, ..LeftRuns::default() };
+    let Some(keeper) = keeper.map(Arc::new) else { return (None, left) };
+    for kept in found.runs {
+        let key = kept.key;
+        match Left::read(kept) {
+            Ok(run) => _ = left.runs.insert(key, run),
+            Err(error) => tracing::error!(task = %key.task, %error, "what the keeper holds can't be read"),
+        }
+    }
+    let held: Vec<Key> = left.runs.keys().copied().collect();
+    left.retain_known(&opened.kept);
+    held.into_iter().filter(|key| !left.runs.contains_key(key)).for_each(|key| keeper.close(key));
+    (Some(keeper), left)
 }
 
 /// Gives the dispatcher what the journal has, and starts to write it.
@@ -65,11 +126,12 @@ pub(super) fn begin(
     note: &Note,
     marks: &Arc<Marks>,
 ) -> Result<(), Failure> {
-    let Before { mut opened, boot, .. } = before;
+    let Before { mut opened, boot, left, .. } = before;
     let (mut kept, head) = (std::mem::take(&mut opened.kept), opened.head.take());
     let is_same_boot = head.as_ref().is_some_and(|head| head.boot == boot);
     let why = match (&head, is_same_boot) {
         (Some(_), false) => "the machine was restarted",
+        (Some(head), true) if head.is_stopped => "the daemon was stopped",
         (Some(_) | None, _) => "the daemon was killed",
     };
     let epoch = head.filter(|_| is_same_boot).map(|head| head.epoch);
@@ -82,8 +144,8 @@ pub(super) fn begin(
         remove_unknown(&daemon.outputs(), &ids);
     }
     let journal = start(opened, head, note, marks, &daemon.internals)?;
-    daemon.dispatcher.make_durable(journal, warning);
-    daemon.dispatcher.begin_again(kept, why);
+    daemon.dispatcher.make_durable(journal, warning, !is_service());
+    daemon.dispatcher.begin_again(kept, left, why);
     Ok(())
 }
 
@@ -101,7 +163,7 @@ pub(super) fn go_on(
     let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
     let journal = start(opened, head, note, marks, &daemon.internals)?;
-    daemon.dispatcher.make_durable(journal, None);
+    daemon.dispatcher.make_durable(journal, None, !is_service());
     Ok(())
 }
 

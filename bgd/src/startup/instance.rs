@@ -17,8 +17,10 @@ use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use crate::carry::{Fd, Named};
+use crate::exec::left::Spared;
 use crate::exec::members::{self, INSTANCE_MARK};
 use crate::exec::{cgroup, mark};
+use crate::keeper;
 use crate::os::lock::ProcessLock;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
@@ -43,6 +45,11 @@ struct Held {
     note: Note,
 }
 
+/// Returns the folder of the instance with this id.
+pub fn folder(state: &Path, id: &str) -> PathBuf {
+    state.join("instances").join(id)
+}
+
 /// The file that says that the directory belongs to a durable daemon, which is to find it again.
 const KEPT: &str = "durable";
 
@@ -50,11 +57,12 @@ const KEPT: &str = "durable";
 const SWEEP: Duration = Duration::from_secs(5);
 
 impl Instance {
-    /// Creates the directory of a new instance, named by a unique UUID, and cleans up after dead ones.
+    /// Creates the directory of a new instance, named by a unique UUID, and cleans up after dead ones. Of what the
+    /// instance itself has left, these runs go on.
     ///
     /// # Errors
     /// The state directory can't be written.
-    pub fn begin(state: &Path, id: String, is_kept: bool) -> io::Result<Self> {
+    pub fn begin(state: &Path, id: String, is_kept: bool, spared: &Spared) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         spread(&folder);
@@ -67,7 +75,7 @@ impl Instance {
         let own = ProcessLock::take(&path.join("lock"))?;
         if is_kept {
             fs::write(path.join(KEPT), "")?;
-            sweep_kept(&path, &id);
+            sweep_kept(&path, &id, spared);
         }
         let held = Mutex::new(Held { lock: own, note: Note::default() });
         let mut instance = Self { id, path, lost: 0, is_kept, held };
@@ -127,6 +135,11 @@ impl Instance {
         }
         if self.is_kept {
             fs::write(self.path.join(KEPT), "")?;
+            // That of the keeper is gone for good. Without any, the keeper would be taken for one that held nothing.
+            let socket = self.path.join(keeper::SOCKET);
+            if !socket.exists() {
+                fs::write(socket, "")?;
+            }
         }
         held.lock.write_note(&held.note);
         if let Some(cgroup) = &held.note.cgroup {
@@ -148,7 +161,10 @@ impl Instance {
             let (name, lock) = (entry.file_name(), ProcessLock::try_take(&path.join("lock")));
             match lock {
                 // A durable daemon's tasks are its own, also while it does not run. Their processes ended with it.
-                Ok(Some(_lock)) if path.join(KEPT).exists() => sweep_kept(&path, &name.to_string_lossy()),
+                Ok(Some(_lock)) if path.join(KEPT).exists() => {
+                    keeper::client::dismiss(&path);
+                    sweep_kept(&path, &name.to_string_lossy(), &Spared::default());
+                }
                 Ok(Some(_lock)) => {
                     lost += tasks_in(&path.join("output"));
                     sweep_one(&path, &name.to_string_lossy());
@@ -188,7 +204,7 @@ pub fn sweep_noted(state: &Path, dead: &Note) {
     let path = state.join("instances").join(id.to_string());
     if !path.exists() {
         let cgroup = dead.cgroup.as_ref().map(|cgroup| PathBuf::from(cgroup.as_os_str()));
-        sweep_processes(&path, &id.to_string(), cgroup.as_deref());
+        sweep_processes(&path, &id.to_string(), cgroup.as_deref(), &Spared::default());
     }
 }
 
@@ -222,25 +238,25 @@ const ID_CHARS: usize = 36;
 
 /// Kills what a dead instance left running, and removes its files.
 fn sweep_one(path: &Path, id: &str) {
-    sweep_kept(path, id);
+    sweep_kept(path, id, &Spared::default());
     remove(path);
 }
 
-/// Kills what a dead instance left running, whose files are kept.
-fn sweep_kept(path: &Path, id: &str) {
+/// Kills what a dead instance left running, except these runs. Its files are kept.
+fn sweep_kept(path: &Path, id: &str, spared: &Spared) {
     let cgroup = fs::read_to_string(path.join("cgroup")).ok().map(PathBuf::from);
-    sweep_processes(path, id, cgroup.as_deref());
+    sweep_processes(path, id, cgroup.as_deref(), spared);
 }
 
-/// Kills the processes of a dead instance.
-fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
+/// Kills the processes of a dead instance, except those of these runs.
+fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &Spared) {
     let deadline = Instant::now() + SWEEP;
     if let Some(cgroup) = cgroup {
-        let killed = cgroup::kill(cgroup);
+        let killed = cgroup::kill_except(cgroup, &spared.cgroups);
         tracing::info!(cgroup = %cgroup.display(), ?killed, "an old instance's cgroup is ended");
     }
     loop {
-        let left = processes_of(path, id);
+        let left = processes_of(path, id, spared);
         if left.is_empty() {
             break;
         }
@@ -264,7 +280,7 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>) {
 
 /// Returns the processes that carry an instance's mark or write to its output, those in their sessions, and all
 /// descendants of these; never this daemon or its ancestors.
-fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
+fn processes_of(path: &Path, id: &str, sparing: &Spared) -> Vec<PidFd> {
     let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
     let everyone = members::processes_of_user();
@@ -273,7 +289,8 @@ fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
             || members::has_mark(pid, variable.as_bytes())
             || members::appends_to(pid, &output)
     };
-    let marked: Vec<i32> = everyone.iter().copied().filter(|pid| is_marked(*pid)).collect();
+    let is_to_go = |pid: i32| is_marked(pid) && !sparing.owns(pid, &output);
+    let marked: Vec<i32> = everyone.iter().copied().filter(|pid| is_to_go(*pid)).collect();
     let sessions: HashSet<i32> =
         marked.iter().copied().filter(|pid| members::session_of(*pid) == Some(*pid)).collect();
     let in_session = |pid: i32| members::session_of(pid).is_some_and(|session| sessions.contains(&session));
@@ -281,7 +298,7 @@ fn processes_of(path: &Path, id: &str) -> Vec<PidFd> {
     roots.extend(everyone.into_iter().filter(|pid| in_session(*pid)));
     let spared = members::ancestors_of(std::process::id().cast_signed());
     let mut found = members::descendants_of(&roots);
-    found.retain(|pid| !spared.contains(pid));
+    found.retain(|pid| !spared.contains(pid) && !sparing.owns(*pid, &output));
     found.sort_unstable();
     found.dedup();
     // Open the handle first and check again, as the PID may have been reused.
@@ -305,8 +322,13 @@ mod tests {
     #[test]
     fn lives_are_apart_on_the_disk_where_that_can_be_said() {
         let state = tempfile::tempdir().unwrap();
-        let instance =
-            Instance::begin(state.path(), "00000000-0000-4000-8000-000000000001".into(), false).unwrap();
+        let instance = Instance::begin(
+            state.path(),
+            "00000000-0000-4000-8000-000000000001".into(),
+            false,
+            &Spared::default(),
+        )
+        .unwrap();
         assert!(instance.output().is_dir());
         let folder = fs::File::open(state.path().join("instances")).unwrap();
         let is_ext = u64::try_from(statfs(state.path()).unwrap().f_type).is_ok_and(|kind| kind == EXT);

@@ -42,6 +42,8 @@ use crate::exec::mark::Marks;
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
 use crate::exec::{awaited, mark};
+use crate::keeper;
+use crate::keeper::client::Keeper;
 use crate::os::lock::ProcessLock;
 use crate::os::{dirs, inherited, log, signals};
 
@@ -50,6 +52,9 @@ pub fn main() -> ExitCode {
     keep_memory_to_itself();
     if std::env::args_os().nth(1).is_some_and(|first| first == leader::ARGUMENT) {
         return leader::main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == keeper::ARGUMENT) {
+        return keeper::process::main();
     }
     let args = Args::parse();
     if args.probe_kernel {
@@ -166,18 +171,36 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     // was started in.
     let mut place = Place::find(config.tree, &new).await;
     let listener = open_socket(&socket, &mut address)?;
+    let spared = before.as_ref().map(durable::Before::spared).unwrap_or_default();
+    let fosters = before.as_ref().map_or(Vec::new(), |_| spared.fosters().into_iter().collect());
     let id = before.as_ref().and_then(|before| before.instance.clone()).unwrap_or_else(|| new.clone());
-    let instance =
-        Instance::begin(&state, id, before.is_some()).map_err(failed(state.display().to_string()))?;
+    let instance = Instance::begin(&state, id, before.is_some(), &spared)
+        .map_err(failed(state.display().to_string()))?;
     let (instance, mut note) = known(instance, &socket);
     instance::sweep_noted(&state, &address.note());
     let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
-    awaited::sweep(socket.as_path());
+    awaited::sweep(
+        socket.as_path(),
+        &before.as_ref().map(durable::Before::notify_sockets).unwrap_or_default(),
+    );
+    let keeper = keeper(before.as_ref(), &instance)?;
     let marks = Arc::new(Marks::new(&instance.id, first_mark));
     let tree = (place.tree(), place.reason);
     let of_journal = Arc::clone(&marks);
-    let premises =
-        Premises { config, config_path, state, socket, instance, life: new, cgroup, nofile, marks, strays };
+    let premises = Premises {
+        config,
+        config_path,
+        state,
+        socket,
+        instance,
+        life: new,
+        cgroup,
+        nofile,
+        marks,
+        strays,
+        keeper,
+        fosters,
+    };
     let mut daemon = Daemon::new(premises, address, tree, Arc::default(), started)?;
     if let Some(before) = before {
         durable::begin(&mut daemon, before, &note, &of_journal)?;
@@ -189,6 +212,16 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
             notify_manager(sd_notify::NotifyState::Ready);
         })
         .await
+}
+
+/// Returns the keeper of the daemon before, or else a new one for a durable daemon.
+fn keeper(before: Option<&durable::Before>, instance: &Instance) -> Result<Option<Arc<Keeper>>, Failure> {
+    let Some(before) = before else { return Ok(None) };
+    let keeper = match &before.keeper {
+        Some(keeper) => Arc::clone(keeper),
+        None => Arc::new(Keeper::start(&instance.path).map_err(failed("cannot start the keeper of tasks"))?),
+    };
+    Ok(Some(keeper))
 }
 
 /// Returns the ready message, with the number of tasks lost by killed daemons.

@@ -17,6 +17,7 @@ use super::manager::notify_manager;
 use crate::carry::Named;
 use crate::config::{Config, Durable};
 use crate::dispatcher::Dispatcher;
+use crate::dispatcher::ending::Ending;
 use crate::dispatcher::state::PremisesState;
 use crate::dispatcher::upgrading;
 use crate::exec::adopted::Adopted;
@@ -33,6 +34,7 @@ use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
 use crate::exec::{self, reaper};
+use crate::keeper::client::Keeper;
 use crate::os::clock::Stamp;
 use crate::os::program::Program;
 use crate::os::wall_clock::WallClock;
@@ -60,6 +62,10 @@ pub(super) struct Premises {
     pub(super) nofile: Option<libc::rlimit>,
     pub(super) marks: Arc<Marks>,
     pub(super) strays: Strays,
+    /// Holds what must survive the daemon, if that is durable.
+    pub(super) keeper: Option<Arc<Keeper>>,
+    /// Whose children the orphans of a killed daemon have become.
+    pub(super) fosters: Vec<i32>,
 }
 
 /// The parts of the daemon.
@@ -89,8 +95,9 @@ impl Daemon {
     ) -> Result<Self, Failure> {
         let (calls, facts, internals, mailbox) = mailbox::new();
         let (local, context) = start_executors(&premises, facts)?;
-        let Premises { config, config_path, state, socket, instance, life, cgroup, nofile, marks, strays } =
-            premises;
+        let Premises { config, config_path, state, socket, instance, life, cgroup, .. } = premises;
+        let (nofile, marks, strays, keeper) =
+            (premises.nofile, premises.marks, premises.strays, premises.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
         let (machines, clusters) = elsewhere(&config, &context, &state, &life);
         let executors = exec::table(local, agents.clone(), machines, clusters);
@@ -120,6 +127,7 @@ impl Daemon {
             strays: Arc::clone(&strays),
             identity: identity.clone(),
             durable: config.durable,
+            keeper,
         };
         let (sender, limits) = watch::channel(ServerLimits::from(&config));
         let workers = context.workers.clone();
@@ -172,7 +180,7 @@ impl Daemon {
         let keeping = tokio::spawn(address.keep(made, leaves));
         ready(&instance);
 
-        let is_hurried = Box::pin(dispatcher.run(mailbox, wall_clock)).await;
+        let ending = Box::pin(dispatcher.run(mailbox, wall_clock)).await;
 
         notify_manager(sd_notify::NotifyState::Stopping);
         leaving.send_replace(true);
@@ -183,8 +191,8 @@ impl Daemon {
         if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
             tracing::warn!("a disk does not answer: what was still to be read or removed is left");
         }
-        end_all(&self.strays, is_hurried, &instance, &mut address);
-        if let Some(cgroup) = self.cgroup {
+        end_all(&self.strays, &ending, &instance, &mut address);
+        if let Some(cgroup) = self.cgroup.filter(|_| ending.left().is_empty()) {
             cgroups::leave(&cgroup);
         }
         // Whoever sees the last connection close may start the next daemon at once.
@@ -207,11 +215,12 @@ struct Taken {
     strays: Arc<Strays>,
     identity: Identity,
     durable: Durable,
+    keeper: Option<Arc<Keeper>>,
 }
 
 impl Taken {
     fn state(&self, named: &mut Named) -> PremisesState {
-        let Self { address, instance, life, cgroup, nofile, marks, strays, identity, durable } = self;
+        let Self { address, instance, life, cgroup, nofile, marks, strays, identity, durable, keeper } = self;
         let (socket_lock, note, socket, is_given) = address.state(named);
         PremisesState {
             instance: instance.id.clone(),
@@ -232,6 +241,10 @@ impl Taken {
             started: Stamp::of(identity.started),
             state_dir: identity.state_dir.clone(),
             socket_path: identity.socket.clone(),
+            keeper: keeper.as_ref().map(|keeper| {
+                let socket = keeper.socket();
+                (named.add(&*socket), socket.pid)
+            }),
         }
     }
 }
@@ -246,8 +259,8 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, life: &str) -> (M
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has
 /// nothing to clean up.
-fn end_all(strays: &Strays, is_hurried: bool, instance: &Instance, address: &mut Address) {
-    if strays.end(is_hurried) {
+fn end_all(strays: &Strays, ending: &Ending, instance: &Instance, address: &mut Address) {
+    if strays.end(ending.is_hurried(), ending.left(), &instance.output()) {
         instance.end();
         address.tell(Note { phase: Phase::Ending, ..Note::default() });
     } else {
@@ -256,7 +269,7 @@ fn end_all(strays: &Strays, is_hurried: bool, instance: &Instance, address: &mut
 }
 
 fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context), Failure> {
-    let Premises { config, instance, socket, cgroup, nofile, marks, .. } = premises;
+    let Premises { config, instance, socket, cgroup, nofile, marks, keeper, fosters, .. } = premises;
     let socket: Arc<Path> = socket.as_path().into();
     let life = Arc::clone(instance);
     let restore = move || life.restore();
@@ -270,14 +283,17 @@ fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context)
         cgroup: cgroup.clone(),
         socket: Arc::clone(&socket),
         nofile: *nofile,
+        keeper: keeper.clone(),
     };
     let (reports, reported) = messages::reports();
     let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
     let adopted = Arc::new(Adopted::default());
+    adopted.look_at(fosters.iter().copied());
     reaper::start(Arc::clone(&adopted)).map_err(failed("SIGCHLD"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
     let context =
         Context { folder, outputs, workers, facts, reports, adopted, helpers: Lives::default(), socket };
-    Ok((Local::new(orders, reported, context.clone()), context))
+    let local = Local::new(orders, reported, context.clone()).kept_by(keeper.clone());
+    Ok((local, context))
 }

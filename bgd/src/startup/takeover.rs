@@ -35,6 +35,7 @@ use crate::config::Config;
 use crate::dispatcher::state::{PremisesState, State};
 use crate::exec::mark::Marks;
 use crate::exec::strays::Strays;
+use crate::keeper::client::{Keeper, Socket};
 use crate::os::clock::Stamp;
 use crate::os::lock::ProcessLock;
 use crate::os::{inherited, log, memory, signals};
@@ -271,6 +272,7 @@ fn take(
         started,
         state_dir,
         socket_path,
+        keeper,
     } = premises;
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
@@ -281,6 +283,10 @@ fn take(
     let address = Address::again(path.clone(), lock, note, (socket, is_given));
     let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });
     let strays = Strays::sparing(spared);
+    let keeper = keeper.map(|(fd, pid)| {
+        came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket { socket, pid }))
+    });
+    let keeper = keeper.transpose().map_err(internal)?.map(Arc::new);
     let taken = Premises {
         config,
         config_path,
@@ -292,6 +298,8 @@ fn take(
         nofile,
         marks,
         strays,
+        keeper,
+        fosters: Vec::new(),
     };
     Ok((taken, address, (cgroups::tree_name(&tree), reason), started))
 }

@@ -78,7 +78,7 @@ impl From<&Reply> for Answer {
             Reply::Group(group) => {
                 Self::Group(group.name.to_string(), group.slots, group.used, group.is_paused)
             }
-            Reply::ShutDown { cancelled } => Self::ShutDown(*cancelled),
+            Reply::ShutDown { cancelled, .. } => Self::ShutDown(*cancelled),
             Reply::Error(CoreError::NotComplete(id, status, finished)) => {
                 Self::NoResult(*id, *status, finished.as_deref().and_then(failures::error_of))
             }

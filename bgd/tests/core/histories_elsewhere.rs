@@ -418,7 +418,7 @@ impl World {
                     prop_assert!(self.runs.iter().all(|run| run.task != task), "{} still runs", task);
                     self.tasks.retain(|known| *known != task);
                 }
-                Effect::Reply { .. } | Effect::Notice { .. } => {}
+                Effect::Reply { .. } | Effect::Notice { .. } | Effect::Over { .. } => {}
                 Effect::Exit => return Err(TestCaseError::fail("nobody has asked for the end")),
             }
         }

@@ -195,13 +195,13 @@ fn r11_shutdown_withdraws_resumes_and_exits_when_the_last_turn_has_ended() {
     let (task, other) = (desk.answered(1), desk.answered(2));
     assert!(replies(&desk.resume(task)).is_empty());
     assert!(replies(&desk.resume(other)).is_empty());
-    let effects = desk.ask(Request::Shutdown { grace_ms: None });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: true });
     assert_eq!(ends(&effects), [(task, TERM), (other, TERM)]);
     assert_eq!(refusal(&desk.resume(task)), &CoreError::ShuttingDown);
     assert_eq!(refusal(&desk.fact_of_run(task, 2, refused())), &CoreError::ShuttingDown);
     assert_eq!(events(&desk.fact_of_run(other, 2, started())), [(EventKind::Resumed, other)]);
     let effects = desk.fact_of_run(other, 2, turn_failed("it was cancelled"));
-    assert!(matches!(only_reply(&effects), Reply::ShutDown { cancelled: 2 }));
+    assert!(matches!(only_reply(&effects), Reply::ShutDown { cancelled: 2, left: 0 }));
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
     assert_eq!(failures::error(&desk.task(other)).as_deref(), Some("the daemon was shut down"));
 }

@@ -113,7 +113,7 @@ fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
     let mut desk = desk();
     submit(&mut desk, part(1000, &[], false));
     let there = desk.core.summary().total();
-    let effects = desk.ask(Request::Shutdown { grace_ms: None });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: true });
     // The batch was accepted, so its client must not submit it again to the next daemon.
     let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { batch, .. } if *batch == BATCH);
     assert!(replies(&effects).iter().any(is_taken));

@@ -90,7 +90,7 @@ fn r11_shutdown_ends_foreground_jobs_also_when_their_clients_go_first() {
     let mut desk = Desk::new(1);
     let (job, moved) = (desk.job(1), desk.job(2));
     assert_eq!(
-        ends(&desk.ask_as(2, Request::Shutdown { grace_ms: Some(60_000) })),
+        ends(&desk.ask_as(2, Request::Shutdown { grace_ms: Some(60_000), leaves: true })),
         [(job, TERM), (moved, TERM)]
     );
     assert!(matches!(only_reply(&desk.detach(moved)), Reply::Backgrounded(_)), "the prompt is free at least");
@@ -103,7 +103,7 @@ fn r11_shutdown_ends_foreground_jobs_also_when_their_clients_go_first() {
         "the first reason is kept"
     );
     let effects = desk.fact(moved, exited(0, false));
-    assert!(matches!(only_reply(&effects), Reply::ShutDown { cancelled: 2 }));
+    assert!(matches!(only_reply(&effects), Reply::ShutDown { cancelled: 2, left: 0 }));
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
     assert_eq!(refusal(&desk.detach(moved)), &CoreError::EndedFirst(moved, Status::Cancelled));
 }
@@ -314,9 +314,12 @@ fn r70_a_process_is_not_taken_over_by_a_daemon_that_has_no_room_or_ends() {
     let running = full.running(1);
     let mut closing = Desk::new(1);
     closing.running(1);
-    assert_eq!(ends(&closing.ask(Request::Shutdown { grace_ms: None })), [(running, TERM)]);
+    assert_eq!(ends(&closing.ask(Request::Shutdown { grace_ms: None, leaves: true })), [(running, TERM)]);
     let mut closed = Desk::new(1);
-    assert!(matches!(closed.ask(Request::Shutdown { grace_ms: None }).last(), Some(Effect::Exit)));
+    assert!(matches!(
+        closed.ask(Request::Shutdown { grace_ms: None, leaves: true }).last(),
+        Some(Effect::Exit)
+    ));
     let cases =
         [(full, CoreError::Full(1)), (closing, CoreError::ShuttingDown), (closed, CoreError::ShuttingDown)];
     for (mut desk, error) in cases {

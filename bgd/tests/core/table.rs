@@ -115,7 +115,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "signal" => Request::Signal { id: task.into(), signal: TERM, tree: false },
         "signal to tree" => Request::Signal { id: task.into(), signal: TERM, tree: true },
         "end of session" => Request::EndSession { session: SESSION.into() },
-        "shutdown" => Request::Shutdown { grace_ms },
+        "shutdown" => Request::Shutdown { grace_ms, leaves: true },
         other => panic!("no such input: {other}"),
     };
     desk.ask(request)

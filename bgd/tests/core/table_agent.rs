@@ -135,7 +135,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
                 "clear active too" => Request::Clear { which: ids(&[task]), active_too: true },
                 "signal" => Request::Signal { id: task.into(), signal: TERM, tree: true },
                 "end of session" => Request::EndSession { session: SESSION.into() },
-                "shutdown" => Request::Shutdown { grace_ms },
+                "shutdown" => Request::Shutdown { grace_ms, leaves: true },
                 other => panic!("no such input: {other}"),
             };
             return desk.ask(request);

@@ -103,7 +103,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            self.shut_down(&ShutdownParams { grace_ms: Some(0) });
+            self.shut_down(&ShutdownParams { grace_ms: Some(0), cancel: true });
         }
     }
 }

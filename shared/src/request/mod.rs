@@ -324,12 +324,23 @@ pub struct ShutdownParams {
     /// Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+    /// Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next daemon finds them.
+    #[serde(default)]
+    pub cancel: bool,
 }
 
-/// Result of `daemon.shutdown`, sent when every task has ended.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_none_left(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Result of `daemon.shutdown`, sent when every task has ended that is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShutdownResult {
     /// Number of cancelled tasks.
     pub cancelled: u64,
+    /// Number of tasks that a durable daemon leaves running.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub left: u64,
 }

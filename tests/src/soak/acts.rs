@@ -251,7 +251,7 @@ impl Soak {
 
     fn shut_down(&mut self) {
         self.slow.clear();
-        self.call::<DaemonShutdown>(&ShutdownParams { grace_ms: Some(1000) });
+        self.call::<DaemonShutdown>(&ShutdownParams { grace_ms: Some(1000), cancel: true });
         self.daemon.ended();
         self.ledger.killed();
         self.table.left += self.daemon.processes().len() as u64;

@@ -170,6 +170,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/carry/", &["carry", "os"]),
     ("bgd/src/os/", &["os"]),
     ("bgd/src/journal/", &["journal", "core", "os"]),
+    ("bgd/src/keeper/", &["keeper", "os"]),
     ("bgd/src/agents.rs", &["features", "remotes"]),
     ("bgd/src/channels.rs", &["features"]),
     ("bgd/src/features.rs", &[]),
@@ -180,7 +181,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "bgd/src/notify/",
         &["notify", "carry", "channels", "core", "exec", "features", "http", "notice", "os", "wire"],
     ),
-    ("bgd/src/exec/", &["exec", "carry", "os", "core", "agents", "client", "features", "http", "remotes"]),
+    (
+        "bgd/src/exec/",
+        &["exec", "carry", "os", "core", "agents", "client", "features", "http", "keeper", "remotes"],
+    ),
     ("bgd/src/client/", &["client", "carry"]),
     ("bgd/src/config/", &["config", "core", "os", "agents", "channels", "remotes"]),
     (

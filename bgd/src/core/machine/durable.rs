@@ -8,15 +8,16 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::Stdin;
 use bgd_shared::task::Exit;
 
-use super::{Core, wall_time};
+use super::{Core, orders, wall_time};
 use crate::core::CoreLimits;
 use crate::core::batch::Entering;
 use crate::core::caller::ReplyTo;
+use crate::core::control::Control;
 use crate::core::durable::{Changes, Counters, ItemRow, Kept, KeptEnv, TaskRow};
 use crate::core::effect::Effect;
 use crate::core::elsewhere::Cause;
 use crate::core::queue::Standing;
-use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, Snapshot, State, Task};
+use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, Snapshot, State, Task};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};
 
@@ -152,14 +153,7 @@ impl Core {
 
     /// Returns the tasks that have a run, or processes that outlived it.
     pub fn with_runs(&self) -> Vec<Snapshot> {
-        let has_run = |task: &crate::core::Task| match &task.state {
-            State::Starting { .. } | State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => {
-                true
-            }
-            State::Finished(finished) => finished.lingering != Lingering::No,
-            State::Queued { .. } => false,
-        };
-        let tasks = self.registry.iter().filter(|(_, task)| has_run(task));
+        let tasks = self.registry.iter().filter(|(_, task)| task.has_run());
         tasks.map(|(_, task)| Box::new(task.clone())).collect()
     }
 
@@ -168,6 +162,41 @@ impl Core {
         let mut clients: Vec<u64> = self.foreground.iter().map(|(client, _)| *client).collect();
         clients.dedup();
         clients
+    }
+
+    /// Has a task start again whose process was ordered, but certainly not started. Returns false if its environment is
+    /// not known any more.
+    #[must_use]
+    pub fn take_back_start(&mut self, id: TaskId) -> bool {
+        let Some(ordinal) = self.registry.ordinal(id) else { return false };
+        let Some(env) = self.registry.kept_env(ordinal).cloned() else { return false };
+        let is_starting = |task: &Task| matches!(task.state, State::Starting { stop: None });
+        let can = self.registry.get(ordinal).is_some_and(is_starting);
+        if can {
+            self.set_state(ordinal, State::Queued { env });
+        }
+        can
+    }
+
+    /// Returns what is to be done again for a run that outlived the daemon before: its pause, or its end by force. A
+    /// signal to end that was sent is not sent twice.
+    #[must_use]
+    pub fn orders_again(&self, id: TaskId) -> Vec<Effect> {
+        let task = self.registry.ordinal(id).and_then(|ordinal| self.registry.get(ordinal));
+        let again = task.and_then(|task| match &task.state {
+            State::Running { .. } if task.paused => Some(orders::control(task, Control::Pause)),
+            State::Stopping { kill_at: None, .. } => Some(orders::end(task, SIGKILL)),
+            State::Finished(finished) if finished.lingering == Lingering::Ending(None) => {
+                Some(orders::end(task, SIGKILL))
+            }
+            State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming(_) => None,
+        });
+        again.into_iter().collect()
     }
 
     /// Ends the runs of these tasks, as nobody knows what has become of them, and says why.

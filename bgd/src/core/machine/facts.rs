@@ -10,6 +10,7 @@ use bgd_shared::usage::Usage;
 use super::Core;
 use super::elsewhere::within;
 use super::stop::{verdict, verdict_of_stop};
+use crate::core::effect::Effect;
 use crate::core::input::Fact;
 use crate::core::task::{
     Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State, StopReason, Task,
@@ -20,9 +21,18 @@ use crate::core::waiters::Until;
 impl Core {
     pub(super) fn fact(&mut self, now: Now, task: TaskId, run: u32, fact: Fact) {
         let Some(ordinal) = self.registry.ordinal(task) else { return };
-        if self.registry.get(ordinal).is_none_or(|task| task.run != run) {
-            return;
+        let Some(known) = self.registry.get(ordinal).filter(|task| task.run == run) else { return };
+        let ends =
+            matches!(fact, Fact::StartFailed { .. } | Fact::Exited { others: false, .. } | Fact::TreeEmpty);
+        // The task may be removed by this.
+        let over = Effect::Over { executor: known.spec.executor(), task, run };
+        self.of_run(now, ordinal, fact);
+        if ends && self.registry.is_tracked() {
+            self.effects.push(over);
         }
+    }
+
+    fn of_run(&mut self, now: Now, ordinal: Ordinal, fact: Fact) {
         match fact {
             Fact::Started { pid } => self.started(now, ordinal, pid),
             Fact::StartFailed { failure } => self.start_failed(now, ordinal, failure),

@@ -100,8 +100,8 @@ impl Core {
                 self.acknowledge(to, &session, upto);
                 Ok(())
             }
-            Request::Shutdown { grace_ms } => {
-                self.shutdown(now, to, grace_ms);
+            Request::Shutdown { grace_ms, leaves } => {
+                self.shutdown(now, to, grace_ms, leaves);
                 Ok(())
             }
         };
@@ -320,19 +320,25 @@ impl Core {
         self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::EndSession { cancelled }));
     }
 
-    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>) {
+    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: bool) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;
         }
-        // What is pending outlives a durable daemon.
-        let stays = |task: &Task| self.registry.is_tracked() && matches!(task.state, State::Queued { .. });
+        // What is pending outlives a durable daemon in any case.
+        let is_left = |task: &Task| leaves && task.outlives_daemon();
+        let stays = |task: &Task| {
+            self.registry.is_tracked() && (matches!(task.state, State::Queued { .. }) || is_left(task))
+        };
+        let left =
+            self.registry.iter().filter(|(_, task)| task.has_run() && !task.is_finished() && stays(task));
+        let left = left.count() as u64;
         let ends = |task: &Task| !task.is_settled() && !stays(task);
         let tasks: Vec<Ordinal> =
             self.registry.iter().filter(|(_, task)| ends(task)).map(|(ordinal, _)| ordinal).collect();
         let cancelled = self.count_active(&tasks);
         let grace_ms = grace_ms.unwrap_or(self.limits.grace_ms);
         self.stop_all(now, &tasks, StopReason::Shutdown, SIGTERM, grace_ms);
-        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Shutdown { cancelled }));
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Shutdown { cancelled, left }));
     }
 
     fn count_active(&self, tasks: &[Ordinal]) -> u64 {

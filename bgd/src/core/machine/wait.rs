@@ -171,8 +171,8 @@ impl Core {
                 let cleared = self.remove_all(now, waiter);
                 self.reply(waiter.to, Reply::SessionEnded { cancelled, cleared });
             }
-            Then::Shutdown { cancelled } => {
-                self.reply(waiter.to, Reply::ShutDown { cancelled });
+            Then::Shutdown { cancelled, left } => {
+                self.reply(waiter.to, Reply::ShutDown { cancelled, left });
                 self.phase = Phase::Closed;
             }
         }

@@ -46,6 +46,7 @@ impl Local {
             starts,
             holds_starts,
             reports,
+            keeper,
             context,
         } = self;
         let helpers = helpers.state()?;
@@ -54,6 +55,9 @@ impl Local {
         }
         if processes.starting > 0 || !reports.is_empty() || !(starts.is_empty() || *holds_starts) {
             return Err(Obstacle::passing("a process is being started"));
+        }
+        if keeper.as_ref().is_some_and(|keeper| !keeper.is_idle()) {
+            return Err(Obstacle::passing("the keeper of running tasks is being told"));
         }
         let are_still = [terminals.keep_still(), handoffs.keep_still()];
         if are_still != [true; 2] {
@@ -71,7 +75,8 @@ impl Local {
         let owner = |task| owners.get(&task).map(|client| client.id);
         let starts = starts.iter().map(|start| StartState::of(start, owner(start.task), named)).collect();
         let outputs = context.outputs.tracked();
-        Ok(LocalState { processes: all, starts, outputs, drains, helpers })
+        let fosters = context.adopted.fosters();
+        Ok(LocalState { processes: all, starts, outputs, drains, helpers, fosters })
     }
 
     /// Goes on with what another program has carried over. `spec` returns what a task is.
@@ -84,7 +89,8 @@ impl Local {
         came: &mut Came,
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
-        let LocalState { processes, starts, outputs, drains, helpers } = state;
+        let LocalState { processes, starts, outputs, drains, helpers, fosters } = state;
+        self.context.adopted.look_at(fosters);
         // First, so that no end of a leader is taken for that of an orphan.
         let is_child = |process: &&ProcessState| process.handed.is_none();
         let unreaped = processes.iter().filter(is_child).filter(|it| it.progress.stage != Stage::Rest);
@@ -132,7 +138,7 @@ impl ProcessState {
         terminals: &OpenTerminals,
         named: &mut Named,
     ) -> Result<Self, Obstacle> {
-        let Supervised { run, input, probe, tree, split, shown, job, .. } = supervised;
+        let Supervised { run, input, probe, tree, split, shown, job, handle, .. } = supervised;
         let progress = shown.get();
         if progress.stage == Stage::AtWork {
             return Err(Obstacle::passing(format!("the processes of task {task} are being looked at")));
@@ -159,17 +165,20 @@ impl ProcessState {
             progress,
             terminal: terminals.state(task, job, named),
             handed: None,
+            handle: handle.as_ref().map(|handle| named.add(handle)),
+            is_inherited: tree.is_inherited,
         })
     }
 
-    fn resume(
+    pub(super) fn resume(
         self,
         processes: &mut Processes,
         terminals: &mut OpenTerminals,
         drains: Drains,
         came: &mut Came,
     ) -> io::Result<()> {
-        let Self { task, run, leader, cgroup, mark, split, input, probe, progress, terminal, handed } = self;
+        let Self { task, run, leader, cgroup, mark, split, .. } = self;
+        let Self { input, probe, progress, terminal, handed, handle, is_inherited, .. } = self;
         let context = &processes.context;
         let resumed = terminal.map(|state| state.resume(task, run, terminals, context, came)).transpose()?;
         let (job, terminal) = resumed.unzip();
@@ -186,22 +195,25 @@ impl ProcessState {
             cgroup,
             mark,
             handed: handed_tree.clone(),
+            is_inherited,
             adopted: Arc::clone(&context.adopted),
         };
+        let handle = handle.map(|handle| came.take(handle).map(PidFd::from)).transpose()?;
         let of_probe = (run, tree.clone(), context.clone());
         let probe = probe.map(|probe| Probe::again(probe, came, of_probe)).transpose()?;
         let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
         // The pid of one that was reaped may be another process's.
-        let pidfd = match (progress.stage, &handed_tree) {
-            (Stage::Rest, _) => Err(io::ErrorKind::NotFound.into()),
-            (_, Some(tree)) => tree.handle().try_clone().and_then(watch::process),
-            (Stage::AtWork | Stage::Leader, None) => PidFd::open(leader).and_then(watch::process),
+        let pidfd = match (progress.stage, &handed_tree, &handle) {
+            (Stage::Rest, _, _) => Err(io::ErrorKind::NotFound.into()),
+            (_, Some(tree), _) => tree.handle().try_clone().and_then(watch::process),
+            (_, None, Some(handle)) => handle.try_clone().and_then(watch::process),
+            (Stage::AtWork | Stage::Leader, None, None) => PidFd::open(leader).and_then(watch::process),
         };
         let (reported, is_left) = (progress.reported.clone(), progress.is_left);
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
         processes.supervise(run, tree, split, pidfd, Begins { input, job, handed, progress });
         if let Some(supervised) = processes.supervised.get_mut(&task) {
-            supervised.probe = probe;
+            (supervised.probe, supervised.handle) = (probe, handle);
         }
         Ok(())
     }

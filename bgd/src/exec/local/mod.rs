@@ -6,6 +6,7 @@ mod handoff;
 mod handoffs;
 mod helpers;
 mod hosting;
+mod kept;
 mod shows;
 mod terminals;
 
@@ -27,12 +28,16 @@ use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, SpecOf, Start, TellOffer};
 use super::handed::Handoff;
+use super::left::{self, Left, Resumed, Spared};
 use super::messages::{Begun, Report, StartOrder, Streams};
 use super::process::Processes;
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::write_error;
 use crate::core::{Begin, Control, Fact, SpawnFailure};
+use crate::keeper::Key;
+use crate::keeper::client::Keeper;
+use crate::os::pidfd::{PidFd, SIGKILL};
 
 /// How many reports are handled before others on the dispatcher's thread get their turn.
 const BATCH: usize = 64;
@@ -53,6 +58,8 @@ pub struct Local {
     /// Whether starts wait for an upgrade.
     holds_starts: bool,
     reports: async_mpsc::UnboundedReceiver<Report>,
+    /// Holds what must survive this daemon, if that is durable.
+    keeper: Option<Arc<Keeper>>,
     context: Context,
 }
 
@@ -74,6 +81,7 @@ impl Local {
             starts: Vec::new(),
             holds_starts: false,
             reports,
+            keeper: None,
             context,
         }
     }
@@ -91,6 +99,8 @@ impl Local {
             Report::Fact { task, run, fact } => self.fact(task, run, fact),
             Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
             Report::EndHelper { process, signal } => self.end_helper(process, signal),
+            Report::KeeperGone => self.replace_keeper(),
+            Report::KeeperCame => self.keeper_came(),
         }
     }
 
@@ -99,6 +109,7 @@ impl Local {
         let owner = self.owners.remove(&task);
         let fact = match result {
             Ok(mut begun) => {
+                self.keep_terminal(task, run, &begun);
                 let terminal = begun.terminal.take();
                 let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal, owner));
                 Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
@@ -156,8 +167,14 @@ impl Local {
     fn write(&self, asked: Asked) {
         let Some(input) = self.processes.input(asked.task.id) else { return asked.refuse() };
         let Asked { answer, task, what: Ask::Write { data, eof } } = asked else { return asked.refuse() };
+        let keeper = self.keeper.clone().filter(|_| eof);
+        let run = self.processes.supervised.get(&task.id).map_or(0, |supervised| supervised.run);
         tokio::spawn(async move {
-            match input.write(data, eof).await {
+            let written = input.write(data, eof).await;
+            if let Some(keeper) = keeper {
+                keeper.close_part(Key { task: task.id, run }, left::INPUT);
+            }
+            match written {
                 Ok(written) => answer.give(&WriteResult { written }),
                 Err(error) => answer.refuse(&write_error(task.id, &error)),
             }
@@ -210,6 +227,24 @@ impl Executor for Local {
 
     fn exited(&mut self, task: TaskId, exit: Exit) {
         self.processes.told(task, exit);
+    }
+
+    fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+        let (pid, mark) = (left.pid(), left.mark());
+        self.resume_left(left, resumed).inspect_err(|_| {
+            // Nothing that was started for a task may run without anybody to see to it.
+            let process = PidFd::open(pid).ok().filter(|_| mark.is_some_and(|mark| mark.is_on(pid)));
+            process.inspect(|process| _ = process.signal(SIGKILL));
+        })
+    }
+
+    fn leave(&mut self, left: &mut Spared) {
+        let of_tasks = self.processes.supervised.iter().filter(|(task, _)| !self.helpers.owns(**task));
+        of_tasks.for_each(|(_, supervised)| left.add(&supervised.tree));
+    }
+
+    fn over(&mut self, task: TaskId, run: u32) {
+        self.close_kept(task, run);
     }
 
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {

@@ -7,6 +7,7 @@ mod net;
 mod notify;
 
 use std::io;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,31 @@ pub struct ProbeState {
     folder: PathBuf,
     sizes: [u64; 2],
     socket: Option<(PathBuf, Fd)>,
+}
+
+impl ProbeState {
+    /// Returns the check of a process that is about to start. `name` names its socket.
+    pub fn of_new<'a>(awaited: &'a Awaited, name: impl FnOnce(&'a UnixDatagram) -> Fd) -> Self {
+        let Awaited { ready, timeout, folder, sizes, socket } = awaited;
+        Self {
+            ready: ready.clone(),
+            deadline: timeout.map(|timeout| Stamp::of(std::time::Instant::now() + timeout)),
+            is_told: false,
+            folder: folder.clone(),
+            sizes: *sizes,
+            socket: socket.as_ref().map(|socket| (socket.path().to_path_buf(), name(&socket.socket))),
+        }
+    }
+
+    /// Returns the path of its socket, if it has one.
+    pub fn notify_socket(&self) -> Option<&std::path::Path> {
+        self.socket.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// Notes that the outcome was reported.
+    pub fn is_told(&mut self) {
+        self.is_told = true;
+    }
 }
 
 /// Waits until a process is ready or its time is over, and reports the outcome to the dispatcher.

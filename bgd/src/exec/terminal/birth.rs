@@ -129,10 +129,11 @@ fn start_leader(
         stdio: [socket.as_fd(), slave.as_fd(), plan.null],
         cgroup: plan.cgroup,
         place: Place::Terminal(slave.as_fd()),
+        announce: None,
     };
     spawn(&plan, stack).map_err(|error| match error.stage {
         // It is the leader's program, not the job's, that can't be executed.
-        Stage::Exec | Stage::Folder => BirthError::Leader(error.errno.into()),
+        Stage::Exec | Stage::Folder | Stage::Announce => BirthError::Leader(error.errno.into()),
         Stage::Clone | Stage::Session | Stage::Terminal | Stage::Cgroup | Stage::Limits | Stage::Streams => {
             BirthError::Job(error)
         }

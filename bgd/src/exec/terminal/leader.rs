@@ -109,6 +109,7 @@ fn start(daemon: &UnixStream, terminal: &OwnedFd) -> io::Result<Result<Spawned, 
         stdio,
         cgroup: None,
         place: Place::Foreground(terminal.as_fd()),
+        announce: None,
     };
     Ok(spawn(&plan, &mut ChildStack::default()))
 }

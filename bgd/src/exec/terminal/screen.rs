@@ -125,7 +125,7 @@ impl Screen {
     }
 
     /// Parses the whole backlog.
-    fn parse(&mut self) {
+    pub(super) fn parse(&mut self) {
         while self.parse_slice() {}
     }
 

@@ -9,10 +9,13 @@ use std::os::fd::{OwnedFd, RawFd};
 use bgd_shared::request::TerminalSize;
 use serde::{Deserialize, Serialize};
 
-use super::screen::ScreenState;
+use super::screen::{Screen, ScreenState};
 use super::viewers::{Viewer, ViewerState};
 use crate::carry::{self, Fd, Named};
 use crate::exec::hold;
+
+/// How much a screen takes at once.
+const PART: usize = 64 * 1024;
 
 /// The order to keep still.
 pub type KeepStill = hold::KeepStill<Box<Still>>;
@@ -107,6 +110,24 @@ pub struct Taken {
 }
 
 impl FollowedState {
+    /// Creates the state of a terminal that is just opened, with the names of its descriptors: master, processes' side,
+    /// the leader's socket, and the output file.
+    pub fn of_new(size: TerminalSize, master: Fd, sides: [Option<Fd>; 2], output: Fd) -> Self {
+        let [slave, leader_news] = sides;
+        Self { session: SessionState::after(size, &[], 0), master, slave, leader_news, output }
+    }
+
+    /// Goes on from what was kept of it: its size is what the kernel says, it shows what `shown` draws, and `told` bytes
+    /// were shown before.
+    pub fn go_on_after(&mut self, size: TerminalSize, shown: &[u8], told: u64) {
+        self.session = SessionState::after(size, shown, told);
+    }
+
+    /// Returns the names of its master and its output file.
+    pub fn master_and_output(&self) -> (Fd, Fd) {
+        (self.master, self.output)
+    }
+
     /// Takes its descriptors.
     ///
     /// # Errors
@@ -124,6 +145,26 @@ impl FollowedState {
 }
 
 impl SessionState {
+    fn after(size: TerminalSize, shown: &[u8], told: u64) -> Self {
+        let mut screen = Screen::new(size);
+        for part in shown.chunks(PART) {
+            screen.take(part);
+            if screen.is_full() {
+                screen.parse();
+            }
+        }
+        Self {
+            unknown_end: None,
+            writes: Vec::new(),
+            is_losing: false,
+            screen: screen.state(),
+            viewers: Vec::new(),
+            told,
+            held: Vec::new(),
+            is_at_end: false,
+        }
+    }
+
     /// Returns the size of the terminal.
     pub fn size(&self) -> TerminalSize {
         self.screen.size()

@@ -153,9 +153,9 @@ impl Body {
             }
             request::SessionEnd::NAME => session::end(parse_params(method, params)?)?,
             request::DaemonShutdown::NAME => {
-                let request::ShutdownParams { grace_ms } = parse_params(method, params)?;
+                let request::ShutdownParams { grace_ms, cancel } = parse_params(method, params)?;
                 check_ms("grace_ms", grace_ms)?;
-                Self::Core(Request::Shutdown { grace_ms })
+                Self::Core(Request::Shutdown { grace_ms, leaves: !cancel })
             }
             request::Hello::NAME => session::hello(parse_params(method, params)?)?,
             request::InboxRead::NAME => session::read_inbox(parse_params(method, params)?)?,

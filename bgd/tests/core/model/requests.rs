@@ -72,7 +72,7 @@ impl Model {
                 return self.read(read, *wait_ms);
             }
             Request::AckInbox { session, upto } => self.acknowledge(to, session, *upto),
-            Request::Shutdown { grace_ms } => {
+            Request::Shutdown { grace_ms, leaves: _ } => {
                 self.closing = true;
                 let tasks = self.of(None, |task| !task.settled());
                 let cancelled = self.active_among(&tasks);

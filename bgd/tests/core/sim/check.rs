@@ -114,6 +114,9 @@ impl Sim {
             Effect::Control { control: Control::Hold { .. } | Control::Priority { .. }, .. } => {
                 return Err(TestCaseError::fail("a task of this machine waits in no other queue"));
             }
+            Effect::Over { task, run, .. } => {
+                prop_assert!(self.living(task, run).is_none(), "its end is not over");
+            }
             Effect::Forget { task, run, .. } => {
                 let lives = self.procs.iter().any(|proc| proc.task == task && !proc.gave_up);
                 prop_assert!(!lives, "forgotten while it lives");

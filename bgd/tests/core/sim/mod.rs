@@ -231,7 +231,7 @@ impl Sim {
                 self.request(*client, Request::Retrieve { id, complete: *complete })
             }
             Op::Shutdown { client, grace } => {
-                self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from) })
+                self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from), leaves: true })
             }
             Op::Disconnect { client } => self.disconnect(*client),
             Op::Configure { max_concurrent_tasks, tasks, memory, grace, inbox_items, history } => {

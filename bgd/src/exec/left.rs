@@ -1,0 +1,269 @@
+//! Runs that outlive a daemon that is killed (R126): what the keeper is told of each when it starts, and what the next
+//! daemon makes of it. The form is that of an upgrade in place.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::proc;
+use rustix::fs::{FileType, fstat};
+
+use super::awaited::Awaited;
+use super::carried::{DrainsState, LeftState, ProcessState};
+use super::mark::{self, Mark};
+use super::members::{self, Stat, TASK_MARK};
+use super::progress::Progress;
+use super::pty::size_of;
+use super::ready::ProbeState;
+use super::tree::Tree;
+use crate::carry::{Came, Fd, Named};
+use crate::core::Spec;
+use crate::keeper::{self, Kept, Key};
+
+/// A run that the keeper holds.
+#[derive(Debug)]
+pub struct Left {
+    /// The run.
+    pub key: Key,
+    pub(super) pid: i32,
+    pub(super) process: ProcessState,
+    pub(super) drains: Option<DrainsState>,
+    pub(super) came: Came,
+}
+
+/// How many bytes of the output a terminal's screen is drawn from again.
+const SHOWN: u64 = 1 << 20;
+
+/// The place of the standard input among the descriptors, if the daemon has an end of that.
+pub(super) const INPUT: u8 = 1;
+
+fn is_pipe(fd: BorrowedFd<'_>) -> bool {
+    fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
+}
+
+/// What the next daemon knows of a run that it goes on with.
+#[derive(Clone, Debug)]
+pub struct Resumed {
+    /// What the task is.
+    pub spec: Arc<Spec>,
+    /// Whether its leader had ended.
+    pub has_exited: bool,
+    /// Whether it was reported to be ready.
+    pub is_ready: bool,
+    /// Whether it is paused.
+    pub is_paused: bool,
+}
+
+impl Left {
+    /// Reads what was held for a run.
+    ///
+    /// # Errors
+    /// Another version has written what this one can't read.
+    pub fn read(kept: Kept) -> io::Result<Self> {
+        let Kept { key, pid, text, descriptors } = kept;
+        let LeftState { process, drains, names } = serde_json::from_slice(&text)?;
+        let came = Came::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
+        Ok(Self { key, pid, process, drains, came })
+    }
+
+    /// Forgets the standard input if it was closed.
+    pub(super) fn drop_closed_input(&mut self) {
+        // Something else has its place then.
+        let is_open = |fd: &Fd| self.came.get(*fd).is_some_and(is_pipe);
+        self.process.input = self.process.input.filter(is_open);
+    }
+
+    /// Has its terminal, if it has one, go on from what was kept of it. Blocks while it reads that.
+    ///
+    /// # Errors
+    /// The terminal or its output can't be looked at.
+    pub(super) fn refresh_terminal(&mut self) -> io::Result<()> {
+        let Some(followed) = self.process.terminal.as_mut().and_then(|terminal| terminal.followed.as_mut())
+        else {
+            return Ok(());
+        };
+        let (master, output) = followed.master_and_output();
+        let missing = || io::Error::other("its terminal did not come along");
+        let (Some(master), Some(output)) = (self.came.get(master), self.came.get(output)) else {
+            return Err(missing());
+        };
+        let size = size_of(&master.try_clone_to_owned()?)?;
+        // It is open for appending only.
+        let path = format!("/proc/self/fd/{}", output.as_raw_fd());
+        let mut file = File::open(path)?;
+        let told = file.metadata()?.len();
+        file.seek(SeekFrom::Start(told.saturating_sub(SHOWN)))?;
+        let mut shown = Vec::new();
+        file.take(SHOWN).read_to_end(&mut shown)?;
+        followed.go_on_after(size, &shown, told);
+        Ok(())
+    }
+
+    /// Returns the pid of its leader.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(super) fn mark(&self) -> Option<Mark> {
+        self.process.mark
+    }
+
+    /// Returns the path of the socket by which it reports that it is ready.
+    pub fn notify_socket(&self) -> Option<&Path> {
+        self.process.probe.as_ref()?.notify_socket()
+    }
+}
+
+/// The descriptors that go to the keeper with a run, and their names.
+#[derive(Default)]
+pub(super) struct Parcel<'a> {
+    named: Named,
+    names: Vec<Fd>,
+    descriptors: Vec<BorrowedFd<'a>>,
+}
+
+impl<'a> Parcel<'a> {
+    /// Adds a descriptor.
+    pub(super) fn add(&mut self, fd: &'a impl AsFd) -> Fd {
+        let name = self.named.add(fd);
+        self.names.push(name);
+        self.descriptors.push(fd.as_fd());
+        name
+    }
+
+    /// Returns what the keeper is told, with the descriptors besides that of the process.
+    pub(super) fn seal(
+        self,
+        process: ProcessState,
+        drains: Option<DrainsState>,
+    ) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+        let Self { named: _, names, descriptors } = self;
+        // It has no map with keys that are no text, and so can always be written.
+        let text = serde_json::to_vec(&LeftState { process, drains, names }).unwrap_or_default();
+        (text, descriptors)
+    }
+}
+
+/// What a process is started with, as far as the next daemon must know.
+pub(super) struct Starting<'a> {
+    pub(super) task: TaskId,
+    pub(super) run: u32,
+    pub(super) mark: Mark,
+    pub(super) cgroup: Option<PathBuf>,
+    pub(super) split: bool,
+    pub(super) input: Option<&'a OwnedFd>,
+    pub(super) awaited: Option<&'a Awaited>,
+}
+
+impl<'a> Starting<'a> {
+    /// Returns what the process announces, and the descriptors besides its own.
+    pub(super) fn announcement(self) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+        let Self { task, run, mark, cgroup, split, input, awaited } = self;
+        let mut parcel = Parcel::default();
+        let input = input.map(|input| parcel.add(input));
+        let probe = awaited.map(|awaited| ProbeState::of_new(awaited, |socket| parcel.add(socket)));
+        let process =
+            ProcessState { cgroup, mark: Some(mark), split, input, probe, ..ProcessState::left(task, run) };
+        let (text, descriptors) = parcel.seal(process, None);
+        (keeper::announcement(Key { task, run }, &text), descriptors)
+    }
+}
+
+impl ProcessState {
+    /// Creates the state of a process as its keeper is told of it.
+    pub(super) fn left(task: TaskId, run: u32) -> Self {
+        Self {
+            task,
+            run,
+            // The message says it.
+            leader: 0,
+            cgroup: None,
+            mark: None,
+            split: false,
+            input: None,
+            probe: None,
+            progress: Progress::default(),
+            terminal: None,
+            handed: None,
+            handle: Some(Fd::OF_PROCESS),
+            is_inherited: true,
+        }
+    }
+}
+
+/// Tells the processes of runs that go on from others that a killed daemon has left.
+#[derive(Debug, Default)]
+pub struct Spared {
+    marks: HashSet<Mark>,
+    leaders: HashSet<i32>,
+    tasks: HashSet<String>,
+    /// The cgroups of the runs.
+    pub cgroups: BTreeSet<PathBuf>,
+}
+
+impl Spared {
+    /// Spares the processes of these runs.
+    pub fn of<'a>(runs: impl IntoIterator<Item = &'a Left>) -> Self {
+        let mut spared = Self::default();
+        for run in runs {
+            spared.marks.extend(run.mark());
+            spared.leaders.insert(run.pid);
+            spared.tasks.insert(run.key.task.to_string());
+            spared.cgroups.extend(run.process.cgroup.clone());
+        }
+        spared
+    }
+
+    /// Spares the processes of a tree.
+    pub(super) fn add(&mut self, tree: &Tree) {
+        self.marks.extend(tree.mark);
+        self.leaders.insert(tree.leader);
+        self.tasks.insert(tree.task.to_string());
+        self.cgroups.extend(tree.cgroup.clone());
+    }
+
+    /// Spares a process and its descendants.
+    pub fn add_process(&mut self, pid: i32) {
+        self.leaders.insert(pid);
+    }
+
+    /// Whether it spares nothing.
+    pub fn is_empty(&self) -> bool {
+        self.leaders.is_empty()
+    }
+
+    /// Whether a process belongs to one of the runs. Blocks for a moment, as it reads `/proc`.
+    pub fn owns(&self, pid: i32, output: &Path) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let is_led = || members::ancestors_of(pid).iter().any(|pid| self.leaders.contains(pid));
+        let is_in_session =
+            || members::session_of(pid).is_some_and(|session| self.leaders.contains(&session));
+        let is_named = || members::mark_of(pid, TASK_MARK).is_some_and(|task| self.tasks.contains(&task));
+        let writes = |path: &Path| {
+            let name = path.strip_prefix(output).ok().and_then(Path::to_str);
+            name.and_then(|name| name.get(..36)).is_some_and(|task| self.tasks.contains(task))
+        };
+        mark::of(pid).is_some_and(|mark| self.marks.contains(&mark))
+            || is_in_session()
+            || is_led()
+            || is_named()
+            || proc::open_files(pid).any(|(_, path)| writes(&path))
+    }
+
+    /// Returns whose children their orphans have become, as far as that can be seen. Blocks as [`Self::owns`] does.
+    pub fn fosters(&self) -> BTreeSet<i32> {
+        let is_theirs = |pid: i32| {
+            self.leaders.contains(&pid) || mark::of(pid).is_some_and(|mark| self.marks.contains(&mark))
+        };
+        let theirs = members::processes_of_user().into_iter().filter(|pid| is_theirs(*pid));
+        let parents = theirs.filter_map(Stat::of).map(|stat| stat.parent);
+        // Whatever collects orphans may end itself.
+        parents.filter(|parent| *parent > 0 && !is_theirs(*parent)).chain([1]).collect()
+    }
+}

@@ -1,0 +1,336 @@
+//! The daemon's side of the keeper: starts it, finds the one of a daemon that is gone, and orders it to hold and to close.
+//! Orders are sent by a thread of their own, so that a keeper that somebody has stopped delays nobody.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use bgd_shared::fds;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{bind, connect, listen, socket_with, socketpair};
+
+use super::{ARGUMENT, HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, SOCKET, Word};
+use crate::os::spawn::{ChildStack, Place, Plan, spawn};
+use crate::os::watch;
+
+/// How long the keeper may take to receive a message, or to send one.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many daemons may wait for their turn; there is one at most, and it may be killed while it waits.
+const BACKLOG: i32 = 16;
+
+/// The keeper of this daemon.
+#[derive(Debug)]
+pub struct Keeper {
+    link: Arc<Link>,
+    orders: mpsc::Sender<Order>,
+    /// How many orders are not sent yet.
+    unsent: Arc<AtomicUsize>,
+}
+
+/// The socket to a keeper's process, and its pid.
+#[derive(Debug)]
+pub struct Socket {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// The pid.
+    pub pid: i32,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The socket to the keeper, and whoever waits for another one.
+#[derive(Debug)]
+struct Link {
+    socket: Mutex<Arc<Socket>>,
+    is_new: Condvar,
+}
+
+impl Link {
+    fn lock(&self) -> MutexGuard<'_, Arc<Socket>> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a keeper holds.
+#[derive(Debug)]
+pub struct Found {
+    /// The runs.
+    pub runs: Vec<Kept>,
+    /// Whether every process that was started is among them, until its end was written down: it has replaced no other
+    /// keeper.
+    pub is_complete: bool,
+}
+
+/// An order to the thread.
+enum Order {
+    Send {
+        message: Vec<u8>,
+        descriptors: Vec<OwnedFd>,
+    },
+    /// Start another keeper, as the one before is gone.
+    Renew,
+}
+
+impl Keeper {
+    /// Starts a keeper for the instance with this folder.
+    ///
+    /// # Errors
+    /// Its socket can't be made, or the process not be started.
+    pub fn start(folder: &Path) -> io::Result<Self> {
+        let folder = folder.to_path_buf();
+        Self::with(move || start(&folder).map(|socket| (folder, socket)))
+    }
+
+    /// Finds the keeper of the daemon that had this folder before, with everything that it holds.
+    ///
+    /// # Errors
+    /// There is none, although it has not ended by itself; it does not answer; or no descriptor is left.
+    pub fn find(folder: &Path) -> io::Result<(Option<Self>, Found)> {
+        let nothing = || Ok((None, Found { runs: Vec::new(), is_complete: true }));
+        let Some(socket) = reach(folder)? else { return nothing() };
+        let (mut runs, pid) = match receive_all(&socket) {
+            // It was just ending, as it holds nothing.
+            Err(_) if !folder.join(SOCKET).exists() => return nothing(),
+            received => received?,
+        };
+        let of_all = runs.len();
+        runs.retain(|kept| !kept.descriptors.is_empty());
+        let is_complete = runs.len() == of_all;
+        Ok((Some(Self::again(folder, Socket { socket, pid })?), Found { runs, is_complete }))
+    }
+
+    /// Goes on with the keeper of the program before this one.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn again(folder: &Path, socket: Socket) -> io::Result<Self> {
+        let folder = folder.to_path_buf();
+        Self::with(move || Ok((folder, socket)))
+    }
+
+    /// Starts the thread, which is the parent of the keepers that it starts.
+    fn with(connect: impl FnOnce() -> io::Result<(PathBuf, Socket)> + Send + 'static) -> io::Result<Self> {
+        let (orders, ordered) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let unsent = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&unsent);
+        let run = move || {
+            // As a start needs it; and no signal is for this thread.
+            let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
+            let begun = blocked.map_err(io::Error::from).and_then(|()| connect());
+            let (folder, link) = match begun {
+                Ok((folder, socket)) => {
+                    let (socket, is_new) = (Mutex::new(Arc::new(socket)), Condvar::new());
+                    (folder, Arc::new(Link { socket, is_new }))
+                }
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    return;
+                }
+            };
+            let _ = tell.send(Ok(Arc::clone(&link)));
+            Sender { folder, link, unsent: counter }.run(&ordered);
+        };
+        thread::Builder::new().name("keeper".to_owned()).spawn(run)?;
+        let link = told.recv().map_err(io::Error::other)??;
+        Ok(Self { link, orders, unsent })
+    }
+
+    /// The socket to the keeper, for those that announce themselves.
+    pub fn socket(&self) -> Arc<Socket> {
+        Arc::clone(&self.link.lock())
+    }
+
+    /// Waits for the keeper that follows the one which this socket leads to. `None` if there is none within
+    /// [`PATIENCE`].
+    pub fn after(&self, gone: &Arc<Socket>) -> Option<Arc<Socket>> {
+        let is_same = |now: &mut Arc<Socket>| Arc::ptr_eq(now, gone);
+        let waited = self.link.is_new.wait_timeout_while(self.link.lock(), PATIENCE, is_same);
+        let (now, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!waited.timed_out()).then(|| Arc::clone(&now))
+    }
+
+    /// Has these descriptors held, in the place of those that were held for the same run. That of the process comes first.
+    pub fn keep(&self, key: Key, pid: i32, text: &[u8], descriptors: Vec<OwnedFd>) {
+        self.send(&Message { word: Word::Keep, key, pid, text }, descriptors);
+    }
+
+    /// Has the descriptors of a run closed. Call it once its end is written down.
+    pub fn close(&self, key: Key) {
+        self.send(&Message { word: Word::Drop, key, pid: 0, text: &[] }, Vec::new());
+    }
+
+    /// Has one descriptor of a run closed, which was sent at this place: 0 is that of the process, which stays.
+    pub fn close_part(&self, key: Key, place: u8) {
+        self.send(&Message { word: Word::Part, key, pid: 0, text: &[place] }, Vec::new());
+    }
+
+    /// Starts another keeper. It holds nothing yet.
+    pub fn renew(&self) {
+        let _ = self.orders.send(Order::Renew);
+    }
+
+    /// Whether everything was sent.
+    pub fn is_idle(&self) -> bool {
+        self.unsent.load(Ordering::Acquire) == 0
+    }
+
+    fn send(&self, message: &Message<'_>, descriptors: Vec<OwnedFd>) {
+        self.unsent.fetch_add(1, Ordering::AcqRel);
+        // The thread ends only after this.
+        let _ = self.orders.send(Order::Send { message: message.encode(), descriptors });
+    }
+}
+
+/// Ends the keeper of a daemon that had this folder, as nobody is to go on with what it holds.
+pub fn dismiss(folder: &Path) {
+    let Ok(Some(socket)) = reach(folder) else { return };
+    if fds::send(&socket, &Message::bare(Word::End).encode(), &[]).is_ok() {
+        // It gives everything first. Whatever comes is closed, and so is the connection at its end.
+        let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
+        while matches!(fds::receive(&socket, &mut bytes), Ok((1.., _))) {}
+    }
+}
+
+struct Sender {
+    folder: PathBuf,
+    link: Arc<Link>,
+    unsent: Arc<AtomicUsize>,
+}
+
+impl Sender {
+    fn run(self, ordered: &mpsc::Receiver<Order>) {
+        while let Ok(order) = ordered.recv() {
+            match order {
+                Order::Send { message, descriptors } => {
+                    let socket = Arc::clone(&self.link.lock());
+                    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(|fd| fd.as_fd()).collect();
+                    if let Err(error) = fds::send(&*socket, &message, &descriptors) {
+                        tracing::warn!(%error, "the keeper of running tasks does not take an order");
+                    }
+                    self.unsent.fetch_sub(1, Ordering::AcqRel);
+                }
+                Order::Renew => match start(&self.folder) {
+                    Ok(socket) => {
+                        // What was announced to the one before is not known to this one.
+                        let renewed = Message::bare(Word::Keep).encode();
+                        if let Err(error) = fds::send(&socket, &renewed, &[]) {
+                            tracing::error!(%error, "the new keeper does not take an order");
+                        }
+                        *self.link.lock() = Arc::new(socket);
+                        self.link.is_new.notify_all();
+                    }
+                    Err(error) => tracing::error!(%error, "no keeper: a kill of the daemon ends its tasks"),
+                },
+            }
+        }
+    }
+}
+
+/// Calls a function with the address of the keeper's socket. A path in the state folder may be longer than a socket's may
+/// be, so it is named by way of a descriptor.
+fn with_address<T>(
+    folder: &Path,
+    call: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<T>,
+) -> io::Result<T> {
+    use std::os::fd::AsRawFd as _;
+    let folder = std::fs::File::open(folder)?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))?;
+    Ok(call(&address)?)
+}
+
+fn new_socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+fn set_timeouts(socket: &OwnedFd) -> io::Result<()> {
+    set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))?;
+    Ok(set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?)
+}
+
+/// Starts a keeper's process. All signals must be blocked in this thread.
+fn start(folder: &Path) -> io::Result<Socket> {
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    set_timeouts(&ours)?;
+    let listener = new_socket()?;
+    match std::fs::remove_file(folder.join(SOCKET)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    with_address(folder, |address| bind(&listener, address))?;
+    listen(&listener, BACKLOG)?;
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let text = |text: &[u8]| CString::new(text).map_err(io::Error::other);
+    // So that whoever lists processes sees whose it is.
+    let whose =
+        std::env::var_os("HOME").map(|home| text(&[b"HOME=", home.as_bytes()].concat())).transpose()?;
+    let plan = Plan {
+        // The file that this daemon was started from, even if another one has taken its name since.
+        programs: &[text(b"/proc/self/exe")?],
+        argv: &[text(b"bgd")?, text(ARGUMENT.as_bytes())?, text(folder.as_os_str().as_bytes())?],
+        env: whose.as_slice(),
+        folder: c"/",
+        umask: 0o077,
+        rlimits: &[],
+        reset_signals: &[libc::SIGTERM],
+        stdio: [theirs.as_fd(), listener.as_fd(), null.as_fd()],
+        cgroup: None,
+        place: Place::Session,
+        announce: None,
+    };
+    let spawned = spawn(&plan, &mut ChildStack::default()).map_err(|error| io::Error::from(error.errno))?;
+    tracing::debug!(pid = spawned.pid, "started the keeper");
+    Ok(Socket { socket: ours, pid: spawned.pid })
+}
+
+/// Connects to the keeper of this folder; `None` if it has ended by itself.
+fn reach(folder: &Path) -> io::Result<Option<OwnedFd>> {
+    let socket = new_socket()?;
+    set_timeouts(&socket)?;
+    match with_address(folder, |address| connect(&socket, address)) {
+        Ok(()) => Ok(Some(socket)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Receives all that a keeper holds. Returns it with the keeper's pid.
+fn receive_all(socket: &OwnedFd) -> io::Result<(Vec<Kept>, i32)> {
+    let mut all = Vec::new();
+    let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
+    loop {
+        let (count, descriptors) = fds::receive(socket, &mut bytes)?;
+        match Message::decode(&bytes[..count]) {
+            Some(Message { word: Word::Keep, key, pid, text }) => {
+                all.push(Kept { key, pid, text: text.to_vec(), descriptors });
+            }
+            Some(Message { word: Word::Done, pid, .. }) => return Ok((all, pid)),
+            Some(Message { word: Word::Drop | Word::End | Word::Part, .. }) => {}
+            None if count == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            None => return Err(io::Error::other("it says something unknown")),
+        }
+    }
+}
+
+/// Waits until the keeper that this socket leads to is gone.
+///
+/// # Errors
+/// The runtime can't watch it.
+pub async fn until_gone(socket: Arc<Socket>) -> io::Result<()> {
+    watch::readable(socket.socket.try_clone()?)?.readable().await?.retain_ready();
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! A durable daemon that is killed (R126): what runs goes on, and its exit is known, also if it ended meanwhile.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    DaemonUpgrade, Encoding, Stdin, SubmitParams, TaskWrite, UpgradeParams, WriteParams,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::{Process, TestDaemon, Viewer, wait};
+
+/// Starts a durable daemon with further lines of configuration.
+fn durable(more: &str) -> TestDaemon {
+    TestDaemon::builder().config(format!("durable = true\n{more}")).start()
+}
+
+/// Returns the process that a running task shows.
+#[track_caller]
+fn process(daemon: &TestDaemon, task: TaskId) -> Process {
+    let pid = daemon.wait_running(task).pid.expect("a running task has a process");
+    Process::open(pid).expect("it runs")
+}
+
+/// Returns a script that waits for a file in the home, and its path.
+fn waits_for(daemon: &TestDaemon, name: &str) -> (String, PathBuf) {
+    (format!("until [ -e \"$HOME/{name}\" ]; do sleep 0.02; done"), daemon.home().join(name))
+}
+
+#[test]
+fn r126_what_runs_when_the_daemon_is_killed_goes_on_and_its_exit_is_known() {
+    let mut daemon = durable("");
+    let (first, first_file) = waits_for(&daemon, "first");
+    let (second, second_file) = waits_for(&daemon, "second");
+    let ended = daemon.submit_shell(&format!("echo begun; {first}; echo over; exit 7"));
+    let killed = daemon.submit_shell("exec sleep 1000");
+    let goes_on = daemon.submit_shell(&format!("echo begun; {second}; echo over; exit 3"));
+    let next = daemon.run(&["submit", "--after", &format!("{goes_on}:fail"), "--", "echo", "next"]);
+    let next = next.success().word::<TaskId>();
+    let (one, two) = (process(&daemon, ended), process(&daemon, killed));
+    let three = daemon.wait_running(goes_on);
+
+    daemon.kill9();
+    fs::write(first_file, "").unwrap();
+    one.gone();
+    two.kill();
+    daemon.launch();
+
+    let all = daemon.block(&[ended, killed]);
+    assert_eq!((all[0].status, &all[0].exit), (Status::Failed, &Some(Exit::Code(7))));
+    assert_eq!((all[1].status, &all[1].exit), (Status::Failed, &Some(Exit::Signal(9))));
+    assert_eq!(daemon.output(ended), b"begun\nover\n");
+    let task = daemon.task(goes_on);
+    assert_eq!((task.status, task.pid, task.started_at), (Status::Running, three.pid, three.started_at));
+    fs::write(second_file, "").unwrap();
+    let task = daemon.block(&[goes_on]).remove(0);
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(3))));
+    assert_eq!(daemon.output(goes_on), b"begun\nover\n");
+    assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
+}
+
+#[test]
+fn r126_twenty_kills_lose_nothing_and_start_nothing_twice() {
+    let mut daemon = durable("max_concurrent_tasks = 4");
+    let mut all = Vec::new();
+    for round in 0..20 {
+        for number in 0..10 {
+            all.push(daemon.submit_shell(&format!("echo ran >> ran-{round}-{number}; exit {number}")));
+        }
+        daemon.kill9();
+        daemon.launch();
+    }
+    for (task, place) in daemon.block(&all).iter().zip(0..) {
+        let (round, number) = (place / 10, place % 10);
+        let ran = fs::read_to_string(daemon.home().join(format!("ran-{round}-{number}")));
+        assert_eq!(ran.unwrap_or_default().lines().count(), 1, "{task:?}");
+        assert_eq!(task.exit, Some(Exit::Code(number)), "{task:?}");
+    }
+}
+
+#[test]
+fn r126_a_tree_that_outlived_its_daemon_is_cancelled_whole() {
+    let mut daemon = durable("");
+    let script = "setsid env -i sleep 1000 & setsid sleep 1000 & sleep 1000 & echo begun; exec sleep 1000";
+    let task = daemon.submit_shell(script);
+    let other = daemon.submit_shell("(setsid env -i sleep 1000 &); echo left");
+    for task in [task, other] {
+        wait::poll_until("it has begun", || (!daemon.output(task).is_empty()).then_some(()));
+    }
+    wait::poll_until("its leader has ended", || daemon.task(other).exit);
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(daemon.task(task).status, Status::Running);
+
+    daemon.cancel(&[task]);
+    daemon.run(&["clear", &other.to_string()]).success();
+
+    assert!(daemon.task_processes().is_empty(), "{:?}", daemon.task_processes());
+}
+
+#[test]
+fn r126_standard_input_a_pause_and_readiness_go_on() {
+    let mut daemon = durable("");
+    let cat = daemon.submit_with(&SubmitParams {
+        argv: Some(vec!["cat".into()]),
+        stdin: Some(Stdin::Pipe),
+        ..daemon.params()
+    });
+    let paused = daemon.submit_shell("exec sleep 1000");
+    let (script, file) = waits_for(&daemon, "ready");
+    let server = daemon.run(&[
+        "submit",
+        "--ready",
+        "line:^up",
+        "--shell",
+        &format!("{script}; echo up; exec sleep 1000"),
+    ]);
+    let server = server.success().word::<TaskId>();
+    let process = process(&daemon, paused);
+    daemon.wait_running(cat.id);
+    daemon.wait_running(server);
+    daemon.run(&["pause", &paused.to_string()]).success();
+    daemon.kill9();
+    daemon.launch();
+
+    let write =
+        WriteParams { id: cat.id.into(), data: "typed\n".into(), encoding: Encoding::Utf8, eof: true };
+    daemon.client().call::<TaskWrite>(&write).unwrap();
+    assert_eq!(daemon.block(&[cat.id])[0].exit, Some(Exit::Code(0)));
+    assert_eq!(daemon.output(cat.id), b"typed\n");
+    assert!(daemon.task(paused).paused);
+    daemon.run(&["continue", &paused.to_string()]).success();
+    assert!(!fs::read_to_string(process.proc("stat")).unwrap().contains(") T "), "it runs again");
+    assert_eq!(daemon.task(server).ready_at, None);
+    fs::write(file, "").unwrap();
+    wait::poll_until("it is ready", || daemon.task(server).ready_at);
+    daemon.cancel(&[paused, server]);
+}
+
+#[test]
+fn r126_an_upgrade_in_place_keeps_what_outlived_a_kill_and_the_keeper() {
+    let mut daemon = durable("");
+    let (script, file) = waits_for(&daemon, "go");
+    let tasks = [1, 2].map(|code| {
+        let task = daemon.submit_shell(&format!("{script}; exit {code}"));
+        daemon.wait_running(task);
+        daemon.kill9();
+        daemon.launch();
+        daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+        task
+    });
+    assert_eq!(daemon.keepers().len(), 1);
+    daemon.kill9();
+    fs::write(file, "").unwrap();
+    daemon.launch();
+    let exits: Vec<_> = daemon.block(&tasks).into_iter().map(|task| task.exit).collect();
+    assert_eq!(exits, [Some(Exit::Code(1)), Some(Exit::Code(2))]);
+}
+
+#[test]
+fn r126_without_its_keeper_a_killed_daemon_takes_its_tasks_along() {
+    let mut daemon = durable("");
+    let before = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(before);
+    daemon.keepers()[0].kill();
+    wait::poll_until("there is another one", || (daemon.keepers().len() == 1).then_some(()));
+    // Nothing that starts meanwhile fails.
+    let after = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(after);
+    daemon.kill9();
+    daemon.launch();
+
+    let task = daemon.task(before);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the daemon was killed")));
+    assert!(matches!(task.exit, Some(Exit::Unknown(_))), "no code is made up: {:?}", task.exit);
+    assert_eq!(daemon.task(after).status, Status::Running);
+    daemon.cancel(&[after]);
+    assert!(daemon.task_processes().is_empty());
+}
+
+#[test]
+fn r126_a_closed_standard_input_stays_closed() {
+    let mut daemon = durable("");
+    let (script, file) = waits_for(&daemon, "go");
+    let argv = ["sh", "-c", &format!("cat; {script}; cat; exit 4")].map(Into::into).to_vec();
+    let params = SubmitParams { argv: Some(argv), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let task = daemon.submit_with(&params).id;
+    let write = WriteParams { id: task.into(), data: "typed\n".into(), encoding: Encoding::Utf8, eof: true };
+    daemon.client().call::<TaskWrite>(&write).unwrap();
+    wait::poll_until("it is read", || (daemon.output(task) == b"typed\n").then_some(()));
+    daemon.kill9();
+    daemon.launch();
+
+    fs::write(file, "").unwrap();
+
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(4)));
+    assert_eq!(daemon.output(task), b"typed\n");
+}
+
+#[test]
+fn r131_a_plain_stop_and_a_signal_leave_running_what_the_next_daemon_goes_on_with() {
+    let mut daemon = durable("max_concurrent_tasks = 3");
+    let (script, file) = waits_for(&daemon, "go");
+    let tasks = [1, 2].map(|code| daemon.submit_shell(&format!("(sleep 1000 &); {script}; exit {code}")));
+    let ended = daemon.submit_shell("(setsid env -i sleep 1000 &); echo left");
+    let mut pids = tasks.map(|task| daemon.wait_running(task).pid);
+    daemon.block(&[ended]);
+    let pending = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+
+    let stopped = daemon.run(&["daemon", "stop"]).success();
+    let words = "stopped; 2 tasks go on, and the next daemon finds them again\n";
+    assert_eq!(stopped.stdout_text(), words);
+    assert!(daemon.ended().success());
+    assert_eq!(daemon.keepers().len(), 1);
+    daemon.launch();
+    assert!(daemon.stop().success(), "by SIGTERM");
+    daemon.launch();
+
+    let mut now = tasks.map(|task| daemon.task(task).pid);
+    pids.sort_unstable();
+    now.sort_unstable();
+    assert_eq!(now, pids);
+    assert_eq!(daemon.task(pending).status, Status::Pending);
+    fs::write(file, "").unwrap();
+    let exits = daemon.block(&tasks).into_iter().map(|task| task.exit);
+    assert!(exits.eq([Some(Exit::Code(1)), Some(Exit::Code(2))]));
+    let all = [tasks[0], tasks[1], ended].map(|task| task.to_string());
+    daemon.run(&["clear", &all[0], &all[1], &all[2]]).success();
+    assert!(daemon.task_processes().is_empty(), "{:?}", daemon.task_processes());
+    daemon.cancel(&[pending]);
+}
+
+#[test]
+fn r131_what_a_stopped_daemon_can_not_leave_is_cancelled_and_what_was_cut_says_so() {
+    let mut daemon = durable("");
+    let lost = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(lost);
+    assert!(daemon.stop().success());
+    daemon.keepers().iter().for_each(Process::kill);
+    daemon.launch();
+    assert_eq!(daemon.task(lost).error.as_deref(), Some("the daemon was stopped"));
+    let restarted = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(restarted);
+    let words = daemon.run(&["daemon", "restart"]).success();
+    assert!(words.stderr.contains("1 task goes on"), "{words:?}");
+    assert!(daemon.ended().success());
+    assert_eq!(daemon.task(restarted).status, Status::Running);
+    daemon.cancel(&[restarted]);
+}
+
+/// Repeats the lines that it reads, until one says `end`.
+const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
+
+#[test]
+fn r126_a_terminal_goes_on_with_its_screen_and_its_job() {
+    let mut daemon = durable("");
+    let id = daemon.run(&["submit", "--pty", "--shell", REPEATS]).success().word::<TaskId>();
+    let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
+    viewer.until("its prompt", |viewer| viewer.screen().contains("ready"));
+    viewer.type_keys(id, "first\r");
+    wait::poll_until("it is kept", || {
+        String::from_utf8_lossy(&daemon.output(id)).contains("<first>").then_some(())
+    });
+    for stop in [false, true] {
+        if stop {
+            assert!(daemon.stop().success());
+        } else {
+            daemon.kill9();
+        }
+        daemon.launch();
+        let viewer = Viewer::attach(&daemon, id, Some((24, 80)));
+        assert!(viewer.screen().contains("<first>"), "{viewer:?}");
+    }
+    let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
+    viewer.type_keys(id, "second\r");
+    viewer.until("the answer", |viewer| viewer.screen().contains("<second>"));
+    viewer.type_keys(id, "\u{1a}");
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    daemon.run(&["signal", &id.to_string(), "CONT"]).success();
+    viewer.type_keys(id, "end\r");
+    let ended = viewer.ended(id);
+    assert_eq!((ended.status, ended.exit), (Status::Failed, Some(Exit::Code(9))));
+}
+
+#[test]
+fn r126_a_job_in_a_terminal_ends_while_no_daemon_runs_and_what_it_said_is_kept() {
+    let mut daemon = durable("");
+    let (script, file) = waits_for(&daemon, "go");
+    let line = format!("{script}; echo last words; exit 6");
+    let task = daemon.run(&["submit", "--pty", "--shell", &line]).success().word::<TaskId>();
+    let process = process(&daemon, task);
+    daemon.kill9();
+    fs::write(file, "").unwrap();
+    process.gone();
+    daemon.launch();
+    let ended = daemon.block(&[task]).remove(0);
+    assert_eq!(ended.exit, Some(Exit::Code(6)));
+    assert_eq!(daemon.output(task), b"last words\r\n");
+}

@@ -7,7 +7,8 @@ use crate::id::TaskId;
 /// What a run of a task has used, from its start to its end.
 ///
 /// Counted are the process itself and all descendants that were waited for by their parents; where the daemon has a
-/// cgroup of its own for the task, every process of the tree.
+/// cgroup of its own for the task, every process of the tree; of a job of a Slurm cluster with accounting, all its steps,
+/// which is known some seconds after its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {

@@ -109,6 +109,7 @@ mod shell_prompt;
 mod shown;
 mod slurm;
 mod slurm_cluster;
+mod slurm_costs;
 mod slurm_ends;
 mod slurm_far;
 mod slurm_faults;

@@ -40,10 +40,13 @@ pub async fn check(tools: Tools) -> ExecutorCheck {
     let mut add = |name: &str, value: Option<String>| {
         facts.extend(value.map(|value| (name.to_owned(), value)));
     };
+    let keeps_costs = settings.keeps_costs();
     add("cluster", settings.cluster);
     add("max_array_size", settings.max_array_size.map(|size| size.to_string()));
     add("ended_jobs_known_for", settings.min_job_age.map(|age| format!("{age} s")));
     add("accounting", Some(if settings.has_accounting { "yes" } else { "no" }.to_owned()));
+    let costs = if keeps_costs { "yes" } else { "no" };
+    add("usage_of_ended_jobs", Some(costs.to_owned()));
     add("host", tools.programs.login().map(|login| login.host().to_owned()));
     add("work_folder", Some(tools.folder.path().display().to_string()));
     ExecutorCheck { ok: true, version: settings.version, facts, ..ExecutorCheck::default() }

@@ -110,14 +110,15 @@ fn listing(names: &[&str], format: &str) -> Words {
 /// How many jobs one query of [`records`] is about at most.
 pub const RECORDS: usize = 1000;
 
-/// Returns the query for what the accounting knows of these jobs of this name, which are at most [`RECORDS`]. After a
-/// reset of the controller it may know other jobs by the same ids.
+/// Returns the query for what the accounting knows of these jobs of this name, which are at most [`RECORDS`], and of
+/// their steps: only these say how much memory they had. After a reset of the controller it may know other jobs by the
+/// same ids.
 pub fn records(name: &str, jobs: &[JobId]) -> Words {
     let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
-    let format = "--format=JobID,State,ExitCode";
+    let format = "--format=JobID,State,ExitCode,UserCPU,SystemCPU,MaxRSS,TRESUsageOutTot";
     let jobs = format!("--jobs={}", jobs.join(","));
     let name = format!("--name={name}");
-    words_of(&["sacct", "--noheader", "--parsable2", "--allocations", format, &name, &jobs])
+    words_of(&["sacct", "--noheader", "--parsable2", "--noconvert", format, &name, &jobs])
 }
 
 /// Returns the query for the cluster's settings.
@@ -242,7 +243,8 @@ mod tests {
         );
         assert_eq!(
             line(&records("bgd-a1", &[JobId { job: 6, index: Some(2) }, JobId { job: 9, index: None }])),
-            "sacct --noheader --parsable2 --allocations --format=JobID,State,ExitCode --name=bgd-a1 --jobs=6_2,9"
+            "sacct --noheader --parsable2 --noconvert --format=JobID,State,ExitCode,UserCPU,SystemCPU,MaxRSS,TRESUsageOutTot \
+             --name=bgd-a1 --jobs=6_2,9"
         );
     }
 

@@ -7,6 +7,7 @@ mod check;
 mod cluster;
 mod commands;
 mod copy;
+mod costs;
 mod far;
 mod folder;
 mod job;

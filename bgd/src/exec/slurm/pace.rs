@@ -45,6 +45,17 @@ impl Pace {
         self.ask_by(now);
     }
 
+    /// When a query about something else may begin at the earliest; `None`: now.
+    pub fn free_at(&self) -> Option<Instant> {
+        self.asked.map(|asked| asked + SPACING)
+    }
+
+    /// Notes that a query about something else begins.
+    pub fn asks_more(&mut self, now: Instant) {
+        self.asked = Some(now);
+        self.due = self.due.map(|due| due.max(now + SPACING));
+    }
+
     /// Notes that there is nothing to ask about.
     pub fn rests(&mut self) {
         self.due = None;

@@ -1,7 +1,10 @@
 //! What Slurm's own commands print. Whatever it is, reading it takes bounded time and memory, and what makes no sense is
 //! left out: sites wrap these commands, and versions differ.
 
+use bgd_shared::usage::Usage;
+
 use super::job::JobId;
+use super::states::{self, Standing};
 
 /// The longest line that is read, in bytes; longer ones are left out.
 const LINE_BYTES: usize = 4096;
@@ -72,20 +75,74 @@ pub struct Record<'a> {
     pub state: &'a str,
     /// How its script ended, if it has.
     pub exit: Option<ScriptExit>,
+    /// What it has used so far; `None` before the first of its steps is recorded.
+    pub used: Option<Usage>,
+    /// Whether nothing more comes: the job and all its steps have ended.
+    pub is_final: bool,
 }
 
-/// Reads the answer to [`super::commands::records`].
-pub fn records(output: &str) -> impl Iterator<Item = Record<'_>> {
-    lines(output).filter_map(|line| {
-        let mut fields = line.split('|');
-        let id = JobId::parse(fields.next()?.trim())?;
-        let state = fields.next()?.trim();
-        let exit = fields.next().and_then(|exit| exit.trim().split_once(':'));
-        let exit = exit.and_then(|(code, signal)| {
-            Some(ScriptExit { code: code.parse().ok()?, signal: signal.parse().ok()? })
-        });
-        (!state.is_empty()).then_some(Record { id, state, exit })
-    })
+/// Reads the answer to [`super::commands::records`]: a line for each job, and below it those of its steps, such as
+/// `7.batch`. Their times are in that of the job; their memory and what they wrote is not.
+pub fn records(output: &str) -> Vec<Record<'_>> {
+    let mut records: Vec<Record<'_>> = Vec::new();
+    let mut times = Usage::default();
+    for line in lines(output) {
+        let mut fields = line.split('|').map(str::trim);
+        let (Some(name), Some(state)) = (fields.next(), fields.next()) else { continue };
+        let has_ended = matches!(states::standing(state), Standing::Ended(_));
+        if let Some((job, _)) = name.split_once('.') {
+            let job = JobId::parse(job);
+            let Some(record) = records.last_mut().filter(|record| Some(record.id) == job) else { continue };
+            record.is_final &= has_ended;
+            let used = record.used.get_or_insert(times);
+            let mut of_step = fields.skip(3);
+            used.peak_memory_bytes = used.peak_memory_bytes.max(of_step.next().and_then(bytes));
+            let written = of_step.next().and_then(written).unwrap_or(0);
+            used.written_bytes = used.written_bytes.saturating_add(written);
+        } else if let Some(id) = JobId::parse(name).filter(|_| !state.is_empty()) {
+            let exit = fields.next().and_then(|exit| exit.split_once(':')).and_then(|(code, signal)| {
+                Some(ScriptExit { code: code.parse().ok()?, signal: signal.parse().ok()? })
+            });
+            let mut time = || fields.next().and_then(milliseconds).unwrap_or(0);
+            times = Usage { user_ms: time(), system_ms: time(), ..Usage::default() };
+            records.push(Record { id, state, exit, used: None, is_final: has_ended });
+        }
+    }
+    records
+}
+
+/// Reads a time: `[DAYS-[HOURS:]]MINUTES:SECONDS[.FRACTION]`.
+fn milliseconds(text: &str) -> Option<u64> {
+    let (days, rest) = text.split_once('-').unwrap_or(("0", text));
+    let (rest, fraction) = rest.split_once('.').unwrap_or((rest, ""));
+    let whole =
+        rest.split(':').try_fold(0_u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?));
+    let fraction: u64 = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
+    let days = days.parse::<u64>().ok()?.checked_mul(86_400)?;
+    days.checked_add(whole?)?.checked_mul(1000)?.checked_add(fraction)
+}
+
+/// Reads a number of bytes: `145612800`, or `142200K` of versions that know no `--noconvert`.
+fn bytes(text: &str) -> Option<u64> {
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let power = match &text[number.len()..] {
+        "" => 0,
+        "K" => 1,
+        "M" => 2,
+        "G" => 3,
+        "T" => 4,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let (whole, hundredths): (u64, u64) =
+        (whole.parse().ok()?, format!("{fraction:0<2}").get(..2)?.parse().ok()?);
+    let unit = 1024_u64.pow(power);
+    whole.checked_mul(unit)?.checked_add(hundredths.checked_mul(unit)? / 100)
+}
+
+/// Reads what a step wrote to disks, among all else that it used: `energy=0,fs/disk=5000001`.
+fn written(text: &str) -> Option<u64> {
+    text.split(',').find_map(|one| bytes(one.strip_prefix("fs/disk=")?))
 }
 
 /// Reads the answer to a submission: the number of the job or of the array. Sites print words of their own before it,
@@ -109,9 +166,16 @@ pub struct Settings {
     pub min_job_age: Option<u64>,
     /// Whether ended jobs are recorded.
     pub has_accounting: bool,
+    /// Whether the nodes measure what jobs use.
+    pub is_measuring: bool,
 }
 
 impl Settings {
+    /// Whether the accounting can say what jobs have used.
+    pub const fn keeps_costs(&self) -> bool {
+        self.has_accounting && self.is_measuring
+    }
+
     /// Returns how many elements an array may have; at least 1.
     pub fn max_elements(&self) -> u32 {
         self.max_array_size.unwrap_or(1).saturating_sub(1).max(1)
@@ -132,6 +196,9 @@ pub fn settings(output: &str) -> Settings {
             "MinJobAge" => settings.min_job_age = number().map(u64::from),
             "AccountingStorageType" => {
                 settings.has_accounting = !matches!(value, "" | "(null)" | "accounting_storage/none");
+            }
+            "JobAcctGatherType" => {
+                settings.is_measuring = !matches!(value, "" | "(null)" | "jobacct_gather/none");
             }
             _ => {}
         }
@@ -190,13 +257,52 @@ mod tests {
         assert_eq!(read, [(id("15"), exit(0, 9)), (id("6_1"), exit(4, 0))]);
         let output =
             "1|FAILED|4:0\n6_1|CANCELLED by 0|0:15\n6_[2-9]|PENDING|0:0\n7|RUNNING|\n1.batch|FAILED|4:0\n";
-        let records: Vec<_> = records(output).map(|record| (record.id, record.state, record.exit)).collect();
+        let read = records(output);
+        let records: Vec<_> = read.iter().map(|record| (record.id, record.state, record.exit)).collect();
         let expected = [
             (id("1"), "FAILED", Some(exit(4, 0))),
             (id("6_1"), "CANCELLED by 0", Some(exit(0, 15))),
             (id("7"), "RUNNING", None),
         ];
         assert_eq!(records, expected);
+    }
+
+    #[test]
+    fn r164_the_costs_of_a_job_are_those_of_its_steps() {
+        let output = "1|COMPLETED|0:0|00:01.260|00:03.738||\n\
+                      1.batch|COMPLETED|0:0|00:01.000|00:03.700|145612800|energy=0,fs/disk=5000001\n\
+                      1.extern|COMPLETED|0:0|00:00.260|00:00.038||energy=0\n\
+                      1.0|COMPLETED|0:0|00:00.260|00:00.038|142200K|fs/disk=1.50K\n\
+                      6_1|CANCELLED by 0|0:15|1-00:00:01|00:00:00||\n\
+                      6_1.batch|RUNNING|0:0|1-00:00:01|00:00:00||\n\
+                      6_2.batch|COMPLETED|0:0|00:09:00|00:00:00|9|\n\
+                      7|RUNNING|0:0|00:00.001|00:00:00||\n\
+                      7.batch|COMPLETED|0:0|00:00.001|00:00:00|12.5M|\n\
+                      8|CANCELLED by 0|0:0|00:00:00|00:00:00||\n";
+        let read = records(output);
+        let usage = |user_ms, system_ms, peak_memory_bytes, written_bytes| {
+            Some(Usage { user_ms, system_ms, peak_memory_bytes, written_bytes })
+        };
+        let expected = [
+            ("1", usage(1260, 3738, Some(145_612_800), 5_001_537), true),
+            ("6_1", usage(86_401_000, 0, None, 0), false),
+            ("7", usage(1, 0, Some(25 << 19), 0), false),
+            ("8", None, true),
+        ];
+        let read: Vec<_> = read.iter().map(|record| (record.id, record.used, record.is_final)).collect();
+        assert_eq!(read, expected.map(|(name, used, is_final)| (id(name), used, is_final)));
+    }
+
+    #[test]
+    fn times_and_sizes_are_read_as_slurm_prints_them() {
+        let times =
+            ["00:00:00", "00:01.5", "02:03", "01:02:03", "2-01:00:00.004", "", "x", "1-", "-1", "00:01.é"];
+        let read =
+            [Some(0), Some(1500), Some(123_000), Some(3_723_000), Some(176_400_004), None, None, None, None];
+        assert_eq!(times.map(milliseconds), [&read[..], &[None]].concat()[..]);
+        let sizes = ["0", "12", "1K", "1.25M", "2G", "1T", "", "K", "1X", "1.é", "99999999999T"];
+        let read = [Some(0), Some(12), Some(1024), Some(5 << 18), Some(2 << 30), Some(1 << 40)];
+        assert_eq!(sizes.map(bytes), [&read[..], &[None; 5]].concat()[..]);
     }
 
     #[test]
@@ -215,6 +321,7 @@ mod tests {
                       ClusterName             = test\n\
                       MaxArraySize            = 20001\n\
                       MinJobAge               = 300 sec\n\
+                      JobAcctGatherType       = jobacct_gather/none\n\
                       SLURM_VERSION           = 22.05.8\n";
         let expected = Settings {
             version: Some("22.05.8".into()),
@@ -222,9 +329,13 @@ mod tests {
             max_array_size: Some(20_001),
             min_job_age: Some(300),
             has_accounting: false,
+            is_measuring: false,
         };
         assert_eq!(settings(output), expected);
-        assert!(settings("AccountingStorageType = accounting_storage/slurmdbd\n").has_accounting);
+        let accounting = "AccountingStorageType = accounting_storage/slurmdbd\n";
+        let found = settings(accounting);
+        assert!(found.has_accounting && !found.keeps_costs());
+        assert!(settings(&format!("{accounting}JobAcctGatherType = jobacct_gather/cgroup\n")).keeps_costs());
         assert_eq!(settings("MaxArraySize = many\n"), Settings::default());
     }
 
@@ -243,7 +354,7 @@ mod tests {
             for job in queue(&output) {
                 prop_assert!(!job.state.is_empty());
             }
-            let _ = (keys(&output).count(), records(&output).count(), exits(&output).count());
+            let _ = (keys(&output).count(), records(&output).len(), exits(&output).count());
             let _ = (submitted(&output), settings(&output));
         }
 

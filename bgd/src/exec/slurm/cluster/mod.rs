@@ -4,6 +4,7 @@
 
 mod acts;
 mod after;
+mod costs;
 mod far;
 mod news;
 mod submit;
@@ -27,6 +28,7 @@ use crate::exec::slurm::acts::Acts;
 use crate::exec::slurm::batch::{Gathering, Unsure};
 use crate::exec::slurm::check;
 use crate::exec::slurm::commands;
+use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::over::Over;
 use crate::exec::slurm::pace::Pace;
@@ -89,6 +91,7 @@ pub struct Cluster {
     is_asking: bool,
     /// Whether the accounting is being asked.
     is_recording: bool,
+    costs: Costs,
     /// Whether the cluster is being asked how scripts have ended.
     is_asking_exits: bool,
     /// An answer that waits for a look at the notes.
@@ -134,6 +137,7 @@ impl Cluster {
             searches: 0,
             is_asking: false,
             is_recording: false,
+            costs: Costs::default(),
             is_asking_exits: false,
             answer: None,
             seen: Some(HashSet::new()),
@@ -245,7 +249,12 @@ impl Cluster {
         let Tools { context, name, .. } = &self.tools;
         self.tools.programs = Programs::new(self.host.clone(), &settings, &context.socket, name);
         self.settings = settings;
-        self.known = None;
+        // What is known of the cluster counts for its jobs until it has answered.
+        if self.runs.is_empty() {
+            self.known = None;
+        } else {
+            self.learn();
+        }
     }
 
     fn send(&self, task: TaskId, run: u32, fact: Fact) {
@@ -299,7 +308,10 @@ impl Cluster {
         let query = self.pace.due().filter(|_| !self.is_asking && self.answer.is_none());
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
-        let asking = [gathered, query, search, acts, self.sweep_at].into_iter().flatten().map(after_pause);
+        let asking = [gathered, query, search, acts, self.sweep_at, self.costs_due()]
+            .into_iter()
+            .flatten()
+            .map(after_pause);
         [give_up, scan, self.tick_at, self.over.idle_at].into_iter().flatten().chain(asking).min()
     }
 
@@ -396,6 +408,7 @@ impl Cluster {
             self.pace.asks(now);
             self.works.push(Box::pin(work::ask(self.tools.clone())));
         }
+        self.ask_costs(now);
         let lost = self.unsure.values().find(|unsure| unsure.at <= now && self.searches == 0);
         if let Some(key) = lost.map(|unsure| Arc::clone(&unsure.batch.key)) {
             self.searches += 1;
@@ -446,6 +459,7 @@ impl Cluster {
                     self.send(task, run, fact);
                 }
                 if self.runs.get(&task).is_some_and(|known| known.number == run) {
+                    self.want_costs(now, task);
                     self.remove(task);
                 }
             }

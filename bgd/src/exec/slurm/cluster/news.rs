@@ -125,6 +125,7 @@ impl Cluster {
             }
         }
         if !missing.is_empty() && has_accounting && !std::mem::replace(&mut self.is_recording, true) {
+            missing.extend(self.costs.take(now));
             self.works.push(Box::pin(work::record(self.tools.clone(), missing)));
         }
         self.pace.answered(now, has_moved, !self.by_id.is_empty());
@@ -140,11 +141,14 @@ impl Cluster {
     ) {
         for (asked, text) in answered {
             let known: HashMap<JobId, Record<'_>> =
-                parse::records(text).map(|record| (record.id, record)).collect();
+                parse::records(text).into_iter().map(|record| (record.id, record)).collect();
             for id in asked {
+                let record = known.get(id);
                 let run = self.by_id.get(id).and_then(|task| self.runs.get_mut(task));
                 if let Some(run) = run {
-                    run.recorded(now, known.get(id).map(|record| (record.state, record.exit)));
+                    run.recorded(now, record.map(|record| (record.state, record.exit)));
+                } else {
+                    self.costs_known(now, *id, record);
                 }
             }
         }
@@ -152,6 +156,7 @@ impl Cluster {
             tracing::warn!(?trouble, "the accounting does not answer");
             let why: Box<str> = format!("the accounting can't be asked: {trouble}").into();
             for id in asked {
+                self.costs_known(now, id, None);
                 let Some(task) = self.by_id.get(&id).copied() else { continue };
                 let run = self.runs.get_mut(&task).filter(|run| run.awaits_record() && !run.is_concluded);
                 let Some(run) = run else { continue };

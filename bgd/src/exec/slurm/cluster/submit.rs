@@ -122,6 +122,7 @@ impl Cluster {
             if let Some(other) = self.by_id.insert(id, task).filter(|other| *other != task) {
                 self.replaced(now, other);
             }
+            self.costs.forget(id);
             self.send(task, number, fact);
             self.order_late(now, task, &batch.wish);
             self.tell_to_end(task);

@@ -1,0 +1,52 @@
+//! What ended jobs have used, as the accounting says (R164): it is asked for all of them together, among the other
+//! queries, and what it says is added to tasks that have ended.
+
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+
+use super::Cluster;
+use crate::core::Fact;
+use crate::exec::slurm::job::JobId;
+use crate::exec::slurm::parse::{Record, Settings};
+use crate::exec::slurm::work;
+
+impl Cluster {
+    /// Notes that a run has ended, so that its costs are asked for if the cluster keeps any.
+    pub(super) fn want_costs(&mut self, now: Instant, task: TaskId) {
+        let Some(run) = self.runs.get(&task).filter(|run| !run.is_waiting()) else { return };
+        if let Some(id) = run.id
+            && self.known.as_ref().is_some_and(Settings::keeps_costs)
+        {
+            self.costs.ended(now, id, task, run.number);
+        }
+    }
+
+    /// When costs are to be asked for.
+    pub(super) fn costs_due(&self) -> Option<Instant> {
+        let due = self.costs.due().filter(|_| !self.is_recording)?;
+        Some(self.pace.free_at().map_or(due, |at| at.max(due)))
+    }
+
+    /// Asks for costs, if that is due.
+    pub(super) fn ask_costs(&mut self, now: Instant) {
+        if self.costs_due().is_none_or(|at| at > now) {
+            return;
+        }
+        let jobs = self.costs.take(now);
+        self.is_recording = true;
+        self.pace.asks_more(now);
+        self.works.push(Box::pin(work::record(self.tools.clone(), jobs)));
+    }
+
+    /// Takes in what the accounting has of an ended job; `None` if it has nothing, or did not answer.
+    pub(super) fn costs_known(&mut self, now: Instant, job: JobId, record: Option<&Record<'_>>) {
+        let used = record.and_then(|record| record.used);
+        let is_complete = used.is_some() && record.is_some_and(|record| record.is_final);
+        if let Some(open) = self.costs.answered(now, job, is_complete)
+            && let Some(used) = used
+        {
+            self.send(open.task, open.run, Fact::Used(used));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Which jobs that have ended the accounting is still to be asked for what they have used, and when (R164). The
+//! controller tells it of ends with a delay, so no task waits for that: its costs are added to it afterwards. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use bgd_shared::id::TaskId;
+
+use super::commands::RECORDS;
+use super::job::JobId;
+
+/// The time from the end of a job to the first question. The time to each further one is twice as long.
+const FIRST: Duration = Duration::from_secs(2);
+
+/// How often it is asked for a job at most; the last time is a minute after the job's end.
+const TRIES: u32 = 5;
+
+/// For how many jobs it is still to be asked at most. What ends beyond that has no costs.
+const MOST: usize = 20_000;
+
+/// A job whose costs are not known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its task.
+    pub task: TaskId,
+    /// The number of the run.
+    pub run: u32,
+    /// How often the accounting was asked for it.
+    tries: u32,
+}
+
+/// The jobs whose costs are not known yet.
+#[derive(Debug, Default)]
+pub struct Costs {
+    jobs: BTreeMap<JobId, Open>,
+    /// When the accounting is asked for which of them. Those that it is being asked for are not here.
+    due: BTreeSet<(Instant, JobId)>,
+}
+
+impl Costs {
+    /// Notes that a job has ended.
+    pub fn ended(&mut self, now: Instant, job: JobId, task: TaskId, run: u32) {
+        if self.jobs.len() < MOST && self.jobs.insert(job, Open { task, run, tries: 0 }).is_none() {
+            self.due.insert((now + FIRST, job));
+        }
+    }
+
+    /// When the accounting is to be asked next; `None`: never, as things are.
+    pub fn due(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Returns the jobs that it is asked for now, at most [`RECORDS`]. [`Self::answered`] must follow for them.
+    pub fn take(&mut self, now: Instant) -> Vec<JobId> {
+        let due: Vec<_> = self.due.iter().take_while(|(at, _)| *at <= now).take(RECORDS).copied().collect();
+        due.into_iter()
+            .map(|key| {
+                self.due.remove(&key);
+                key.1
+            })
+            .collect()
+    }
+
+    /// Notes that the accounting was asked for a job. Returns the job's task if `is_complete` tells that its costs are
+    /// known now, or if this was the last time.
+    pub fn answered(&mut self, now: Instant, job: JobId, is_complete: bool) -> Option<Open> {
+        let open = self.jobs.get_mut(&job)?;
+        open.tries += 1;
+        if is_complete || open.tries >= TRIES {
+            return self.jobs.remove(&job);
+        }
+        self.due.insert((now + FIRST * 2_u32.pow(open.tries), job));
+        None
+    }
+
+    /// Forgets a job: its id is another one's now.
+    pub fn forget(&mut self, job: JobId) {
+        if self.jobs.remove(&job).is_some() {
+            self.due.retain(|(_, other)| *other != job);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(job: u64) -> JobId {
+        JobId { job, index: None }
+    }
+
+    #[test]
+    fn r164_costs_that_come_late_are_asked_for_again_and_not_for_ever() {
+        let start = Instant::now();
+        let mut costs = Costs::default();
+        assert_eq!(costs.due(), None);
+        costs.ended(start, id(1), TaskId::from_u128(7), 3);
+        assert!(costs.take(start).is_empty());
+        let mut waits = Vec::new();
+        let open = loop {
+            let now = costs.due().unwrap();
+            waits.push((now - start).as_secs());
+            assert_eq!(costs.take(now), [id(1)]);
+            assert_eq!(costs.due(), None, "one question at a time");
+            if let Some(open) = costs.answered(now, id(1), false) {
+                break open;
+            }
+        };
+        assert_eq!((open.task, open.run), (TaskId::from_u128(7), 3));
+        assert_eq!(waits, [2, 6, 14, 30, 62]);
+        assert_eq!(costs.due(), None);
+        assert_eq!(costs.answered(start, id(1), true), None);
+    }
+
+    #[test]
+    fn r149_costs_are_asked_for_many_jobs_at_once() {
+        let start = Instant::now();
+        let mut costs = Costs::default();
+        for job in 0..MOST as u64 + 5 {
+            costs.ended(start, id(job), TaskId::from_u128(job.into()), 1);
+        }
+        let mut questions = 0;
+        while let Some(now) = costs.due() {
+            let jobs = costs.take(now);
+            assert_eq!(jobs.len(), RECORDS);
+            questions += 1;
+            for job in jobs {
+                assert!(costs.answered(now, job, true).is_some());
+            }
+        }
+        assert_eq!(questions, MOST / RECORDS);
+    }
+
+    #[test]
+    fn r164_an_id_that_is_used_again_has_no_costs_of_the_job_before() {
+        let start = Instant::now();
+        let mut costs = Costs::default();
+        for job in [1, 2] {
+            costs.ended(start, id(job), TaskId::from_u128(job.into()), 1);
+        }
+        costs.forget(id(1));
+        let now = costs.due().unwrap();
+        assert_eq!(costs.take(now), [id(2)]);
+        costs.forget(id(2));
+        assert_eq!(costs.answered(now, id(2), true), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! R164 on a cluster: what jobs have used, as the accounting says. It is told late, so it is added to tasks that have
+//! ended.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{ListParams, TaskList, TaskResult};
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::slurm::{Builder, Site};
+use bgd_tests::wait;
+
+const MIB: u64 = 1 << 20;
+
+/// The elements of the array.
+const ELEMENTS: usize = 40;
+
+/// Computes for a quarter of a second of CPU time and holds 64 MiB until there is a file. The nodes measure memory once
+/// a second.
+fn work(gate: &Path) -> String {
+    let gate = gate.display();
+    format!(
+        "exec perl -e 'while ((times)[0] < 0.25) {{ $n++ }} $x = q(x) x (64 << 20); \
+         select undef, undef, undef, 0.05 until -e q({gate}); print length $x'"
+    )
+}
+
+/// Lets the work of a job end once the node has measured its memory.
+fn let_end(site: &Site, id: TaskId, gate: &Path) {
+    let step = format!("{}.batch", site.running(id));
+    let query = ["sstat", "--noheader", "--parsable2", "--noconvert", "--format=MaxRSS", "--jobs", &step];
+    wait::poll_until("a measure of its memory", || {
+        let text = site.cluster.run(&query).stdout_text();
+        text.trim().parse().is_ok_and(|bytes: u64| bytes >= 64 * MIB).then_some(())
+    });
+    fs::write(gate, "").unwrap();
+}
+
+fn assert_counts(task: &Task) {
+    let usage = task.usage.expect("what it used is known");
+    assert!((240..60_000).contains(&usage.user_ms), "{usage:?}");
+    assert!(
+        usage.peak_memory_bytes.is_some_and(|bytes| (64 * MIB..1024 * MIB).contains(&bytes)),
+        "{usage:?}"
+    );
+}
+
+fn with_costs(site: &Site, id: TaskId) -> Task {
+    site.until(id, "its costs are known", |task| task.usage.is_some())
+}
+
+#[test]
+fn r164_a_job_of_a_cluster_says_what_it_used_as_root() {
+    let site = Site::of(Builder::default().accounting(), "");
+    let gate = site.cluster.path("gate");
+    let id = site.submit(&[], &work(&gate));
+    let_end(&site, id, &gate);
+    let task = site.ended(id);
+    assert_eq!(task.status, Status::Completed, "{task:?}");
+    assert_counts(&with_costs(&site, id));
+    let page = site.run(&["status", &id.to_string()]).success().stdout_text();
+    let line = page.lines().find(|line| line.contains("of CPU")).unwrap_or_else(|| panic!("{page}"));
+    assert!(line.trim_start().starts_with("used") && line.contains("MiB of memory"), "{line}");
+    let json = site.run(&["status", "--json", &id.to_string()]).success().stdout_text();
+    let shown: TaskResult = serde_json::from_str(&json).unwrap();
+    assert_counts(&shown.task);
+    // Of an array, too, by few questions; and nothing of what has never run.
+    let items = site.cluster.path("items");
+    fs::write(&items, "x\n".repeat(ELEMENTS)).unwrap();
+    let held = site.submit(&["--hold"], "true");
+    site.run(&["cancel", &held.to_string()]).success();
+    let calls = |name| site.cluster.programs().calls(name).len();
+    let asked = || calls("squeue") + calls("sacct");
+    let (begun, before) = (Instant::now(), asked());
+    let each = items.to_str().unwrap();
+    let batch: TaskId = site.run(&["submit", "--on", "hpc", "--each", each, "--", "false"]).word();
+    site.run(&["block", "--batch", &batch.to_string()]);
+    let listed = site.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    let elements: Vec<Task> = listed.into_iter().filter(|task| ![id, held].contains(&task.id)).collect();
+    assert_eq!(elements.len(), ELEMENTS);
+    for element in &elements {
+        let task = with_costs(&site, element.id);
+        assert_eq!(task.status, Status::Failed);
+        assert!(task.usage.unwrap().user_ms < 10_000, "{task:?}");
+    }
+    let (seconds, asked) = (begun.elapsed().as_secs() + 1, asked() - before);
+    assert!(asked as u64 <= seconds && asked < ELEMENTS, "{asked} queries in {seconds} s");
+    assert_eq!(site.daemon.task(held).usage, None);
+}
+
+#[test]
+fn r164_costs_that_come_late_are_added_and_hold_no_task_up_as_root() {
+    let site = Site::far(Builder::default().accounting());
+    let programs = site.cluster.programs();
+    programs.before("sacct", "exit 0");
+    let gate = site.cluster.path("gate");
+    let id = site.submit(&[], &work(&gate));
+    let follower = site.submit(&["--after", &id.to_string()], "echo next");
+    let_end(&site, id, &gate);
+    // Its task and the one that follows it end as if there were no accounting.
+    assert_eq!(site.ended(id).usage, None);
+    let task = site.ended(follower);
+    assert_eq!((task.status, site.output(follower).as_str()), (Status::Completed, "next\n"));
+    programs.wait_for_calls("sacct", 1);
+    programs.before("sacct", "echo 'sacct: error: Problem talking to the database' >&2; exit 1");
+    let before = programs.calls("sacct").len() as u64;
+    programs.wait_for_calls("sacct", before + 1);
+    programs.restore("sacct");
+    assert_counts(&with_costs(&site, id));
+    assert_eq!(site.daemon.task(id).status, Status::Completed);
+}
+
+#[test]
+fn r164_a_cluster_that_measures_nothing_is_not_asked_as_root() {
+    let site = Site::start();
+    let id = site.submit(&[], "exit 3");
+    assert_eq!(site.ended(id).usage, None);
+    // Another job is looked after to its end meanwhile.
+    site.ended(site.submit(&[], "true"));
+    assert_eq!(site.cluster.programs().calls("sacct"), [""; 0]);
+    assert_eq!(site.daemon.task(id).usage, None);
+}

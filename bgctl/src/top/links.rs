@@ -184,6 +184,10 @@ impl<'a> Links<'a> {
         let mut is_changed = false;
         for host in ui.model.hosts() {
             let Connection::Live(wire) = &mut self.hosts[host.index()] else { continue };
+            if let Some(text) = late_search(wire, ui) {
+                let own = ui.model.all().into_iter().filter(|key| key.host == host);
+                wire.search(&text, own.map(|key| key.id).collect());
+            }
             if let Err(error) = wire.tend(ui, frame) {
                 is_changed |= self.lost(host, error, ui)?;
             }
@@ -209,11 +213,11 @@ impl<'a> Links<'a> {
         is_new
     }
 
-    /// Begins a search in the outputs of all tasks of the hosts that are connected, instead of the one before; an empty
-    /// text ends it.
+    /// Begins a search in the outputs of all tasks, instead of the one before; an empty text ends it. A host whose tasks
+    /// are not known yet, or that does not answer, is searched as soon as they are.
     pub fn search(&mut self, text: &str, ui: &mut Ui) {
         let is_live = |connection: &Connection| matches!(connection, Connection::Live(_));
-        if !self.hosts.iter().any(is_live) {
+        if !text.is_empty() && !self.hosts.iter().any(is_live) {
             ui.note = Some("there is no daemon to ask".to_owned());
             return;
         }
@@ -226,6 +230,7 @@ impl<'a> Links<'a> {
         let mut fits = true;
         for (connection, tasks) in self.hosts.iter_mut().zip(tasks) {
             if let Connection::Live(wire) = connection {
+                let text = if wire.is_listed() { text } else { "" };
                 fits &= wire.search(text, tasks);
             }
         }
@@ -263,6 +268,12 @@ impl Drop for Links<'_> {
             end_children();
         }
     }
+}
+
+/// The text that a host is still to be searched for: it was not connected when the search began, or not listed.
+fn late_search(wire: &Wire, ui: &Ui) -> Option<String> {
+    let search = ui.search.as_ref().filter(|_| wire.is_listed() && wire.search_state().is_none())?;
+    Some(search.text.clone())
 }
 
 /// An attempt to connect to a host has failed. Returns whether that says anything new.

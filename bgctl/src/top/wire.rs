@@ -347,6 +347,11 @@ impl Wire {
         text.is_empty() || self.search.is_some()
     }
 
+    /// Whether all tasks of the host are known.
+    pub const fn is_listed(&self) -> bool {
+        self.touched.is_none()
+    }
+
     /// What the search is like at the moment, if there is one.
     pub fn search_state(&self) -> Option<&State> {
         self.search.as_ref().map(|search| &search.state)

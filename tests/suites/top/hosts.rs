@@ -113,7 +113,7 @@ fn r144_what_keys_do_is_done_at_the_host_of_the_task() {
     let (far, near) = two();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let mut top = view(&far, "far,near", 140);
-    top.wait_text("2 running");
+    top.wait_text("nothing waits for you  2 running");
     top.wait_text(&format!(" near {} running ", two.short()));
     for (name, host) in [("one", "far"), ("two", "near")] {
         top.wait_text(&format!(" {name}\n"));
@@ -130,7 +130,7 @@ fn r144_what_keys_do_is_done_at_the_host_of_the_task() {
         top.wait_text("F1 help");
         top.type_keys("\x1b");
     }
-    top.wait_text("2 running");
+    top.wait_text("nothing waits for you  2 running");
     top.type_keys("/two\r\x1b[F:");
     top.wait_text("near:");
     top.type_keys("submit -d typed -- true\r");
@@ -194,7 +194,8 @@ fn r144_a_search_reads_the_outputs_of_all_hosts() {
         daemon.run(&["block", "--until", "ready", "--timeout", "none", &id.to_string()]).success();
     }
     let mut top = view(&far, "far,near", 130);
-    top.wait_text("3 running");
+    // Not the end of an id before the state of its task.
+    top.wait_text("nothing waits for you  3 running");
     top.type_keys("?needle\r");
     top.wait_text("?needle (found 2)");
     top.wait("what was found", |screen| {
@@ -203,7 +204,7 @@ fn r144_a_search_reads_the_outputs_of_all_hosts() {
     });
     top.type_keys("/host:near\r");
     top.wait_text("(found 2, 1 hidden by the filter)");
-    // A host that is lost takes its part of the search with it; the others' stays.
+    // A host that is lost is searched once it is back; until then the others' part stays.
     let away = far.path("away");
     std::fs::write(&away, "").unwrap();
     far.wrap(&format!("case \"$*\" in *near*) [ -e {} ] && exit 255;; esac", away.display()));
@@ -212,10 +213,27 @@ fn r144_a_search_reads_the_outputs_of_all_hosts() {
     top.type_keys("?the needle\r");
     top.wait_text("?the needle (found 0)");
     std::fs::remove_file(&away).unwrap();
-    top.wait("it answers again", |screen| !screen.contents().contains("does not answer"));
-    top.type_keys("?the needle\r");
     top.wait_text("?the needle (found 1)");
+    top.wait("it answers again", |screen| !screen.contents().contains("does not answer"));
     top.type_keys("\x1b");
     top.wait_text(&other.short());
+    leave(top);
+}
+
+#[test]
+fn r144_a_host_that_answers_late_is_searched_then() {
+    let (far, near) = two();
+    let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
+    let away = far.path("away");
+    std::fs::write(&away, "").unwrap();
+    far.wrap(&format!("case \"$*\" in *near*) [ -e {} ] && exit 255;; esac", away.display()));
+    let mut top = view(&far, "far,near", 130);
+    top.wait_text(&format!(" far  {} running ", one.short()));
+    top.wait_text("near does not answer");
+    top.type_keys("?from\r");
+    top.wait_text("?from (found 1)");
+    std::fs::remove_file(&away).unwrap();
+    top.wait_text("?from (found 2)");
+    top.wait_text(&format!(" near {} running ", two.short()));
     leave(top);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bgd_tests::far::{Far, HOST};
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::user::on_a_small_disk;
 use bgd_tests::{TestDaemon, bgctl_path, executable, wait};
 
@@ -139,12 +139,36 @@ fn r145_a_full_disk_here_loses_output_and_says_so() {
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
     let loss = task.output.loss().unwrap_or_default();
     assert!(loss.contains("No space left on device"), "{loss}");
+    // Each byte that was written is here or was lost.
+    let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
+    assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000 + "last\n".len() as u64, 0));
+    assert!(bytes > 0 && far.here().output(id).len() as u64 == bytes, "{bytes}");
     let page = far.run_here(&["status", &id.to_string()]).success().stdout_text();
     assert!(page.contains("No space left on device"), "{page}");
     far.run_here(&["clear", &id.to_string()]).success();
     let next = far.submit_on(&[], "echo next");
     assert_eq!(far.ended(next).status, Status::Completed);
     assert_eq!(far.here().output(next), b"next\n");
+}
+
+#[test]
+fn r145_what_is_dropped_there_before_it_was_copied_is_counted_here() {
+    let mut far = Far::of(TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start());
+    far.start_here("");
+    let id = far.submit_on(&[], "head -c 60000000 /dev/zero | tr '\\0' x; echo last; exit 3");
+    let task = far.ended(id);
+    assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
+    // Each byte that was written is here or was lost.
+    let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
+    assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000 + "last\n".len() as u64, 0));
+    assert!(lost_bytes > 0, "it was copied faster than it was written");
+    let why = task.output.lost_because.unwrap_or_default();
+    assert!(why.contains("limits.output_bytes"), "{why}");
+    // No byte is invented.
+    let output = far.here().output(id);
+    assert_eq!(output.len() as u64, bytes);
+    let text = output.strip_suffix(b"last\n").expect("its end is here");
+    assert!(text.iter().all(|byte| *byte == b'x'));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use bgd_shared::handoff;
 use bgd_shared::request::{
     ClearParams, HandoffParams, HandoffStream, OutputParams, Stream, TaskClear, TaskOutput,
 };
-use bgd_shared::task::{Exit, Origin, Status};
+use bgd_shared::task::{Exit, Origin, Output, Status};
 use bgd_tests::handed::{Job, line_of, message};
 use bgd_tests::user::{must_be_root, on_a_small_disk};
 use bgd_tests::{Process, TestDaemon, wait};
@@ -216,7 +216,10 @@ fn a_full_disk_does_not_stop_a_job_as_root() {
         drop(reader);
         let ended = daemon.block(&[task.id]).remove(0);
         assert_eq!((ended.status, ended.exit), (Status::Completed, Some(Exit::Code(0))));
-        assert!(ended.output.bytes < 21 << 20, "{} bytes", ended.output.bytes);
+        // Each byte that was written is in the file or was lost.
+        let Output { bytes, lost_bytes, dropped_bytes, .. } = ended.output;
+        assert_eq!((bytes + lost_bytes, dropped_bytes), (64 << 20, 0));
+        assert!(bytes < 21 << 20, "{bytes} bytes");
         job.wait();
     }
     let warnings = daemon.status().warnings;

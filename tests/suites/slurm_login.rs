@@ -3,7 +3,7 @@
 use std::fs;
 
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::shared::task::{Exit, Output, Status};
 use bgd_tests::slurm::{Builder, Site, unknown};
 use bgd_tests::user::on_a_small_disk;
 use bgd_tests::{executable, wait};
@@ -121,6 +121,10 @@ fn r150_a_full_disk_here_loses_output_of_a_login_node_and_says_so_as_root() {
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
     let loss = task.output.loss().unwrap_or_default();
     assert!(loss.contains("No space left on device"), "{loss}");
+    // Each byte that was written is here or was lost.
+    let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
+    assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000, 0));
+    assert!(bytes > 0 && site.daemon.output(id).len() as u64 == bytes, "{bytes}");
     site.run(&["clear", &id.to_string()]).success();
     let next = site.submit(&[], "echo next");
     assert_eq!((site.ended(next).status, site.output(next)), (Status::Completed, "next\n".to_owned()));

@@ -11,7 +11,7 @@ use bgd_tests::shared::request::{
     DaemonStatusOf, DetachParams, Encoding, Given, NoParams, ResizeParams, SignalParams, Stdin, SubmitParams,
     TaskDetach, TaskResize, TaskSignal, TaskWrite, WriteParams,
 };
-use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::shared::task::{Exit, Output, Status};
 use bgd_tests::user::on_a_small_disk;
 use bgd_tests::{TestDaemon, Viewer, wait};
 
@@ -280,7 +280,11 @@ fn a_full_disk_stops_no_terminal() {
     assert_eq!(task.status, Status::Completed);
     let lines = (1..=2_000_000).fold(String::new(), |text, number| text + &number.to_string() + "\n");
     assert!(viewer.shown == shown(&(lines + "the end\n")), "not everything was shown");
-    assert!(task.output.bytes < 8 << 20, "{}", task.output.bytes);
+    // Each byte that was shown is in the file or was lost.
+    let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
+    assert_eq!((bytes + lost_bytes, dropped_bytes), (viewer.shown.len() as u64, 0));
+    assert!((1..8 << 20).contains(&bytes), "{bytes}");
+    assert_eq!(daemon.output(task.id).len() as u64, bytes);
     let warnings = viewer.call::<DaemonStatusOf>(&NoParams {}).warnings;
     assert!(warnings.iter().any(|warning| warning.contains("full")), "{warnings:?}");
 }

@@ -21,19 +21,44 @@ pub fn prepare(folder: &OutputFolder, task: TaskId, split: bool) -> io::Result<[
     Ok(folder.sizes(task, split))
 }
 
-/// Writes a part at its place. Returns what was lost of it, if it can't be written.
+/// Writes a part that was asked for from `offset` on to its place here. Returns what is lost: what was dropped there
+/// before it was read, and what can't be written here.
 pub async fn write(
     context: &Context,
-    task: TaskId,
-    stream: Stream,
-    base: u64,
+    (task, stream): (TaskId, Stream),
+    (offset, at): (u64, u64),
     part: &mut OutputResult,
-) -> Option<Fact> {
+) -> Losses {
+    let dropped = part.offset.saturating_sub(offset);
+    let dropped = (dropped > 0).then(|| (dropped, DROPPED.into()));
     let bytes = part.encoding.decode(std::mem::take(&mut part.data)).unwrap_or_default();
-    if bytes.is_empty() {
-        return None;
+    let unwritten = if bytes.is_empty() {
+        None
+    } else {
+        let folder = context.folder.clone();
+        match context.workers.run(move || folder.put(task, stream, &bytes, at)).await.flatten() {
+            Some(Fact::Lost { bytes, why }) => Some((bytes, why)),
+            _ => None,
+        }
+    };
+    Losses(dropped.into_iter().chain(unwritten).collect())
+}
+
+/// Why output is missing that was dropped on its machine.
+const DROPPED: &str = "it was dropped over there as it exceeds limits.output_bytes";
+
+/// What was lost of a part, and why. It takes no place in the files here.
+#[derive(Debug, Default)]
+pub struct Losses(Vec<(u64, Box<str>)>);
+
+impl Losses {
+    /// How many bytes in all.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|(bytes, _)| bytes).sum()
     }
-    // What was dropped there becomes a hole here, so that offsets stay valid.
-    let (at, folder) = (base + part.offset, context.folder.clone());
-    context.workers.run(move || folder.put(task, stream, &bytes, at)).await.flatten()
+
+    /// The facts to report.
+    pub fn into_facts(self) -> impl Iterator<Item = Fact> {
+        self.0.into_iter().map(|(bytes, why)| Fact::Lost { bytes, why })
+    }
 }

@@ -24,6 +24,8 @@ enum Stage {
 struct Copied {
     /// The offset to read on from.
     next: u64,
+    /// How much of what was before that is not in the file here.
+    missing: u64,
     /// Whether there may be more.
     is_behind: bool,
 }
@@ -43,6 +45,8 @@ pub enum Step {
         stream: Stream,
         /// From where, in bytes.
         offset: u64,
+        /// Where that belongs in the file here, in bytes.
+        at: u64,
     },
     /// It was ended before it was submitted, so it never will be.
     Withdraw,
@@ -196,7 +200,9 @@ impl Run {
         }
         let behind = self.of_streams().find(|stream| self.streams[index(*stream)].is_behind);
         if let Some(stream) = behind.filter(|_| !self.is_given_up) {
-            return Some(Step::Read { id, stream, offset: self.streams[index(stream)].next });
+            let Copied { next: offset, missing, .. } = self.streams[index(stream)];
+            let at = (self.base[index(stream)] + offset).saturating_sub(missing);
+            return Some(Step::Read { id, stream, offset, at });
         }
         self.end.take().map(Step::Conclude)
     }
@@ -257,9 +263,11 @@ impl Run {
         }
     }
 
-    /// Notes that a stream was copied up to this offset; `was_any` tells whether there was anything to copy.
-    pub fn copied(&mut self, stream: Stream, next: u64, was_any: bool) {
-        self.streams[index(stream)].next = next;
+    /// Notes that a stream was copied up to this offset, apart from so many bytes; `was_any` tells whether there was
+    /// anything to copy.
+    pub fn copied(&mut self, stream: Stream, next: u64, missing: u64, was_any: bool) {
+        let copied = &mut self.streams[index(stream)];
+        (copied.next, copied.missing) = (next, copied.missing.saturating_add(missing));
         let has_all = self.streams.iter().map(|stream| stream.next).sum::<u64>() >= self.bytes;
         if has_all {
             self.streams.iter_mut().for_each(|stream| stream.is_behind = false);

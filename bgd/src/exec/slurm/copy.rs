@@ -21,6 +21,8 @@ pub struct Copy {
     base: [u64; 2],
     /// Where to go on, in the files there.
     next: [u64; 2],
+    /// How much of what was before that is not in the files here.
+    missing: [u64; 2],
     /// The known sizes of the files there.
     size: [u64; 2],
     /// How the run has ended, and since when that is known.
@@ -32,7 +34,17 @@ pub struct Copy {
 impl Copy {
     /// Creates one of which nothing was copied.
     pub const fn new(run: u32, place: (Arc<str>, u32), split: bool, base: [u64; 2]) -> Self {
-        Self { run, place, split, base, next: [0; 2], size: [0; 2], end: None, is_final: false }
+        Self {
+            run,
+            place,
+            split,
+            base,
+            next: [0; 2],
+            missing: [0; 2],
+            size: [0; 2],
+            end: None,
+            is_final: false,
+        }
     }
 
     /// Returns the names of its files.
@@ -46,7 +58,8 @@ impl Copy {
 
     /// Where a byte of the files there belongs in the files here.
     pub const fn here(&self, stream: Stream, offset: u64) -> u64 {
-        self.base[index(stream)] + offset
+        let index = index(stream);
+        (self.base[index] + offset).saturating_sub(self.missing[index])
     }
 
     /// Takes in the size of a file. Returns whether there is more than before.
@@ -71,8 +84,10 @@ impl Copy {
         })
     }
 
-    /// Takes in that this much was copied of what was wanted. Less means that there is no more.
-    pub fn copied(&mut self, stream: Stream, wanted: &Wanted, count: u64) {
+    /// Takes in that this much was read of what was wanted, apart from so many bytes that could not be written here.
+    /// Less means that there is no more.
+    pub fn copied(&mut self, stream: Stream, wanted: &Wanted, count: u64, missing: u64) {
+        self.missing[index(stream)] += missing;
         self.next[index(stream)] = wanted.offset + count;
         if count < wanted.count {
             self.size[index(stream)] = wanted.offset + count;
@@ -122,7 +137,8 @@ mod tests {
         let (stream, wanted) = copy.wanted().unwrap();
         assert_eq!((stream, wanted.offset, wanted.count), (Stream::Stderr, 0, 5));
         assert_eq!(copy.here(stream, wanted.offset), 20);
-        copy.copied(stream, &wanted, 5);
+        copy.copied(stream, &wanted, 5, 2);
+        assert_eq!(copy.here(stream, 5), 23, "what is missing takes no place");
         assert!(copy.wanted().is_none() && !copy.is_over());
         copy.ends(now, Conclusion { exit: None, verdict: Verdict::ByExit, at: None });
         copy.was_looked_at(now.checked_sub(Duration::from_secs(1)).unwrap());
@@ -131,11 +147,11 @@ mod tests {
         copy.was_looked_at(now);
         let (stream, wanted) = copy.wanted().unwrap();
         assert_eq!(wanted.count, PART_BYTES);
-        copy.copied(stream, &wanted, PART_BYTES);
+        copy.copied(stream, &wanted, PART_BYTES, 0);
         let (stream, wanted) = copy.wanted().unwrap();
         assert_eq!((wanted.offset, wanted.count), (PART_BYTES, 1));
         // Somebody has made it shorter.
-        copy.copied(stream, &wanted, 0);
+        copy.copied(stream, &wanted, 0, 0);
         assert!(copy.is_over());
         assert_eq!(copy.into_end().0, 0);
     }

@@ -25,7 +25,7 @@ use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, SIGKILL};
 use crate::exec::remote::bridge::{self, Bridge, Trouble};
-use crate::exec::remote::copy;
+use crate::exec::remote::copy::{self, Losses};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
 use crate::exec::remote::run::{Run, Step, conclusion};
@@ -89,7 +89,7 @@ struct Called {
 enum Outcome {
     Prepared(Result<[u64; 2], String>),
     Known(Result<Box<Task>, ClientError>),
-    Read(Stream, Result<Box<OutputResult>, ClientError>, Option<Fact>),
+    Read(Stream, Result<Box<OutputResult>, ClientError>, Losses),
     Told(i32, Result<(), ClientError>),
     Settled(Box<Task>, Option<Fact>),
     Cleared,
@@ -348,16 +348,15 @@ impl Machine {
                     Outcome::Known(known.map(|result| Box::new(result.task)))
                 });
             }
-            (Step::Read { id, stream, offset }, Some(bridge)) => {
-                let base = run.base[usize::from(stream == Stream::Stderr)];
+            (Step::Read { id, stream, offset, at }, Some(bridge)) => {
                 self.spawn(task, number, Some(Arc::clone(&bridge)), async move {
-                    let (offset, limit) = (offset.try_into().ok(), Some(PART_BYTES));
+                    let (from, limit) = (offset.try_into().ok(), Some(PART_BYTES));
                     let stream_there = is_split.then_some(stream);
-                    let params = OutputParams { id: id.into(), offset, limit, stream: stream_there };
+                    let params = OutputParams { id: id.into(), offset: from, limit, stream: stream_there };
                     let mut read = bridge.call::<TaskOutput>(&params).await.map(Box::new);
                     let lost = match &mut read {
-                        Ok(part) => copy::write(&context, task, stream, base, part).await,
-                        Err(_) => None,
+                        Ok(part) => copy::write(&context, (task, stream), (offset, at), part).await,
+                        Err(_) => Losses::default(),
                     };
                     Outcome::Read(stream, read, lost)
                 });
@@ -399,8 +398,8 @@ impl Machine {
                 self.call_failed(task, &error);
             }
             Outcome::Read(stream, Ok(part), lost) => {
-                run.copied(stream, part.next, part.next > part.offset);
-                if let Some(lost) = lost {
+                run.copied(stream, part.next, lost.bytes(), part.next > part.offset);
+                for lost in lost.into_facts() {
                     self.context.facts.send(task, number, lost);
                 }
                 self.learn(task, &part.task);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 
 use super::{Cluster, TICK};
-use crate::core::Conclusion;
+use crate::core::{Conclusion, Fact};
 use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::far::{self, Looked, PARTS_BYTES};
 use crate::exec::slurm::there::{Copied, Look, Piece};
@@ -155,7 +155,8 @@ impl Cluster {
         {
             let copy = self.over.copies.get_mut(&task).filter(|copy| copy.run == run);
             if let Some(copy) = copy {
-                copy.copied(stream, &wanted, count);
+                let missing = if let Some(Fact::Lost { bytes, .. }) = &lost { *bytes } else { 0 };
+                copy.copied(stream, &wanted, count, missing);
                 if let Some(lost) = lost {
                     self.send(task, run, lost);
                 }

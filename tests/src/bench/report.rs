@@ -45,6 +45,8 @@ impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.value;
         match self.unit {
+            // Of what happens seldom, a whole number would say nothing.
+            Unit::PerSecond if value.abs() < 10.0 => write!(f, "{value:.2} /s"),
             Unit::PerSecond => write!(f, "{value:.0} /s"),
             Unit::Micros if value >= 10_000.0 => write!(f, "{:.1} ms", value / 1000.0),
             Unit::Micros => write!(f, "{:.3} ms", value / 1000.0),

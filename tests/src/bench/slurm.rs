@@ -42,7 +42,7 @@ fn to_the_end(site: &Site, count: usize) -> Result<Vec<Row>> {
     if completed != count as u64 {
         return Err(format!("{completed} of {count} tasks have completed").into());
     }
-    let asked = float(site.cluster.programs().calls("squeue").len() as u64);
+    let asked = float(queries(site));
     Ok(vec![
         Row::new(format!("{count} tasks of a Slurm cluster to their end"))
             .bgd(Figure::new(float(count as u64) / seconds, Unit::PerSecond))
@@ -51,6 +51,11 @@ fn to_the_end(site: &Site, count: usize) -> Result<Vec<Row>> {
             .bgd(Figure::new(asked / seconds, Unit::PerSecond))
             .target(Target::AtMost(1.0, Unit::PerSecond)),
     ])
+}
+
+/// How often the cluster was asked for jobs so far, by whichever command.
+fn queries(site: &Site) -> u64 {
+    ["squeue", "sacct"].map(|name| site.cluster.programs().calls(name).len() as u64).iter().sum()
 }
 
 fn of(site: &Site, how: &str, count: usize) -> Result<Vec<Row>> {
@@ -65,10 +70,9 @@ fn of(site: &Site, how: &str, count: usize) -> Result<Vec<Row>> {
     let submitted = begin.elapsed();
     crate::wait::poll_until("all jobs", || (site.cluster.jobs().len() >= count).then_some(()));
     let accepted = begin.elapsed();
-    let asked = || site.cluster.programs().calls("squeue").len();
-    let (before, begin) = (asked(), Instant::now());
+    let (before, begin) = (queries(site), Instant::now());
     crate::wait::poll_until("the end of the window", || (begin.elapsed() >= WINDOW).then_some(()));
-    let rate = float((asked() - before) as u64) / begin.elapsed().as_secs_f64();
+    let rate = float(queries(site) - before) / begin.elapsed().as_secs_f64();
     let sbatch = site.cluster.programs().calls("sbatch").len();
     let seconds = |time: Duration| Figure::new(time.as_secs_f64(), Unit::Seconds);
     Ok(vec![

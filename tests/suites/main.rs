@@ -110,6 +110,7 @@ mod shown;
 mod slurm;
 mod slurm_cluster;
 mod slurm_costs;
+mod slurm_durable;
 mod slurm_ends;
 mod slurm_far;
 mod slurm_faults;

@@ -8,6 +8,7 @@
 //! A handed-over process may write to a file of its own somewhere else. That file is read and polled in the same way,
 //! but never changed or removed.
 
+mod home;
 mod kept;
 mod place;
 mod read;

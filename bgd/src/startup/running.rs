@@ -254,7 +254,8 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, life: &str) -> (M
     let remotes = Arc::new(config.remotes().unwrap_or_default());
     let (id, of_machines) = (life.to_owned(), Arc::clone(&remotes));
     let machines = Machines::new(context.clone(), state.to_path_buf(), id.clone(), of_machines);
-    (machines, Clusters::new(context.clone(), state.to_path_buf(), id, remotes))
+    let keeps = config.durable != Durable::No;
+    (machines, Clusters::new(context.clone(), state.to_path_buf(), id, remotes, keeps))
 }
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has

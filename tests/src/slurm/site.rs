@@ -30,9 +30,20 @@ impl Site {
     /// The same with this cluster, and these lines in the executor's table.
     #[track_caller]
     pub fn of(builder: Builder, keys: &str) -> Self {
+        Self::with(builder, "", keys)
+    }
+
+    /// The same with a durable daemon.
+    #[track_caller]
+    pub fn durable(builder: Builder) -> Self {
+        Self::with(builder, "durable = true", "")
+    }
+
+    #[track_caller]
+    fn with(builder: Builder, daemon: &str, keys: &str) -> Self {
         let cluster = builder.start();
         let config = format!(
-            "{}\n{keys}\n[executors.hpc.env]\nPATH = \"{}:/usr/bin:/bin\"\n",
+            "{daemon}\n{}\n{keys}\n[executors.hpc.env]\nPATH = \"{}:/usr/bin:/bin\"\n",
             table(&cluster),
             cluster.programs().path().display(),
         );

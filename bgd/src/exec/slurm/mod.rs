@@ -58,15 +58,24 @@ pub struct Clusters {
     state: PathBuf,
     instance: String,
     remotes: Arc<Remotes>,
+    keeps_outputs: bool,
     places: Places<Run, Slurm>,
 }
 
 impl Clusters {
     /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon. Jobs that an earlier
-    /// daemon may have left are cancelled.
-    pub fn new(context: Context, state: PathBuf, instance: String, remotes: Arc<Remotes>) -> Self {
+    /// daemon may have left are cancelled. `keeps_outputs` tells whether those of finished tasks stay after the daemon's
+    /// end.
+    pub fn new(
+        context: Context,
+        state: PathBuf,
+        instance: String,
+        remotes: Arc<Remotes>,
+        keeps_outputs: bool,
+    ) -> Self {
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
-        let mut clusters = Self { context, host, state, instance, remotes, places: Places::default() };
+        let mut clusters =
+            Self { context, host, state, instance, remotes, keeps_outputs, places: Places::default() };
         let remotes = Arc::clone(&clusters.remotes);
         for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
             if !clusters.origin(name, slurm).earlier().is_empty() {
@@ -107,6 +116,7 @@ impl Clusters {
             folder: Arc::new(WorkFolder::new(folder)),
             origin: Arc::new(origin),
             context: self.context.clone(),
+            keeps_outputs: self.keeps_outputs,
         };
         let (slurm, host) = (slurm.clone(), self.host.clone());
         self.places.serve(name, |orders| Cluster::new(slurm, host, tools, orders).run(sweeps));

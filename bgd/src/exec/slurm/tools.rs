@@ -27,6 +27,8 @@ pub struct Tools {
     pub origin: Arc<Origin>,
     /// Workers and the output folder.
     pub context: Context,
+    /// Whether the outputs of finished tasks stay after the daemon's end.
+    pub keeps_outputs: bool,
 }
 
 /// Why there is no job.

@@ -311,13 +311,20 @@ pub async fn sweep(tools: Tools) -> Done {
                 {
                     tracing::warn!(%trouble, "files of an earlier daemon not removed");
                 }
+                let outputs = Arc::clone(&tools.context.folder);
                 let forget = move || {
-                    if !is_far {
+                    if let Some(folder) = earlier.folder().filter(|_| !is_far) {
+                        // A durable daemon has the tasks of the one before.
+                        outputs.bring_home(folder.path())?;
                         earlier.remove_files();
                     }
                     earlier.forget();
+                    Ok::<_, std::io::Error>(())
                 };
-                let _ = tools.context.workers.run(forget).await;
+                if let Some(Err(error)) = tools.context.workers.run(forget).await {
+                    tracing::warn!(%error, "outputs of an earlier daemon not kept, which is tried again");
+                    is_done = false;
+                }
             }
             Err(trouble) => {
                 tracing::warn!(?trouble, "jobs of an earlier daemon not cancelled, which is tried again");

@@ -183,7 +183,7 @@ impl Cluster {
         if self.known.is_none() && self.unsure.is_empty() {
             return;
         }
-        let Tools { programs, folder, origin, context, name: _ } = self.tools;
+        let Tools { programs, folder, origin, context, keeps_outputs, name: _ } = self.tools;
         if !self.runs.is_empty() || !self.unsure.is_empty() {
             let cancelled = programs.run(commands::cancel_all(&origin.job_name));
             match tokio::time::timeout(LAST_WITHIN, cancelled).await {
@@ -196,7 +196,14 @@ impl Cluster {
             if let Some(login) = programs.login() {
                 return there::remove(login, folder.path()).await.map_err(|trouble| trouble.to_string());
             }
-            let removed = context.workers.run(move || folder.remove()).await;
+            let outputs = Arc::clone(&context.folder);
+            let remove = move || {
+                if keeps_outputs {
+                    outputs.bring_home(folder.path())?;
+                }
+                folder.remove()
+            };
+            let removed = context.workers.run(remove).await;
             removed.map_or(Ok(()), |removed| removed.map_err(|error| error.to_string()))
         };
         match tokio::time::timeout(LAST_WITHIN, removed).await {

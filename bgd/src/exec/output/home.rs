@@ -1,0 +1,81 @@
+//! Outputs that lie in a folder elsewhere, for instance one that is shared with a cluster, come into this daemon's own
+//! folder before that one is removed.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::OutputFolder;
+
+impl OutputFolder {
+    /// Puts the files in the place of the links to them that lead into this folder. Whoever reads one meanwhile finds
+    /// the one or the other.
+    ///
+    /// # Errors
+    /// The system's, such as a full disk. What was not moved is where it was.
+    pub fn bring_home(&self, from: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let Ok(target) = fs::read_link(&path) else { continue };
+            if target.starts_with(from) {
+                take(&target, &path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves a file to the place of the link to it; one that is gone has nothing to move.
+fn take(target: &Path, link: &Path) -> io::Result<()> {
+    let moved = match fs::rename(target, link) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => copy(target, link),
+        other => other,
+    };
+    match moved {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn copy(target: &Path, link: &Path) -> io::Result<()> {
+    let mut draft = link.as_os_str().to_owned();
+    draft.push(".new");
+    let copied = fs::copy(target, &draft).and_then(|_| fs::rename(&draft, link));
+    if copied.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    copied
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn r151_outputs_come_home_from_the_folder_that_is_removed() {
+        let (home, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let other = tempfile::tempdir().unwrap();
+        let folder = OutputFolder::open(home.path().to_owned()).unwrap();
+        let own = |name: &str| home.path().join(name);
+        fs::write(own("own.out"), "own").unwrap();
+        for (name, from) in [("far.out", &away), ("other.out", &other), ("gone.out", &away)] {
+            fs::write(from.path().join(name), name).unwrap();
+            symlink(from.path().join(name), own(name)).unwrap();
+        }
+        fs::remove_file(away.path().join("gone.out")).unwrap();
+        folder.bring_home(away.path()).unwrap();
+        folder.bring_home(away.path()).unwrap();
+        assert!(own("far.out").symlink_metadata().unwrap().is_file());
+        assert_eq!(fs::read_to_string(own("far.out")).unwrap(), "far.out");
+        assert!(own("other.out").is_symlink() && other.path().join("other.out").exists());
+        assert_eq!(fs::read_to_string(own("own.out")).unwrap(), "own");
+        assert_eq!(fs::read_dir(away.path()).unwrap().count(), 0);
+        // A copy does the same.
+        fs::write(other.path().join("new"), "new").unwrap();
+        copy(&other.path().join("new"), &own("other.out")).unwrap();
+        assert_eq!(fs::read_to_string(own("other.out")).unwrap(), "new");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 4);
+    }
+}

@@ -42,7 +42,7 @@ impl Still {
     pub fn add(&mut self, host: HostNo, page: &ListResult, clock: &Clock) {
         self.0.model.make_room(host, usize::try_from(page.summary.total()).unwrap_or(0));
         for task in &page.tasks {
-            self.0.model.put(host, task, clock);
+            self.0.model.put_listed(host, task, clock);
         }
     }
 

@@ -2,6 +2,7 @@
 //! that many tasks share are stored once.
 
 use std::collections::HashSet;
+use std::hash::Hash;
 use std::rc::Rc;
 
 use bgd_shared::consumption::AgentUsage;
@@ -51,26 +52,75 @@ impl Section {
     }
 }
 
-/// Texts that are stored once, however many tasks have them.
-#[derive(Debug, Default)]
-pub struct Texts(HashSet<Rc<str>>);
+/// What many tasks have in common: those of a session, a group or a batch.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Labels {
+    /// The parent session.
+    pub session: Option<Rc<str>>,
+    /// The group.
+    pub group: Rc<str>,
+    /// The batch.
+    pub batch: Option<TaskId>,
+    /// The tags.
+    pub tags: Box<[Rc<str>]>,
+}
 
-/// How many texts are kept before those that no task has any more are dropped.
+/// Texts and labels that are stored once, however many tasks have them.
+#[derive(Debug, Default)]
+pub struct Texts {
+    texts: HashSet<Rc<str>>,
+    labels: HashSet<Rc<Labels>>,
+}
+
+/// How many texts are kept before those that no task has any more are dropped; the same for labels.
 const TEXTS: usize = 4096;
 
 impl Texts {
     /// Returns the stored copy of a text.
     pub fn share(&mut self, text: &str) -> Rc<str> {
-        if let Some(known) = self.0.get(text) {
+        if let Some(known) = self.texts.get(text) {
             return known.clone();
         }
-        if self.0.len() >= TEXTS && self.0.len().is_power_of_two() {
-            self.0.retain(|text| Rc::strong_count(text) > 1);
-        }
+        drop_unused(&mut self.texts);
         let text: Rc<str> = text.into();
-        self.0.insert(text.clone());
+        self.texts.insert(text.clone());
         text
     }
+
+    /// Returns the stored copy of a task's labels.
+    fn labels(&mut self, task: &Task) -> Rc<Labels> {
+        let labels = Labels {
+            session: task.session.as_deref().map(|key| self.share(&clean(key))),
+            group: self.share(&clean(&task.group)),
+            batch: task.batch,
+            tags: task.tags.iter().map(|tag| self.share(&clean(tag))).collect(),
+        };
+        if let Some(known) = self.labels.get(&labels) {
+            return known.clone();
+        }
+        drop_unused(&mut self.labels);
+        let labels = Rc::new(labels);
+        self.labels.insert(labels.clone());
+        labels
+    }
+}
+
+/// Drops what no task has any more, now and then.
+fn drop_unused<T: ?Sized + Eq + Hash>(all: &mut HashSet<Rc<T>>) {
+    if all.len() >= TEXTS && all.len().is_power_of_two() {
+        all.retain(|one| Rc::strong_count(one) > 1);
+    }
+}
+
+/// When something last happened to a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    /// It has not started, or nothing is known.
+    Nothing,
+    /// It is running: its last activity.
+    Active(Timestamp),
+    /// It has ended then.
+    Ended(Timestamp),
 }
 
 /// A task in the list.
@@ -94,20 +144,11 @@ pub struct Row {
     pub description: Box<str>,
     /// Time of submission.
     pub created_at: Timestamp,
-    /// Time of its last activity, while it is running.
-    pub active_at: Option<Timestamp>,
-    /// Time of its end.
-    pub ended_at: Option<Timestamp>,
-    /// Its parent session.
-    pub session: Option<Rc<str>>,
-    /// Its group.
-    pub group: Rc<str>,
-    /// Its batch.
-    pub batch: Option<TaskId>,
+    last: Last,
+    /// Its session, group, batch and tags.
+    pub labels: Rc<Labels>,
     /// The tasks that it starts after.
     pub after: Box<[TaskId]>,
-    /// Its tags.
-    pub tags: Box<[Rc<str>]>,
     /// Its agent's open question.
     pub question: Option<Box<NeedsInput>>,
     /// What its latest run has used, once it has ended.
@@ -141,13 +182,15 @@ impl Row {
             state: texts.share(&state(task, clock)),
             description: show::shortened(&clean(&task.description), DESCRIPTION_CHARS).into(),
             created_at: task.created_at,
-            active_at: has_run.map(|started| task.progress.updated_at.unwrap_or(started).max(started)),
-            ended_at: task.completed_at.filter(|_| !is_active),
-            session: task.session.as_deref().map(|key| texts.share(&clean(key))),
-            group: texts.share(&clean(&task.group)),
-            batch: task.batch,
+            last: match (has_run, task.completed_at.filter(|_| !is_active)) {
+                (_, Some(ended)) => Last::Ended(ended),
+                (Some(started), None) => {
+                    Last::Active(task.progress.updated_at.unwrap_or(started).max(started))
+                }
+                (None, None) => Last::Nothing,
+            },
+            labels: texts.labels(task),
             after: task.after.iter().map(|after| after.id).collect(),
-            tags: task.tags.iter().map(|tag| texts.share(&clean(tag))).collect(),
             question: task.progress.needs_input.clone().filter(|_| is_active).map(Box::new),
             used: task
                 .usage
@@ -161,6 +204,22 @@ impl Row {
     /// Which task it is.
     pub const fn key(&self) -> TaskKey {
         self.host.task(self.id)
+    }
+
+    /// Time of its last activity, while it is running.
+    pub const fn active_at(&self) -> Option<Timestamp> {
+        match self.last {
+            Last::Active(at) => Some(at),
+            Last::Nothing | Last::Ended(_) => None,
+        }
+    }
+
+    /// Time of its end.
+    pub const fn ended_at(&self) -> Option<Timestamp> {
+        match self.last {
+            Last::Ended(at) => Some(at),
+            Last::Nothing | Last::Active(_) => None,
+        }
     }
 
     /// The first task that it starts after.
@@ -242,9 +301,28 @@ mod tests {
             ..samples::task()
         };
         let row = row(&task);
-        for text in [&*row.description, row.session.as_deref().unwrap(), &*row.tags[0]] {
+        for text in [&*row.description, row.labels.session.as_deref().unwrap(), &*row.labels.tags[0]] {
             assert_eq!(text, "a\u{fffd}[2J\u{fffd}b ");
         }
+    }
+
+    #[test]
+    fn r163_a_row_is_small_and_shares_what_others_have() {
+        // Of each there are 100,000.
+        assert!(size_of::<Row>() <= 144, "{}", size_of::<Row>());
+        let mut texts = Texts::default();
+        let batch = |number: u128| Some(TaskId::from_u128(number));
+        let mut row = |number| {
+            let task = Task { batch: batch(number), tags: vec!["x".into()], ..samples::task() };
+            Row::of(HostNo::default(), &task, &mut texts, &Clock::of_tests())
+        };
+        let (one, same, other) = (row(1), row(1), row(2));
+        assert!(Rc::ptr_eq(&one.labels, &same.labels) && !Rc::ptr_eq(&one.labels, &other.labels));
+        drop((one, same));
+        for number in 3..4 * TEXTS as u128 {
+            row(number);
+        }
+        assert!(texts.labels.len() < 2 * TEXTS && texts.labels.contains(&other.labels));
     }
 
     #[test]
@@ -255,7 +333,7 @@ mod tests {
         for number in 0..4 * TEXTS {
             texts.share(&number.to_string());
         }
-        assert!(texts.0.len() < 2 * TEXTS);
+        assert!(texts.texts.len() < 2 * TEXTS);
         assert!(Rc::ptr_eq(&kept, &texts.share("kept")));
     }
 }

@@ -202,7 +202,7 @@ impl Wire {
         ui.model.make_room(self.host, usize::try_from(page.summary.total()).unwrap_or(0));
         self.clock.now = Timestamp::now();
         for task in page.tasks.iter().filter(|task| !touched.contains(&task.id)) {
-            ui.model.put(self.host, task, &self.clock);
+            ui.model.put_listed(self.host, task, &self.clock);
         }
         if page.next.is_some() {
             return self.page(page.next);

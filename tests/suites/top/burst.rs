@@ -69,3 +69,31 @@ fn r163_it_is_resized_while_much_output_comes() {
     top.type_keys("q");
     assert!(top.ended().success());
 }
+
+#[test]
+fn r163_a_hundred_thousand_tasks_take_at_most_60_mb() {
+    let daemon = TestDaemon::start();
+    for _ in 0..10 {
+        burst(&daemon, 10_000);
+    }
+    let mut top = top(&daemon);
+    top.wait_text("nothing waits for you  100000 done\n");
+    let oldest = daemon.run(&["list", "--all", "--quiet"]).success().stdout_text();
+    let oldest = oldest.lines().last().unwrap();
+    // Each key that reads or orders all of them.
+    for name in ["session", "group", "batch", "dependency", "status"] {
+        top.type_keys("\t");
+        top.wait_text(&format!("folded by {name}\n"));
+    }
+    top.type_keys("G");
+    top.wait_text(&format!(" {} cancelled ", &oldest[..8]));
+    top.type_keys("/true");
+    top.wait_text("/true (100000)\n");
+    top.type_keys(format!("\x15{oldest}\r"));
+    top.wait_text(&format!("/{oldest} (1)\n"));
+    // What is not anonymous is the program itself, which these tests have not optimised.
+    let kb = top.process().status_value("RssAnon").unwrap();
+    assert!(kb * 1024 <= 60_000_000, "{kb} KiB");
+    top.type_keys("q");
+    assert!(top.ended().success());
+}

@@ -1,7 +1,6 @@
 //! The filter of the list: words that a task must have.
 
 use std::io::Write as _;
-use std::rc::Rc;
 
 use bgd_shared::id::TaskId;
 use memchr::memchr2_iter;
@@ -61,10 +60,10 @@ impl Filter {
             Word::Status(names) => names.iter().any(|name| {
                 section.name().starts_with(name.as_str()) || row.status.as_str().starts_with(name.as_str())
             }),
-            Word::Tag(tag) => row.tags.iter().any(|own| has(own, tag)),
-            Word::Group(group) => has(&row.group, group),
-            Word::Session(session) => row.session.as_ref().is_some_and(|own: &Rc<str>| has(own, session)),
-            Word::Batch(batch) => row.batch.is_some_and(|own| begins_id(own, batch)),
+            Word::Tag(tag) => row.labels.tags.iter().any(|own| has(own, tag)),
+            Word::Group(group) => has(&row.labels.group, group),
+            Word::Session(session) => row.labels.session.as_ref().is_some_and(|own| has(own, session)),
+            Word::Batch(batch) => row.labels.batch.is_some_and(|own| begins_id(own, batch)),
             Word::Host(name) => has(host, name),
             Word::Text(text) => {
                 // Most words are no beginning of an id, and need not be compared with 100,000 of them.

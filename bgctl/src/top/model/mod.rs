@@ -2,8 +2,10 @@
 //! Facts and keys come in, lines go out. It does no I/O and reads no clock; each change costs the logarithm of the
 //! number of tasks.
 
+mod age;
 mod filter;
 mod hosts;
+mod live;
 mod order;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -12,10 +14,13 @@ use std::rc::Rc;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
+use indexmap::IndexMap;
 
+use self::age::Arrivals;
 use self::filter::Filter;
 use self::hosts::Hosts;
 pub use self::hosts::Silence;
+pub use self::live::Live;
 pub use self::order::{By, Counts, Head, Spot};
 use self::order::{Order, Place};
 use super::row::{Row, Section, Texts};
@@ -29,21 +34,6 @@ pub const PINS: usize = 4;
 /// The most characters of a filter.
 pub const FILTER_CHARS: usize = 256;
 
-/// What is only known of tasks that are looked at: read in the output, and measured.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Live {
-    /// How far it is, in percent.
-    pub percent: Option<u8>,
-    /// The last line of its output, safe to show.
-    pub line: String,
-    /// Whether its output has grown since.
-    pub is_stale: bool,
-    /// How much of one processor it takes, in percent.
-    pub cpu: Option<u64>,
-    /// Resident memory of its processes, in bytes.
-    pub memory_bytes: Option<u64>,
-}
-
 /// A task with what is known of it.
 #[derive(Debug)]
 struct Known {
@@ -54,12 +44,17 @@ struct Known {
     was_shown: bool,
     /// The listing of its host that it was last in.
     round: u32,
+    /// Its place among those that were created at the same time.
+    arrival: i32,
 }
 
 /// The state of the live view.
 #[derive(Debug)]
 pub struct Model {
-    known: HashMap<TaskKey, Known>,
+    /// The tasks, one after the other in memory: each fold and each letter of a filter reads all of them. They come
+    /// newest first, which is nearly the order of the list.
+    known: IndexMap<TaskKey, Known>,
+    arrivals: Arrivals,
     /// How many tasks start after each task, which may not be known yet.
     awaited: HashMap<TaskKey, u32>,
     texts: Texts,
@@ -86,7 +81,8 @@ impl Model {
     /// Creates an empty list of so many hosts' tasks, for a user who has looked at this before.
     pub fn new(hosts: usize, looked: Option<Looked>) -> Self {
         Self {
-            known: HashMap::new(),
+            known: IndexMap::new(),
+            arrivals: Arrivals::default(),
             awaited: HashMap::new(),
             texts: Texts::default(),
             counts: Counts::default(),
@@ -179,8 +175,17 @@ impl Model {
         self.hosts.end_listing(host);
     }
 
-    /// Takes the current state of a host's task.
+    /// Takes the current state of a host's task, of which an event tells.
     pub fn put(&mut self, host: HostNo, task: &Task, clock: &Clock) {
+        self.take(host, task, clock, Arrivals::newer);
+    }
+
+    /// Takes the current state of the next task of a host's list, newest first.
+    pub fn put_listed(&mut self, host: HostNo, task: &Task, clock: &Clock) {
+        self.take(host, task, clock, Arrivals::older);
+    }
+
+    fn take(&mut self, host: HostNo, task: &Task, clock: &Clock, arrive: fn(&mut Arrivals) -> i32) {
         let row = Row::of(host, task, &mut self.texts, clock);
         let (key, round) = (row.key(), self.hosts.round(host));
         let before = self.known.get(&key);
@@ -190,15 +195,16 @@ impl Model {
             }
             return;
         }
-        let has_ended_again = before.is_some_and(|known| known.row.ended_at != row.ended_at);
+        let has_ended_again = before.is_some_and(|known| known.row.ended_at() != row.ended_at());
         let was_known =
-            self.looked.as_ref().zip(row.ended_at).is_some_and(|(looked, ended)| looked.has(key.id, ended));
+            self.looked.as_ref().zip(row.ended_at()).is_some_and(|(looked, ended)| looked.has(key.id, ended));
         let is_seen = was_known || before.is_some_and(|known| known.is_seen && !has_ended_again);
         let was_shown = before.is_some_and(|known| known.was_shown && !has_ended_again);
         let (is_new, after) = (before.is_none(), row.starts_after());
         let old_after = before.and_then(|known| known.row.starts_after());
+        let arrival = before.map_or_else(|| arrive(&mut self.arrivals), |known| known.arrival);
         let was_at = self.leave(key);
-        self.known.insert(key, Known { row, is_seen, was_shown, round });
+        self.known.insert(key, Known { row, is_seen, was_shown, round, arrival });
         self.enter(key, was_at);
         if is_new || old_after != after {
             self.count_dependents(old_after, after);
@@ -211,7 +217,7 @@ impl Model {
     /// Forgets a task that was deleted.
     pub fn remove(&mut self, key: TaskKey) {
         self.leave(key);
-        let Some(known) = self.known.remove(&key) else { return };
+        let Some(known) = self.known.swap_remove(&key) else { return };
         self.count_dependents(known.row.starts_after(), None);
         self.marks.remove(&key);
         self.pins.retain(|pinned| *pinned != key);
@@ -249,16 +255,16 @@ impl Model {
         let head = match self.by {
             By::Section => Head::Section(section),
             By::Host => Head::Host(row.host),
-            By::Session => row.session.as_ref().map_or(Head::Rest, named),
-            By::Group => named(&row.group),
-            By::Batch => row.batch.map_or(Head::Rest, |batch| Head::Task(row.host.task(batch))),
+            By::Session => row.labels.session.as_ref().map_or(Head::Rest, named),
+            By::Group => named(&row.labels.group),
+            By::Batch => row.labels.batch.map_or(Head::Rest, |batch| Head::Task(row.host.task(batch))),
             By::After => match row.starts_after() {
                 Some(first) => Head::Task(first),
                 None if self.awaited.contains_key(&row.key()) => Head::Task(row.key()),
                 None => Head::Rest,
             },
         };
-        Place::of(row, section, head)
+        Place::of(row, known.arrival, section, head)
     }
 
     fn is_shown(&self, known: &Known) -> bool {
@@ -302,8 +308,11 @@ impl Model {
     fn reorder(&mut self) {
         let selected = self.selected_task();
         self.order.set_standing(self.standing());
+        // Of 100,000 tasks, the old order must not lie beside the new one.
+        self.order.clear();
+        let mut places = Vec::with_capacity(self.known.len());
         let shown = self.known.values().filter(|known| self.is_shown(known));
-        let places = shown.map(|known| self.place(known)).collect();
+        places.extend(shown.map(|known| self.place(known)));
         self.order.fill(places);
         let kept = selected.and_then(|key| self.known.get(&key)).map(|known| Spot::Task(self.place(known)));
         self.selected = kept.and_then(|spot| self.order.nearest(&spot)).or_else(|| self.first_task());
@@ -513,7 +522,7 @@ impl Model {
     pub fn unseen(&self) -> Vec<(TaskId, Timestamp)> {
         let failed = self.known.values().filter(|known| known.row.status == Status::Failed);
         let unseen = failed.filter(|known| !known.is_seen && !known.was_shown);
-        unseen.filter_map(|known| Some((known.row.id, known.row.ended_at?))).collect()
+        unseen.filter_map(|known| Some((known.row.id, known.row.ended_at()?))).collect()
     }
 
     /// Marks the selected task, or removes its mark, and goes to the next line.

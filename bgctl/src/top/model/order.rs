@@ -7,8 +7,8 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::time::Timestamp;
 
+use super::age::Age;
 use crate::top::row::{Row, Section};
 use crate::top::task_key::{HostNo, TaskKey};
 
@@ -79,15 +79,16 @@ pub struct Place {
     pub head: Head,
     /// Its section.
     pub section: Section,
-    order: Reverse<Timestamp>,
+    order: Reverse<Age>,
     /// The task.
     pub task: TaskKey,
 }
 
 impl Place {
     /// The place of a task below this heading: newest first in its section.
-    pub fn of(row: &Row, section: Section, head: Head) -> Self {
-        Self { head, section, order: Reverse(row.created_at), task: row.key() }
+    pub fn of(row: &Row, arrival: i32, section: Section, head: Head) -> Self {
+        let age = Age::of(row.created_at, arrival);
+        Self { head, section, order: Reverse(age), task: row.key() }
     }
 }
 
@@ -168,13 +169,19 @@ impl Order {
         }
     }
 
-    /// Replaces all tasks at once, which costs much less than one by one; remembers what is folded, and what stands
-    /// without tasks.
-    pub fn fill(&mut self, mut places: Vec<Place>) {
-        // Of 100,000 tasks, the old order must not lie beside the new one.
+    /// Removes all tasks; remembers what is folded, and what stands without tasks.
+    pub fn clear(&mut self) {
         self.places.clear();
-        places.sort_unstable();
         self.heads = self.standing.iter().map(|head| (head.clone(), Counts::default())).collect();
+    }
+
+    /// Adds tasks to a list without any, which costs much less than one by one; the least if those below a heading are
+    /// newest first already.
+    pub fn fill(&mut self, mut places: Vec<Place>) {
+        // There are few headings, so that the first one is cheap; each then has its tasks in one run, or nearly so, of
+        // which the second one only makes sure.
+        places.sort_by(|one, next| (&one.head, one.section).cmp(&(&next.head, next.section)));
+        places.sort();
         for same in places.chunk_by(|one, next| one.head == next.head) {
             let mut counts = Counts::default();
             for place in same {
@@ -304,7 +311,7 @@ fn start_of(head: &Head) -> Place {
     Place {
         head: head.clone(),
         section: Section::Asks,
-        order: Reverse(Timestamp::from_unix_ms(i64::MAX)),
+        order: Reverse(Age::newest()),
         task: HostNo(0).task(TaskId::from_u128(0)),
     }
 }
@@ -314,7 +321,7 @@ fn end_of(head: &Head) -> Place {
     Place {
         head: head.clone(),
         section: Section::Done,
-        order: Reverse(Timestamp::from_unix_ms(i64::MIN)),
+        order: Reverse(Age::oldest()),
         task: HostNo(u8::MAX).task(TaskId::from_u128(u128::MAX)),
     }
 }

@@ -74,6 +74,25 @@ fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
 }
 
 #[test]
+fn r160_tasks_of_a_batch_are_listed_in_their_order() {
+    let at_once = |number| Task { created_at: Timestamp::from_unix_ms(0), ..task(number, Status::Pending) };
+    let mut model = Model::new(1, None);
+    // Ids say nothing about the order.
+    for number in [4, 9, 2] {
+        model.put_listed(HostNo::default(), &at_once(number), &Clock::of_tests());
+    }
+    for number in [3, 7, 5] {
+        put(&mut model, &at_once(number));
+    }
+    let shown = ["pending", "5", "7", "3", "4", "9", "2"];
+    assert_eq!(lines(&mut model, 9), shown);
+    put(&mut model, &Task { tags: vec!["changed".into()], ..at_once(9) });
+    model.set_filter("pending");
+    model.set_filter("");
+    assert_eq!(lines(&mut model, 9), shown);
+}
+
+#[test]
 fn r160_failures_from_before_the_last_look_are_known() {
     let looked = Looked { at: Timestamp::from_unix_ms(2_000), unseen: [id(1)].into() };
     let mut model = Model::new(1, Some(looked));

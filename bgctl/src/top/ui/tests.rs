@@ -18,7 +18,7 @@ fn key(number: u128) -> TaskKey {
 fn ui(tasks: &[Task]) -> Ui {
     let mut model = Model::new(1, None);
     for task in tasks {
-        model.put(HostNo::default(), task, &Clock::of_tests());
+        model.put_listed(HostNo::default(), task, &Clock::of_tests());
     }
     model.window(20);
     Ui::new(model)
@@ -174,7 +174,7 @@ fn two_hosts() -> Ui {
     let mut model = Model::new(2, None);
     model.name_hosts(&["a".into(), "b".into()]);
     for host in model.hosts() {
-        model.put(host, &task(1, Status::Running), &Clock::of_tests());
+        model.put_listed(host, &task(1, Status::Running), &Clock::of_tests());
     }
     model.window(20);
     Ui::new(model)

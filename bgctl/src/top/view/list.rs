@@ -217,7 +217,7 @@ fn is_running(row: &Row) -> bool {
 }
 
 fn quiet(row: &Row, now: Timestamp) -> String {
-    row.active_at.map_or_else(String::new, |at| show_ms(between(at, now)))
+    row.active_at().map_or_else(String::new, |at| show_ms(between(at, now)))
 }
 
 /// The share of a processor now, or the CPU time in all.
@@ -305,7 +305,7 @@ fn changes(row: &Row, layout: &Layout, now: Timestamp, frame: &mut Frame) {
     if layout.has(Of::Age) {
         frame.changes_within(age(row, now).1);
     }
-    if let Some(at) = row.active_at.filter(|_| layout.has(Of::Quiet)) {
+    if let Some(at) = row.active_at().filter(|_| layout.has(Of::Quiet)) {
         let ms = between(at, now);
         frame.changes_within(unit(ms) - ms % unit(ms));
     }

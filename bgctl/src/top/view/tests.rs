@@ -46,7 +46,7 @@ fn ui() -> Ui {
         task(4, Status::Pending, "deploy"),
         task(5, Status::Completed, "build"),
     ] {
-        model.put(HostNo::default(), &task, &Clock::of_tests());
+        model.put_listed(HostNo::default(), &task, &Clock::of_tests());
     }
     let line = "Epoch 3/8 [====>   ] 42%".to_owned();
     model.set_live(key(3), Live { percent: Some(42), line, ..Live::default() });
@@ -344,7 +344,7 @@ fn hosts() -> Ui {
         (0, task(2, Status::Failed, "test")),
         (1, task(1, Status::Running, "old")),
     ] {
-        model.put(HostNo(host), &task, &Clock::of_tests());
+        model.put_listed(HostNo(host), &task, &Clock::of_tests());
     }
     let since = Some(bgd_shared::time::Timestamp::from_unix_ms(1_002_999));
     model.set_silence(HostNo(1), Some(Silence { since, why: "no route; trying again".into() }));

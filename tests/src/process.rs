@@ -136,6 +136,12 @@ impl Process {
         Some(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
     }
 
+    /// The processor time that its first thread has used, much finer than [`Self::cpu_time`].
+    pub fn first_thread_time(&self) -> Option<Duration> {
+        let text = fs::read_to_string(self.proc("schedstat")).ok()?;
+        Some(Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?))
+    }
+
     /// Whether its environment names this folder or it runs in it.
     fn belongs_to(&self, home: &Path) -> bool {
         let environ = fs::read(self.proc("environ")).unwrap_or_default();
@@ -219,7 +225,7 @@ mod tests {
         let me = Process::open(std::process::id().cast_signed()).unwrap();
         assert!(me.status_value("VmRSS").unwrap() > 100);
         assert!(me.memory_kb("Pss").unwrap() > 100);
-        assert!(me.cpu_time().is_some());
+        assert!(me.cpu_time().is_some() && me.first_thread_time().is_some());
         assert!(!me.threads().is_empty());
         let text = format!("a text that {} has", std::process::id());
         assert!(me.remembers(&text) > 0);

@@ -4,8 +4,9 @@ use std::fs;
 
 use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::Status;
+use bgd_shared::time::Timestamp;
 use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, Told};
-use bgd_tests::{FakeDaemon, TestDaemon};
+use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use serde_json::{Value, json};
 
 /// A server whose subagents are fakes.
@@ -324,6 +325,39 @@ fn r06_a_list_shows_what_it_is_asked_for() {
     let listed = mcp.done("background_list", &json!({"status": "running"}));
     assert_eq!(listed.content["tasks"], json!([]));
     assert_eq!(listed.content["summary"]["completed"], 55);
+}
+
+#[test]
+fn r06_a_list_finds_tasks_by_a_text_and_by_their_end() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let found = mcp.command("echo needle > /dev/null");
+    let others: Vec<_> = (0..60).map(|_| mcp.command("true")).collect();
+    daemon.block(&[found]);
+    daemon.block(&others);
+    let ids = |listed: &Told| -> Vec<String> {
+        let tasks = listed.content["tasks"].as_array().unwrap();
+        tasks.iter().map(|task| task["task_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let listed = mcp.done("background_list", &json!({"text": "NEEDLE", "since": "1h"}));
+    assert_eq!((ids(&listed), &listed.content["more"]), (vec![found.to_string()], &json!(false)));
+    let last = others.iter().filter_map(|id| daemon.task(*id).completed_at).max().unwrap();
+    let ended = last.plus_ms(1).to_string();
+    wait::poll_until("a later time", || (Timestamp::now().to_string() > ended).then_some(()));
+    let listed = mcp.done("background_list", &json!({"since": ended}));
+    assert!(
+        ids(&listed).is_empty() && listed.text.ends_with("61 completed. None of them match."),
+        "{listed:?}"
+    );
+    for (arguments, words) in [
+        (json!({"since": "soon"}), "\"since\": \"soon\" is not a time; use 2h (ago)"),
+        (json!({"since": "2999-01-01"}), "is in the future"),
+        (json!({"text": "x".repeat(5000)}), "text"),
+        (json!({"text": 7}), "must be a string"),
+    ] {
+        let said = mcp.error("background_list", &arguments);
+        assert!(said.contains(words), "{words} is not in\n{said}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use bgd_shared::order::Condition;
 use bgd_shared::ready::{Ready, line_regex};
 use bgd_shared::request::BlockUntil;
 use bgd_shared::task::Status;
+use bgd_shared::time::Timestamp;
 use regex::bytes::Regex;
 use rmcp::model::JsonObject;
 use serde_json::Value;
@@ -17,6 +18,7 @@ use super::refusal::Refusal;
 use crate::cli::parse_after;
 use crate::name::Name;
 use crate::render::{bounded, clean, clean_lines};
+use crate::when::parse_since;
 
 /// The most characters of a name or value that an error quotes.
 const SHOWN_CHARS: usize = 80;
@@ -138,6 +140,15 @@ impl Arguments {
             let known: Vec<&str> = Status::ALL.iter().map(|status| status.as_str()).collect();
             self.wrong(name, &format!("one of {}", known.join(", ")))
         })
+    }
+
+    /// Returns a past time: how long ago it was, or when.
+    ///
+    /// # Errors
+    /// The text is not a time, or is in the future.
+    pub fn since(&self, name: &str) -> Result<Option<Timestamp>, Refusal> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        parse_since(&text).map(Some).map_err(|error| self.refused(name, &error, ""))
     }
 
     /// Returns a folder of another machine, where tasks begin in the home folder and the daemon checks what is given.

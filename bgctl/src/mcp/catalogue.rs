@@ -186,15 +186,13 @@ pub const CANCEL: Spec = Spec {
 pub const LIST: Spec = Spec {
     name: "background_list",
     title: "List tasks",
-    about: "List the newest 50 background tasks of this session, with ids, statuses, and what pending ones wait \
-         for. resumed: an agent works on a follow-up prompt.",
+    about: "List the newest 50 background tasks of this session, with ids, statuses and what they wait for. \
+        resumed: an agent works on a follow-up prompt.",
     parameters: &[
         parameter("status", Form::Status, "only tasks with this status"),
-        parameter(
-            "all",
-            Form::Flag,
-            "true: the tasks of all sessions, if the user allows it (--all-sessions)",
-        ),
+        parameter("text", Form::Text, "only those with this text"),
+        parameter("since", Form::Text, "omit what ended before 2h (ago), 14:30, a date"),
+        parameter("all", Form::Flag, "true: those of all sessions, if allowed (--all-sessions)"),
     ],
     starts: false,
 };
@@ -329,7 +327,7 @@ mod tests {
                 "background_output(task_id)",
                 "background_block(task_ids, timeout, until, line)",
                 "background_cancel(task_ids, task_id, all)",
-                "background_list(status, all)",
+                "background_list(status, text, since, all)",
                 "background_clear(task_ids, all)",
             ]
         );

@@ -12,8 +12,8 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::order::{After, WaitingFor};
 use bgd_shared::request::{
-    CancelParams, Chosen, ClearParams, IdParams, ListParams, OutputParams, SubmitParams, TaskCancel,
-    TaskClear, TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
+    CancelParams, Chosen, ClearParams, IdParams, ListParams, ListResult, OutputParams, SubmitParams,
+    TaskCancel, TaskClear, TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
 };
 use bgd_shared::task::{Kind, Status, Task};
 use rmcp::model::RequestId;
@@ -329,11 +329,12 @@ impl Shared {
         let params = ListParams {
             session: (!all).then(|| self.session.clone()),
             status,
+            text: arguments.text("text")?,
+            since: arguments.since("since")?,
             limit: Some(LISTED),
-            after: None,
             ..ListParams::default()
         };
-        let page = self.link.call::<TaskList>(params).await?;
+        let page = self.newest(params).await?;
         let more = page.next.is_some();
         let whose = if all { "all sessions" } else { "this session" };
         let counts: Vec<String> = Status::ALL
@@ -347,7 +348,7 @@ impl Shared {
             format!(
                 "Tasks of {whose}: {}.{}",
                 counts.join(", "),
-                if page.tasks.is_empty() { " None with that status." } else { "" }
+                if page.tasks.is_empty() { " None of them match." } else { "" }
             )
         };
         let next = if more { format!("Only the newest {LISTED} are shown.") } else { String::new() };
@@ -355,6 +356,19 @@ impl Shared {
         let answer = self.about(&page.tasks, body).with(opening, next);
         // A list entry says less than the notification of an end, which must still be reported.
         Ok(Answer { reported: HashMap::new(), ..answer })
+    }
+
+    /// Lists up to [`LISTED`] tasks: a page of a search for a text may have fewer than there are.
+    async fn newest(&self, mut params: ListParams) -> Result<ListResult, Refusal> {
+        let mut page = self.link.call::<TaskList>(params.clone()).await?;
+        while page.tasks.len() < LISTED && page.next.is_some() {
+            params.after = page.next;
+            params.limit = Some(LISTED - page.tasks.len());
+            let next = self.link.call::<TaskList>(params.clone()).await?;
+            page.tasks.extend(next.tasks);
+            page.next = next.next;
+        }
+        Ok(page)
     }
 
     /// `background_clear`: removes ended tasks of this session (R10), but none whose end is still unreported: its

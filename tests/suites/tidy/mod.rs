@@ -204,7 +204,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "bgctl/src/mcp/",
-        &["mcp", "cli", "link", "duration", "exit", "failure", "job", "name", "render", "seek"],
+        &["mcp", "cli", "link", "duration", "exit", "failure", "job", "name", "render", "seek", "when"],
     ),
 ];
 

@@ -125,11 +125,36 @@ fn r168_an_agent_starts_and_somebody_is_logged_in_or_it_says_how() {
     // Nothing is known of this one.
     let other = check(&report, "agents", "fake");
     assert!(other["state"] == "ok" && other["found"].as_str().unwrap().contains("first prompt"), "{other}");
+    // A login that is in the system's keyring.
+    let bin = daemon.home().join("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("codex"), "#!/bin/sh\n[ \"$*\" = 'login status' ]\n").unwrap();
+    fs::set_permissions(bin.join("codex"), Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let mut command = daemon.bgctl(&["--json", "doctor"]);
+    command.env("FAKE_ACP_HOME", daemon.fake_home().0).env("PATH", path);
+    let found: Value = Outcome::of(&mut command).success().json();
+    let found = check(&found, "agents", "codex")["found"].as_str().unwrap().to_owned();
+    assert!(found.ends_with("logged in (`codex login status`)"), "{found}");
     fs::create_dir(daemon.home().join(".codex")).unwrap();
     fs::write(daemon.home().join(".codex/auth.json"), "{\"tokens\": {}}").unwrap();
     let found = doctor();
     let found = check(&found, "agents", "codex");
     assert!(found["state"] == "ok" && found["found"].as_str().unwrap().contains("logged in"), "{found}");
+}
+
+#[test]
+fn r168_the_real_codex_says_whether_somebody_is_logged_in() {
+    let daemon = TestDaemon::home_only();
+    let status = |code| {
+        let mut codex = Command::new(bgd_tests::agents::codex());
+        codex.args(["login", "status"]).env_clear().env("HOME", daemon.home()).env("PATH", "/usr/bin:/bin");
+        Outcome::of(&mut codex).expect_code(code);
+    };
+    status(1);
+    fs::create_dir_all(daemon.home().join(".codex")).unwrap();
+    fs::write(daemon.home().join(".codex/auth.json"), "{\"OPENAI_API_KEY\": \"x\"}").unwrap();
+    status(0);
 }
 
 #[test]

@@ -1,9 +1,20 @@
-//! Whether somebody is logged in to an agent, as far as its files and variables tell: without a network, and without
-//! starting it. Only that there are credentials is known, not whether the provider takes them.
+//! Whether somebody is logged in to an agent, as far as its files and variables tell, or a command of its own that answers
+//! at once, without a network. Only that there are credentials is known, not whether the provider takes them.
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::link::time_left;
+
+/// How long a command has to say whether somebody is logged in.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Where an agent keeps what it is logged in with.
 #[derive(Debug)]
@@ -16,6 +27,9 @@ pub struct Login {
     file: (&'static str, &'static str, &'static str),
     /// What the file has if somebody is logged in; empty: it is enough that it has something.
     word: &'static str,
+    /// A command that succeeds if somebody is logged in, for a login that is in no file: the system's keyring may have
+    /// it. Empty: there is none that takes less than a second.
+    asks: &'static [&'static str],
     /// What to do to log in.
     pub how: &'static str,
 }
@@ -32,6 +46,7 @@ const LOGINS: &[Login] = &[
         ],
         file: ("CLAUDE_CONFIG_DIR", ".claude", ".credentials.json"),
         word: "",
+        asks: &[],
         how: "run `claude` and log in with /login",
     },
     Login {
@@ -39,6 +54,7 @@ const LOGINS: &[Login] = &[
         variables: &["OPENAI_API_KEY", "CODEX_API_KEY"],
         file: ("CODEX_HOME", ".codex", "auth.json"),
         word: "",
+        asks: &["codex", "login", "status"],
         how: "codex login",
     },
     Login {
@@ -46,6 +62,7 @@ const LOGINS: &[Login] = &[
         variables: &["COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"],
         file: ("COPILOT_HOME", ".copilot", "config.json"),
         word: "\"login\"",
+        asks: &[],
         how: "run `copilot` and log in with /login",
     },
     Login {
@@ -53,6 +70,7 @@ const LOGINS: &[Login] = &[
         variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"],
         file: ("", ".gemini", "oauth_creds.json"),
         word: "",
+        asks: &[],
         how: "run `gemini` and choose how to log in",
     },
     Login {
@@ -60,6 +78,7 @@ const LOGINS: &[Login] = &[
         variables: &["GOOSE_PROVIDER"],
         file: ("", ".config/goose", "config.yaml"),
         word: "GOOSE_PROVIDER",
+        asks: &[],
         how: "goose configure",
     },
     Login {
@@ -67,6 +86,7 @@ const LOGINS: &[Login] = &[
         variables: &["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENCODE_CONFIG_CONTENT"],
         file: ("", ".local/share/opencode", "auth.json"),
         word: "\"type\"",
+        asks: &[],
         how: "opencode auth login",
     },
 ];
@@ -91,8 +111,12 @@ impl Place<'static> {
 }
 
 impl Login {
-    /// Returns the variable or the file that says that somebody is logged in.
+    /// Returns the variable, the file or the command that says that somebody is logged in.
     pub fn found(&self, place: &Place<'_>) -> Option<String> {
+        self.stored(place).or_else(|| says_yes(self.asks).then(|| format!("`{}`", self.asks.join(" "))))
+    }
+
+    fn stored(&self, place: &Place<'_>) -> Option<String> {
         let set = |name: &str| (place.variable)(name).filter(|value| !value.is_empty());
         if let Some(name) = self.variables.iter().find(|name| set(name).is_some()) {
             return Some((*name).to_owned());
@@ -111,6 +135,23 @@ impl Login {
     }
 }
 
+/// Whether a command succeeds in time.
+fn says_yes(words: &[&str]) -> bool {
+    let [program, args @ ..] = words else { return false };
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return false };
+    let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).is_ok_and(|pidfd| {
+        let mut ends = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ends, time_left(Instant::now() + ANSWER)).is_ok_and(|count| count > 0)
+    });
+    if !ended {
+        // It may have ended meanwhile.
+        let _ = child.kill();
+    }
+    child.wait().is_ok_and(|status| status.success())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,19 +162,20 @@ mod tests {
         let none = |_: &str| None;
         let place = Place { home: Some(home.path().to_owned()), variable: &none };
         for login in LOGINS {
-            assert_eq!(login.found(&place), None, "{login:?}");
+            assert_eq!(login.stored(&place), None, "{login:?}");
             let (_, folder, name) = login.file;
             let path = home.path().join(folder).join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, "{}").unwrap();
-            assert_eq!(login.found(&place).is_some(), login.word.is_empty(), "{login:?}");
+            assert_eq!(login.stored(&place).is_some(), login.word.is_empty(), "{login:?}");
             fs::write(&path, format!("{{{}: x}}", login.word)).unwrap();
-            assert_eq!(login.found(&place), Some(path.display().to_string()));
+            assert_eq!(login.stored(&place), Some(path.display().to_string()));
             fs::remove_file(path).unwrap();
             let key = |name: &str| (name == login.variables[0]).then(|| OsString::from("x"));
             let with_key = Place { home: None, variable: &key };
-            assert_eq!(login.found(&with_key).as_deref(), Some(login.variables[0]));
+            assert_eq!(login.stored(&with_key).as_deref(), Some(login.variables[0]));
         }
+        assert!(says_yes(&["true"]) && !says_yes(&["false"]) && !says_yes(&["/no/such"]) && !says_yes(&[]));
         assert!(of("/opt/bin/codex-acp").is_some() && of("my-agent").is_none());
     }
 }

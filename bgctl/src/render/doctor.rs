@@ -62,8 +62,12 @@ impl Check {
     }
 }
 
-/// Formats the checks in their order, with a heading for each part.
-pub fn page(checks: &[Check], colour: bool) -> String {
+/// The least room for what was found, below which it is not broken into lines.
+const ROOM: usize = 30;
+
+/// Formats the checks in their order, with a heading for each part. What was found is broken into lines of this width
+/// if there is one; what to do is not, as it may be copied.
+pub fn page(checks: &[Check], colour: bool, columns: Option<u16>) -> String {
     let width = checks.iter().map(|check| clean(&check.name).chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     let mut part = "";
@@ -78,12 +82,35 @@ pub fn page(checks: &[Check], colour: bool) -> String {
             State::Fails => ("FAILS", "\x1b[31m"),
         };
         let word = if colour { format!("{sgr}{word}\x1b[0m") } else { word.to_owned() };
-        let _ = writeln!(text, "  {word}  {:width$}  {}", clean(&check.name), clean(&check.found));
+        let room = columns.map(usize::from).and_then(|columns| columns.checked_sub(width + 11));
+        let found = broken(&clean(&check.found), room.filter(|room| *room >= ROOM));
+        for (number, line) in found.iter().enumerate() {
+            let _ = match number {
+                0 => writeln!(text, "  {word}  {:width$}  {line}", clean(&check.name)),
+                _ => writeln!(text, "         {:width$}  {line}", ""),
+            };
+        }
         for line in check.hint.iter().flat_map(|hint| hint.lines()) {
             let _ = writeln!(text, "         {:width$}  -> {}", "", clean_lines(line));
         }
     }
     text
+}
+
+/// Breaks a text into lines of at most so many characters, between words.
+fn broken(text: &str, room: Option<usize>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let length = |line: &String| line.chars().count() + 1 + word.chars().count();
+        match lines.last_mut() {
+            Some(line) if room.is_none_or(|room| length(line) <= room) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// Formats the result of all checks.
@@ -112,13 +139,22 @@ mod tests {
             Check::fails("machine", "folder", "gone\x1b", "make it"),
             Check::note("shell", "completions", "none"),
         ];
-        let page = page(&checks, false);
+        let all = page(&checks, false, Some(80));
         assert_eq!(
-            page,
+            all,
             "machine\n  ok     kernel       Linux 6.15\n  FAILS  folder       gone\u{fffd}\n                      -> make it\n\
              \nshell\n  note   completions  none\n"
         );
         assert_eq!(summary(&checks), "\n1 check failed, 1 note.\n");
+        let long = [Check::ok("machine", "kernel", "one two ".repeat(9).trim_end())];
+        let lines = page(&long, false, Some(47));
+        assert_eq!(
+            lines,
+            "machine\n  ok     kernel  one two one two one two one\n                 two one two one two one two\n                 \
+             one two one two\n"
+        );
+        assert_eq!(page(&long, false, Some(30)).lines().count(), 2, "too narrow");
+        assert_eq!(page(&long, false, None).lines().count(), 2);
         assert_eq!(summary(&checks[..1]), "\nEverything works.\n");
     }
 }

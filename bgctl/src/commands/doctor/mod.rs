@@ -54,7 +54,8 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         context.print_json(&Report { ok, checks: &checks })?;
     } else {
-        context.print(&page(&checks, Look::of_output(context.colours()).colour))?;
+        let look = Look::of_output(context.colours());
+        context.print(&page(&checks, look.colour, look.width))?;
         context.print(&summary(&checks))?;
     }
     Ok(if ok { Code::OK } else { Code::NO_DAEMON })

@@ -12,7 +12,7 @@ use bgd_shared::request::{
     TaskResultOf, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{Terminal, TestDaemon, wait};
 
 fn read(daemon: &TestDaemon, id: TaskId, offset: i64, limit: u64) -> OutputResult {
     let params = OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: None };
@@ -329,4 +329,22 @@ fn a_task_that_wrote_nothing_has_an_empty_output() {
     assert!(read(&daemon, missing, 0, 10).eof);
     assert_eq!(daemon.run(&["output", &missing.to_string()]).success().stdout, b"");
     assert_eq!(daemon.stream(missing, Stream::Stderr), b"");
+}
+
+#[test]
+fn somebody_who_sees_nothing_is_told_that_there_is_nothing() {
+    let daemon = TestDaemon::start();
+    let running = daemon.submit(&["sleep", "100000"]);
+    let done = ended(&daemon, "true");
+    let mut shell = Terminal::shell(&daemon);
+    for (id, told) in [
+        (running, "is running and has written nothing yet; `bgctl output --follow"),
+        (done, "has written nothing\n"),
+    ] {
+        shell.type_line(&format!("bgctl output {id}"));
+        shell.wait_text(&format!("bgctl: {} {told}", id.short()));
+        shell.wait_prompt();
+    }
+    // Whoever reads it with a program gets what there is.
+    assert_eq!(shell.run_line(&format!("bgctl output {done} 2> errors; [ ! -s errors ]")), 0);
 }

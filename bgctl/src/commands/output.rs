@@ -4,7 +4,7 @@
 //! file to standard output without passing through the daemon.
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -48,9 +48,32 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage(message).hint("`bgctl events` follows several"));
     }
     for id in ids {
-        print(&Wanted { id, stream, follow, tail, since, result }, context)?;
+        let wanted = Wanted { id, stream, follow, tail, since, result };
+        print(&wanted, context)?;
+        if stream.is_none() && !follow && !result && !context.json() && io::stderr().is_terminal() {
+            report_nothing(&look(&wanted, context)?);
+        }
     }
     Ok(Code::OK)
+}
+
+/// Tells somebody who sees nothing that there is nothing.
+fn report_nothing(task: &Task) {
+    let has_told = !task.status.is_active() && task.started_at.is_none();
+    if task.output.bytes > 0 || has_told {
+        return;
+    }
+    let id = task.id.short();
+    // Standard error may be closed.
+    let _ = if task.status.is_active() {
+        writeln!(
+            io::stderr(),
+            "bgctl: {id} is {} and has written nothing yet; `bgctl output --follow {id}` waits for it",
+            task.status
+        )
+    } else {
+        writeln!(io::stderr(), "bgctl: {id} has written nothing")
+    };
 }
 
 fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {

@@ -67,6 +67,8 @@ def cargo(field: str) -> str:
 
 def machine(program: Path, linux: bool) -> str:
     """Returns the machine of a program, and makes sure that it is static. Raises Wrong."""
+    if not program.is_file():
+        raise Wrong(f"there is no {program}; .ci/dist builds the programs into target/dist")
     data = program.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         raise Wrong(f"{program} is not a program for a Linux of 64 bits, little-endian")

@@ -110,7 +110,7 @@ class Contents(unittest.TestCase):
             self.put(daemon, elf(62, 1))
             self.assertIn(words, build(self.folder, out, code=1))
         self.assertFalse(out.exists())
-        self.assertIn("No such file", build(self.folder / "nothing", out, code=1))
+        self.assertIn("; .ci/dist builds the programs", build(self.folder / "nothing", out, code=1))
 
 
 @unittest.skipUnless(PROGRAMS, "it needs the programs")

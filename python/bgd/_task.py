@@ -49,7 +49,7 @@ class Task(HasId):
         return self.info
 
     def wait(
-        self, *, timeout: Optional[float] = WAIT, until: types.BlockUntil = "ended", check: bool = False
+        self, timeout: Optional[float] = WAIT, *, until: types.BlockUntil = "ended", check: bool = False
     ) -> types.Task:
         """Waits for its end, or until it is ready. Raises Timeout after so many seconds, while it goes on; with `check`,
         TaskFailed if it ended otherwise than completed."""

@@ -60,7 +60,7 @@ class Tasks(Case):
         async with bgd.AsyncClient() as client:
             task = await client.submit(shell=gate.line)
             with self.assertRaises(bgd.Timeout):
-                await task.wait(timeout=0.05)
+                await task.wait(0.05)
             with self.assertRaises(bgd.Timeout):
                 await client.task_block(ids=[task.id], timeout_ms=None, timeout=0.05)
             with self.assertRaises(bgd.Timeout):

@@ -119,7 +119,7 @@ class Tasks(Case):
         gate = self.gate()
         task = self.client.submit(shell=gate.line, tags=["waits"])
         with self.assertRaises(bgd.Timeout) as caught:
-            task.wait(timeout=0.05)
+            task.wait(0.05)
         self.assertEqual((caught.exception.active, caught.exception.exit_code), ([task.id], 75))
         self.assertIsInstance(caught.exception, TimeoutError)
         result = self.client.block([task], timeout=0)

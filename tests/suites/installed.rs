@@ -8,7 +8,7 @@ use std::process::Command;
 
 use bgctl::manual::PAGES;
 use bgd_tests::user::Programs;
-use bgd_tests::{Outcome, TestDaemon, executable};
+use bgd_tests::{Outcome, Terminal, TestDaemon, executable};
 use serde_json::Value;
 
 /// A command of a user who has set no folders but the home.
@@ -170,4 +170,21 @@ fn r170_units_are_removed_with_the_link_that_enabled_the_socket() {
     assert_eq!(fs::read_to_string(&service).unwrap(), text);
     run(&home, &["daemon", "uninstall"]).success();
     assert_eq!(below(home.home()), before);
+}
+
+#[test]
+fn r170_a_page_is_readable_on_a_terminal_without_being_installed() {
+    let home = TestDaemon::home_only();
+    let mut command = home.bgctl(&["man", "bgd-order"]);
+    command.env("MANPAGER", "cat");
+    let mut shown = Terminal::sized(&command, (200, 80));
+    shown.wait_text("\nNAME\n");
+    assert!(shown.ended().success());
+    let screen = shown.screen();
+    assert!(screen.contains("bgd-order") && !screen.contains(".SH"), "{screen}");
+    // Without `man` its source is better than nothing.
+    let mut shell = Terminal::shell(&home);
+    shell.type_line("b=$(command -v bgctl); PATH=/nonexistent $b man bgd-order");
+    shell.wait_text(".SH \"SEE ALSO\"");
+    shell.wait_prompt();
 }

@@ -79,7 +79,7 @@ pub enum ShellName {
 EXAMPLES:
   bgctl man install                   then `man bgctl` shows the manual
   bgctl man uninstall
-  bgctl man bgd-config | man -l -     read a page without installing it
+  bgctl man bgd-config                read a page without installing it; in a pipe, its source
 
 `install` writes the pages into your home: for ~/.cargo/bin/bgctl to ~/.cargo/share/man,
 where `man` looks because ~/.cargo/bin is in your PATH; if bgctl is not in a folder

@@ -1,6 +1,9 @@
 //! `man`: prints a manual page, or installs all of them where `man` finds them. What a package has installed outside of
 //! the user's home is left alone.
 
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::{Command, Stdio};
+
 use super::removed;
 use crate::cli::ManArgs;
 use crate::context::Context;
@@ -17,10 +20,26 @@ pub fn run(args: &ManArgs, context: &mut Context) -> Result<Code, Failure> {
         name => {
             let page = PAGES.iter().find(|page| page.name == name);
             let page = page.ok_or_else(|| Failure::usage(format!("there is no manual page {name}")))?;
-            context.print(page.text)?;
+            if !(io::stdout().is_terminal() && show(page.text)) {
+                context.print(page.text)?;
+            }
             Ok(Code::OK)
         }
     }
+}
+
+/// Has `man` show a page on the terminal. Returns false if there is no `man`.
+fn show(text: &str) -> bool {
+    let Ok(mut man) = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn() else {
+        return false;
+    };
+    if let Some(mut stdin) = man.stdin.take() {
+        // Its user may leave before it has read everything.
+        let _ = stdin.write_all(text.as_bytes());
+    }
+    // What went wrong it has told itself.
+    let _ = man.wait();
+    true
 }
 
 fn install(context: &mut Context) -> Result<Code, Failure> {

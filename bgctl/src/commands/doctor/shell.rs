@@ -39,7 +39,8 @@ fn manual() -> Check {
     let mut man = Command::new("man");
     let output = man.args(["-w", "1", "bgctl"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
     match output {
-        Err(_) => Check::note(PART, "manual", "there is no `man` here").hint("bgctl man bgctl | less"),
+        Err(_) => Check::note(PART, "manual", "there is no `man` here")
+            .hint("install man-db; bgctl VERB --help shows every option, too"),
         Ok(output) if output.status.success() => {
             Check::ok(PART, "manual", String::from_utf8_lossy(&output.stdout).trim())
         }

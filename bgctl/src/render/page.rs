@@ -230,7 +230,7 @@ fn output(page: &mut Page, task: &Task, clock: &Clock) {
         page.line("tools", &tools(&task.progress));
         page.maybe("denied", denied(&task.progress).as_deref());
     }
-    page.time("last activity", task.progress.updated_at, clock);
+    page.time("last active", task.progress.updated_at, clock);
 }
 
 /// Describes how many tools the agent has called, and which it called last.

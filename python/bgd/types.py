@@ -2739,8 +2739,7 @@ class Usage(_Usage, total=False):
     """What a run of a task has used, from its start to its end.
 
     Counted are the process itself and all descendants that were waited for by their parents; where
-    the daemon has a cgroup of its own for the task, every process of the tree; of a job of a Slurm
-    cluster with accounting, all its steps, which is known some seconds after its end.
+    the daemon has a cgroup of its own for the task, every process of the tree.
     """
 
     peak_memory_bytes: int

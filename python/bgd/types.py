@@ -2193,11 +2193,13 @@ class ShutdownParams(TypedDict, total=False):
     """Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`."""
 
 
-class ShutdownResult(TypedDict):
-    """Result of `daemon.shutdown`, sent when every task has ended that is to end."""
-
+class _ShutdownResult(TypedDict):
     cancelled: int
     """Number of cancelled tasks."""
+
+
+class ShutdownResult(_ShutdownResult, total=False):
+    """Result of `daemon.shutdown`, sent when every task has ended that is to end."""
 
     left: int
     """Number of tasks that a durable daemon leaves running."""
@@ -2739,7 +2741,8 @@ class Usage(_Usage, total=False):
     """What a run of a task has used, from its start to its end.
 
     Counted are the process itself and all descendants that were waited for by their parents; where
-    the daemon has a cgroup of its own for the task, every process of the tree.
+    the daemon has a cgroup of its own for the task, every process of the tree; of a job of a Slurm
+    cluster with accounting, all its steps, which is known some seconds after its end.
     """
 
     peak_memory_bytes: int

@@ -134,7 +134,7 @@ impl Life {
         let calls = calls.clone();
         tokio::select! {
             biased;
-            _ = dispatcher.go(mailbox, wall_clock) => Stop::Ended,
+            () = dispatcher.go(mailbox, wall_clock) => Stop::Ended,
             stop = self.drive(&calls) => stop,
         }
     }
@@ -291,7 +291,7 @@ impl Life {
         };
         tokio::select! {
             biased;
-            _ = dispatcher.go(mailbox, wall_clock) => return Stop::Ended,
+            () = dispatcher.go(mailbox, wall_clock) => return Stop::Ended,
             () = moment => {}
         }
         self.look(&calls);

@@ -155,13 +155,31 @@ fn r145_a_full_disk_here_loses_output_and_says_so() {
 fn r145_what_is_dropped_there_before_it_was_copied_is_counted_here() {
     let mut far = Far::of(TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start());
     far.start_here("");
-    let id = far.submit_on(&[], "head -c 60000000 /dev/zero | tr '\\0' x; echo last; exit 3");
+    let [write, end] = ["write", "end"].map(|name| far.daemon.home().join(name));
+    let line = format!(
+        "until [ -e {} ]; do sleep 0.1; done; head -c 60000000 /dev/zero | tr '\\0' x
+         until [ -e {} ]; do sleep 0.1; done; echo last; exit 3",
+        write.display(),
+        end.display(),
+    );
+    let id = far.submit_on(&[], &line);
+    far.until(id, "it runs", |task| task.status == Status::Running);
+    // Nothing is copied before most of it was dropped.
+    far.wrap("exit 255");
+    far.cut_here();
+    fs::write(write, "").unwrap();
+    wait::poll_until("a small file there", || {
+        let output = far.tasks_there().remove(0).output;
+        (output.bytes == 60_000_000 && output.dropped_bytes > 50_000_000).then_some(())
+    });
+    far.wrap("");
+    fs::write(end, "").unwrap();
     let task = far.ended(id);
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
     // Each byte that was written is here or was lost.
     let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
     assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000 + "last\n".len() as u64, 0));
-    assert!(lost_bytes > 0, "it was copied faster than it was written");
+    assert!(lost_bytes > 50_000_000, "{lost_bytes}");
     let why = task.output.lost_because.unwrap_or_default();
     assert!(why.contains("limits.output_bytes"), "{why}");
     // No byte is invented.

@@ -29,9 +29,10 @@ pub async fn write(
     (offset, at): (u64, u64),
     part: &mut OutputResult,
 ) -> Losses {
-    let dropped = part.offset.saturating_sub(offset);
-    let dropped = (dropped > 0).then(|| (dropped, DROPPED.into()));
     let bytes = part.encoding.decode(std::mem::take(&mut part.data)).unwrap_or_default();
+    // Before the part, or behind it.
+    let dropped = part.next.saturating_sub(offset).saturating_sub(bytes.len() as u64);
+    let dropped = (dropped > 0).then(|| (dropped, DROPPED.into()));
     let unwritten = if bytes.is_empty() {
         None
     } else {

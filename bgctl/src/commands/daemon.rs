@@ -71,20 +71,20 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         message: format!("nothing was stopped: {}", failure.message),
         ..failure
     })?;
+    // Only a durable daemon leaves some, and knows which when it has ended.
+    let mut is_said_after = false;
     // An unresponsive daemon can't report its tasks; stopping it reports what is wrong.
     if let Ok(Some(mut client)) = context.link.running()
         && !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
-        && !is_durable(&status)
-        && let Some(text) = ends(&status.summary)
     {
-        stop::say(&text);
+        is_said_after = is_durable(&status);
+        if let Some(text) = ends(&status.summary).filter(|_| !is_said_after) {
+            stop::say(&text);
+        }
     }
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
-    // Only a durable daemon leaves some, and knows which.
-    if let Some(stopped) = stopped.filter(|stopped| stopped.left > 0)
-        && !context.json()
-    {
+    if let Some(stopped) = stopped.filter(|stopped| is_said_after && stopped.cancelled + stopped.left > 0) {
         stop::say(stop::words(stopped).trim_end());
     }
     let (mut client, started) = if context.link.is_remote() {

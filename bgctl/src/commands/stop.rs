@@ -134,8 +134,8 @@ fn by_call(
     }
 }
 
-/// Stops the daemon by SIGTERM, which cancels every task but those of a durable one. With `--grace`, a second SIGTERM skips the rest of the
-/// tasks' grace period.
+/// Stops the daemon by SIGTERM, which cancels every task but those of a durable one. With `--grace`, a second SIGTERM
+/// skips the rest of the tasks' grace period.
 fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<ShutdownResult, Failure> {
     let ShutdownParams { grace_ms, cancel } = order;
     if cancel {

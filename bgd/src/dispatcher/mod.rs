@@ -180,8 +180,7 @@ impl Dispatcher {
         Self { clock, epoch: clock.now(), ..self }
     }
 
-    /// Runs until the shutdown is complete or its deadline has passed. Returns whether the rest of the shutdown
-    /// must hurry, too.
+    /// Runs until the shutdown is complete or its deadline has passed. Returns how the rest of the process ends.
     pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> Ending {
         self.go(&mut mailbox, &mut wall_clock).await;
         self.ending
@@ -394,16 +393,11 @@ impl Dispatcher {
             Body::Submit(command, inherited, on) => self.submit_on(answer, command, inherited, *on),
             Body::Many(part, on) => self.submit_many(answer, part, *on),
             Body::Core(request @ Request::Answer { .. }) => self.answer_question(answer, request),
-            Body::Core(request) => {
-                let mut request = request;
-                if let Request::Shutdown { grace_ms, leaves } = &mut request {
-                    *leaves &= self.ending.can_leave;
-                    self.ending.leaves = *leaves;
-                    let grace_ms = *grace_ms;
-                    self.set_shutdown_deadline(grace_ms);
-                }
+            Body::Core(Request::Shutdown { grace_ms, leaves }) => {
+                let request = self.prepare_shutdown(grace_ms, leaves);
                 self.ask(answer, Shape::Plain, request);
             }
+            Body::Core(request) => self.ask(answer, Shape::Plain, request),
             Body::Inbox(instance, request) => self.inbox(answer, instance, request),
             Body::Inboxes(after, limit) => answer.give(&self.list_inboxes(after, limit)),
             Body::Prompt(command, agent) => self.submit_prompt(answer, command, agent.as_deref()),

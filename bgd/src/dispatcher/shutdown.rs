@@ -22,24 +22,26 @@ impl Dispatcher {
         tracing::info!(signal, "shutting down");
         let is_second = self.core.is_closing();
         let grace_ms = is_second.then_some(0);
-        self.set_shutdown_deadline(grace_ms);
+        let request = self.prepare_shutdown(grace_ms, true);
         if is_second {
             self.ending.is_hurried = true;
             self.ending.limit(self.clock.now(), LAST_IN_A_HURRY);
         }
         let to = ReplyTo { client: 0, call: 0 };
-        let leaves = self.ending.can_leave;
-        self.ending.leaves = leaves;
-        self.handle(Input::Request { to, request: Request::Shutdown { grace_ms, leaves } });
+        self.handle(Input::Request { to, request });
         if is_second && self.ended {
             self.end_by_force();
         }
     }
 
-    /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds.
-    pub(super) fn set_shutdown_deadline(&mut self, grace_ms: Option<u64>) {
-        let grace_ms = grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms);
-        self.ending.limit(self.clock.now(), Duration::from_millis(grace_ms).saturating_add(LAST));
+    /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds, and whether it leaves the tasks that can
+    /// outlive it, if it may. Returns the request for the core.
+    pub(super) fn prepare_shutdown(&mut self, grace_ms: Option<u64>, leaves: bool) -> Request {
+        let grace = Duration::from_millis(grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms));
+        self.ending.limit(self.clock.now(), grace.saturating_add(LAST));
+        let leaves = leaves && self.ending.can_leave;
+        self.ending.leaves = leaves;
+        Request::Shutdown { grace_ms, leaves }
     }
 
     /// Starts the last phase, when no task is left: executors close, and channels get a while to deliver.

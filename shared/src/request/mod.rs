@@ -329,11 +329,6 @@ pub struct ShutdownParams {
     pub cancel: bool,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_none_left(count: &u64) -> bool {
-    *count == 0
-}
-
 /// Result of `daemon.shutdown`, sent when every task has ended that is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -341,6 +336,6 @@ pub struct ShutdownResult {
     /// Number of cancelled tasks.
     pub cancelled: u64,
     /// Number of tasks that a durable daemon leaves running.
-    #[serde(default, skip_serializing_if = "is_none_left")]
+    #[serde(default, skip_serializing_if = "crate::task::is_zero")]
     pub left: u64,
 }

@@ -51,9 +51,6 @@ pub struct LocalState {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LeftState {
     pub(super) process: ProcessState,
-    /// The drains of its output, if it was handed over.
-    #[serde(default)]
-    pub(super) drains: Option<DrainsState>,
     /// What the descriptors are called that come along, in their order.
     pub(super) names: Vec<Fd>,
 }

@@ -13,7 +13,7 @@ use bgd_shared::proc;
 use rustix::fs::{FileType, fstat};
 
 use super::awaited::Awaited;
-use super::carried::{DrainsState, LeftState, ProcessState};
+use super::carried::{LeftState, ProcessState};
 use super::mark::{self, Mark};
 use super::members::{self, Stat, TASK_MARK};
 use super::progress::Progress;
@@ -31,7 +31,6 @@ pub struct Left {
     pub key: Key,
     pub(super) pid: i32,
     pub(super) process: ProcessState,
-    pub(super) drains: Option<DrainsState>,
     pub(super) came: Came,
 }
 
@@ -65,9 +64,9 @@ impl Left {
     /// Another version has written what this one can't read.
     pub fn read(kept: Kept) -> io::Result<Self> {
         let Kept { key, pid, text, descriptors } = kept;
-        let LeftState { process, drains, names } = serde_json::from_slice(&text)?;
+        let LeftState { process, names } = serde_json::from_slice(&text)?;
         let came = Came::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
-        Ok(Self { key, pid, process, drains, came })
+        Ok(Self { key, pid, process, came })
     }
 
     /// Forgets the standard input if it was closed.
@@ -103,11 +102,6 @@ impl Left {
         Ok(())
     }
 
-    /// Returns the pid of its leader.
-    pub(super) fn pid(&self) -> i32 {
-        self.pid
-    }
-
     pub(super) fn mark(&self) -> Option<Mark> {
         self.process.mark
     }
@@ -136,14 +130,10 @@ impl<'a> Parcel<'a> {
     }
 
     /// Returns what the keeper is told, with the descriptors besides that of the process.
-    pub(super) fn seal(
-        self,
-        process: ProcessState,
-        drains: Option<DrainsState>,
-    ) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+    pub(super) fn seal(self, process: ProcessState) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
         let Self { named: _, names, descriptors } = self;
         // It has no map with keys that are no text, and so can always be written.
-        let text = serde_json::to_vec(&LeftState { process, drains, names }).unwrap_or_default();
+        let text = serde_json::to_vec(&LeftState { process, names }).unwrap_or_default();
         (text, descriptors)
     }
 }
@@ -168,7 +158,7 @@ impl<'a> Starting<'a> {
         let probe = awaited.map(|awaited| ProbeState::of_new(awaited, |socket| parcel.add(socket)));
         let process =
             ProcessState { cgroup, mark: Some(mark), split, input, probe, ..ProcessState::left(task, run) };
-        let (text, descriptors) = parcel.seal(process, None);
+        let (text, descriptors) = parcel.seal(process);
         (keeper::announcement(Key { task, run }, &text), descriptors)
     }
 }
@@ -210,20 +200,21 @@ impl Spared {
     pub fn of<'a>(runs: impl IntoIterator<Item = &'a Left>) -> Self {
         let mut spared = Self::default();
         for run in runs {
-            spared.marks.extend(run.mark());
-            spared.leaders.insert(run.pid);
-            spared.tasks.insert(run.key.task.to_string());
-            spared.cgroups.extend(run.process.cgroup.clone());
+            spared.spare(run.key.task, run.pid, run.mark(), run.process.cgroup.as_ref());
         }
         spared
     }
 
     /// Spares the processes of a tree.
     pub(super) fn add(&mut self, tree: &Tree) {
-        self.marks.extend(tree.mark);
-        self.leaders.insert(tree.leader);
-        self.tasks.insert(tree.task.to_string());
-        self.cgroups.extend(tree.cgroup.clone());
+        self.spare(tree.task, tree.leader, tree.mark, tree.cgroup.as_ref());
+    }
+
+    fn spare(&mut self, task: TaskId, leader: i32, mark: Option<Mark>, cgroup: Option<&PathBuf>) {
+        self.marks.extend(mark);
+        self.leaders.insert(leader);
+        self.tasks.insert(task.to_string());
+        self.cgroups.extend(cgroup.cloned());
     }
 
     /// Spares a process and its descendants.
@@ -256,8 +247,11 @@ impl Spared {
             || proc::open_files(pid).any(|(_, path)| writes(&path))
     }
 
-    /// Returns whose children their orphans have become, as far as that can be seen. Blocks as [`Self::owns`] does.
+    /// Returns whose children the orphans of the runs have become, as far as that can be seen. Blocks as [`Self::owns`] does.
     pub fn fosters(&self) -> BTreeSet<i32> {
+        if self.tasks.is_empty() {
+            return BTreeSet::new();
+        }
         let is_theirs = |pid: i32| {
             self.leaders.contains(&pid) || mark::of(pid).is_some_and(|mark| self.marks.contains(&mark))
         };

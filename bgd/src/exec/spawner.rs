@@ -183,7 +183,8 @@ impl Common {
         let procs = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
         let begun = match spec.pty {
             None => {
-                let left = streams.split.map(|split| Starting {
+                let is_kept = self.settings.keeper.is_some();
+                let left = streams.split.filter(|_| is_kept).map(|split| Starting {
                     task,
                     run,
                     mark,

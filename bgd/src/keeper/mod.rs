@@ -45,10 +45,10 @@ enum Word {
     Drop = 2,
     /// Close all, and end.
     End = 3,
-    /// Close the one descriptor of this key whose place the text says, as one byte.
-    Part = 5,
     /// From the keeper: that was all.
     Done = 4,
+    /// Close the one descriptor of this key whose place the text says, as one byte.
+    Part = 5,
 }
 
 /// A message.

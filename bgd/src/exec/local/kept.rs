@@ -10,6 +10,7 @@ use bgd_shared::id::TaskId;
 
 use super::Local;
 use crate::exec::carried::{JobState, ProcessState, TerminalState};
+use crate::exec::handed::drain::Drains;
 use crate::exec::left::{Left, Parcel, Resumed};
 use crate::exec::messages::{Begun, NewTerminal, Report};
 use crate::exec::progress::{Progress, Stage};
@@ -28,7 +29,8 @@ impl Local {
         self
     }
 
-    fn watch_keeper(&self) {
+    /// Waits for the end of the keeper's process.
+    pub(super) fn watch_keeper(&self) {
         let Some(keeper) = &self.keeper else { return };
         let (socket, reports) = (keeper.socket(), self.context.reports.clone());
         // It has outputs and terminals of tasks open, but belongs to none.
@@ -58,10 +60,6 @@ impl Local {
         });
     }
 
-    pub(super) fn keeper_came(&self) {
-        self.watch_keeper();
-    }
-
     /// Has the descriptors of a run closed.
     pub(super) fn close_kept(&self, task: TaskId, run: u32) {
         if let Some(keeper) = &self.keeper {
@@ -88,7 +86,7 @@ impl Local {
             terminal: Some(TerminalState { job: Some(job), followed: Some(followed), owed: Vec::new() }),
             ..ProcessState::left(task, run)
         };
-        let (text, descriptors) = parcel.seal(process, None);
+        let (text, descriptors) = parcel.seal(process);
         let all = std::iter::once(begun.pidfd.as_fd()).chain(descriptors);
         match all.map(|fd| fd.try_clone_to_owned()).collect() {
             Ok(descriptors) => keeper.keep(Key { task, run }, begun.pid, &text, descriptors),
@@ -103,7 +101,7 @@ impl Local {
     pub(super) fn resume_left(&mut self, mut left: Left, resumed: &Resumed) -> io::Result<i32> {
         left.drop_closed_input();
         left.refresh_terminal()?;
-        let Left { key: Key { task, run }, pid, mut process, drains, mut came } = left;
+        let Left { key: Key { task, run }, pid, mut process, mut came } = left;
         if (process.task, process.run) != (task, run) {
             return Err(io::Error::other("the keeper says something else of it than was started"));
         }
@@ -117,19 +115,17 @@ impl Local {
         {
             probe.is_told();
         }
-        if !resumed.has_exited && process.handed.is_none() {
+        if !resumed.has_exited {
             self.context.adopted.add(pid);
         }
         match &resumed.spec.output_file {
             Some(file) => self.context.outputs.track_own(task, run, file.as_os_str().as_ref()),
             None => self.context.outputs.track(task, run, process.split),
         }
-        let drains = drains.map(|drains| self.handoffs.rest(drains, &self.context.facts, &mut came));
-        let drains = drains.transpose()?.unwrap_or_default();
         if process.terminal.is_some() {
             self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
         }
-        process.resume(&mut self.processes, &mut self.terminals, drains, &mut came)?;
+        process.resume(&mut self.processes, &mut self.terminals, Drains::default(), &mut came)?;
         self.terminals.go_on(&HashMap::new());
         let job = self.processes.supervised.get(&task).and_then(|supervised| supervised.job);
         Ok(job.map_or(pid, |(job, _)| job))

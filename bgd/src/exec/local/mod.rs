@@ -100,7 +100,7 @@ impl Local {
             Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
             Report::EndHelper { process, signal } => self.end_helper(process, signal),
             Report::KeeperGone => self.replace_keeper(),
-            Report::KeeperCame => self.keeper_came(),
+            Report::KeeperCame => self.watch_keeper(),
         }
     }
 
@@ -230,7 +230,7 @@ impl Executor for Local {
     }
 
     fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
-        let (pid, mark) = (left.pid(), left.mark());
+        let (pid, mark) = (left.pid, left.mark());
         self.resume_left(left, resumed).inspect_err(|_| {
             // Nothing that was started for a task may run without anybody to see to it.
             let process = PidFd::open(pid).ok().filter(|_| mark.is_some_and(|mark| mark.is_on(pid)));

@@ -13,6 +13,7 @@ use bgd_tests::shared::request::{
     SubmitParams, TaskSubmit, TaskUsage, TerminalSize, UsageParams, UsageResult,
 };
 use bgd_tests::shared::task::Task;
+use bgd_tests::shared::text::OsText;
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -36,6 +37,28 @@ fn assert_counts(task: &Task) {
     let usage = task.usage.expect("what it used is known");
     assert!(usage.user_ms >= 240, "{usage:?}");
     assert!(usage.peak_memory_bytes.is_some_and(|bytes| bytes >= 64 * MIB), "{usage:?}");
+}
+
+/// The kernel counts what a child had of the daemon's memory as the child's own, and knows that only roughly while the
+/// daemon grows.
+#[test]
+fn r164_the_daemons_memory_is_never_taken_for_that_of_a_small_task() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let filler = vec!["true".into(), "x".repeat(100_000).into()];
+    let mut submit = |argv: &[OsText], hold| {
+        let params = SubmitParams { argv: Some(argv.to_vec()), hold, ..daemon.params() };
+        client.call::<TaskSubmit>(&params).unwrap().task.id
+    };
+    let mut small = Vec::new();
+    for _ in 0..400 {
+        submit(&filler, true);
+        small.push(submit(&["true".into()], false));
+    }
+    for task in daemon.block(&small) {
+        let usage = task.usage.expect("what it used is known");
+        assert!(usage.peak_memory_bytes.is_none_or(|bytes| bytes < 8 * MIB), "{usage:?}");
+    }
 }
 
 #[test]

@@ -163,19 +163,29 @@ fn usage(used: &libc::rusage) -> Usage {
     }
 }
 
+/// By how much, in KiB, two figures of the same memory can differ at the least. The counters of each of a few processors
+/// may have 64 pages that are not added up.
+const PEAK_SLACK_KIB: i64 = 2048;
+
 /// The peak memory of this process in KiB as it was when last read. It only grows.
 static OWN_PEAK: AtomicI64 = AtomicI64::new(0);
 
 /// Whether this is more memory, in KiB, than this process has ever had at a time. Reads that anew only if it is more
 /// than was known, as a task that needs little memory shall cost little.
 fn exceeds_own_peak(kib: i64) -> bool {
-    if kib <= OWN_PEAK.load(Ordering::Relaxed) {
+    if !is_more(kib, OWN_PEAK.load(Ordering::Relaxed)) {
         return false;
     }
     // `getrusage` would count the program that this one was started by.
     let peak = proc::status("self", "VmHWM").and_then(|text| text.split_whitespace().next()?.parse().ok());
     OWN_PEAK.store(peak.unwrap_or(i64::MAX), Ordering::Relaxed);
-    peak.is_some_and(|peak| kib > peak)
+    peak.is_some_and(|peak| is_more(kib, peak))
+}
+
+/// Whether the first is certainly more memory, in KiB, than the second. The kernel keeps what a process uses in counters
+/// of each processor, which it adds up only roughly for a child that is cloned, so the two can differ by some pages.
+const fn is_more(kib: i64, peak: i64) -> bool {
+    kib > peak.saturating_add(PEAK_SLACK_KIB).saturating_add(peak / 16)
 }
 
 /// Decodes a status as returned by `wait`.

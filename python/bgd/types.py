@@ -282,7 +282,8 @@ EventKind = Literal[
 
 `progress`: The agent called a tool, told its plan or what it has consumed, became silent for a long
 time or active again, or has no open question any more. A task elsewhere has an id there, waits for
-another reason, or can't be asked for or can again.
+another reason, or can't be asked for or can again; or, some seconds after its end, a cluster says
+what it has used.
 
 `needs_input`: The agent asks a question: a new one, or the next of several.
 

@@ -19,7 +19,8 @@ pub enum EventKind {
     /// Its output grew. Sent at most a few times per second and task.
     Output,
     /// The agent called a tool, told its plan or what it has consumed, became silent for a long time or active again,
-    /// or has no open question any more. A task elsewhere has an id there, waits for another reason, or can't be asked for or can again.
+    /// or has no open question any more. A task elsewhere has an id there, waits for another reason, or can't be asked
+    /// for or can again; or, some seconds after its end, a cluster says what it has used.
     Progress,
     /// The agent asks a question: a new one, or the next of several.
     NeedsInput,

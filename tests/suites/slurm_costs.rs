@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
+use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, TaskList, TaskResult};
 use bgd_tests::shared::task::{Status, Task};
@@ -95,6 +96,7 @@ fn r164_costs_that_come_late_are_added_and_hold_no_task_up_as_root() {
     let programs = site.cluster.programs();
     programs.before("sacct", "exit 0");
     let gate = site.cluster.path("gate");
+    let mut watch = site.daemon.watch();
     let id = site.submit(&[], &work(&gate));
     let follower = site.submit(&["--after", &id.to_string()], "echo next");
     let_end(&site, id, &gate);
@@ -107,8 +109,11 @@ fn r164_costs_that_come_late_are_added_and_hold_no_task_up_as_root() {
     let before = programs.calls("sacct").len() as u64;
     programs.wait_for_calls("sacct", before + 1);
     programs.restore("sacct");
-    assert_counts(&with_costs(&site, id));
-    assert_eq!(site.daemon.task(id).status, Status::Completed);
+    // Whoever follows events hears of it.
+    let event = watch.until(|event| event.task.id == id && event.task.usage.is_some());
+    assert_eq!((event.kind, event.task.status), (EventKind::Progress, Status::Completed));
+    assert_counts(&event.task);
+    assert_counts(&site.daemon.task(id));
 }
 
 #[test]

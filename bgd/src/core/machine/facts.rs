@@ -47,7 +47,7 @@ impl Core {
             Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
             Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
             Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
-            Fact::Used(usage) => self.used(ordinal, usage),
+            Fact::Used(usage) => self.used(now, ordinal, usage),
             Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
@@ -108,11 +108,19 @@ impl Core {
         }
     }
 
-    fn used(&mut self, ordinal: Ordinal, usage: Usage) {
-        self.registry.change(ordinal, |task| match task.state {
-            State::Running { .. } | State::Stopping { .. } | State::Finished(_) => task.usage = Some(usage),
-            State::Queued { .. } | State::Starting { .. } | State::Resuming(_) => {}
+    /// Keeps what a run has used. A cluster says so long after the end, which subscribers have heard of by then.
+    fn used(&mut self, now: Now, ordinal: Ordinal, usage: Usage) {
+        let is_late = self.registry.change(ordinal, |task| match task.state {
+            State::Running { .. } | State::Stopping { .. } => {
+                task.usage = Some(usage);
+                false
+            }
+            State::Finished(_) => task.usage.replace(usage) != Some(usage),
+            State::Queued { .. } | State::Starting { .. } | State::Resuming(_) => false,
         });
+        if is_late == Some(true) {
+            self.event(now, EventKind::Progress, ordinal);
+        }
     }
 
     fn exited(&mut self, now: Now, ordinal: Ordinal, exit: Exit, others: bool) {

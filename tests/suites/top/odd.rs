@@ -60,7 +60,7 @@ fn r162_a_paste_of_a_megabyte_into_the_filter() {
     let mut top = top(&daemon);
     top.wait_text("gate");
     top.type_keys("/");
-    top.type_keys(format!("\x1b[200~{}\x1b[201~", "x\x1by q\r".repeat((1 << 20) / 7)));
+    top.type_keys(format!("\x1b[200~{}\x1b[201~", "x\x1by q\r".repeat((1usize << 20).div_ceil(6))));
     top.wait_text("no task matches");
     top.type_keys("\x1b");
     top.wait_text(" gate\n");

@@ -165,7 +165,7 @@ impl Model {
     fn fact_of_output(&mut self, now: Now, id: TaskId, fact: &Fact) {
         let number = number(id);
         let Some(task) = self.live.get_mut(&number) else { return };
-        let is_told = match fact {
+        let told = match fact {
             Fact::Output { bytes, tell, .. } => {
                 let (bytes, active) = (bytes.iter().sum(), task.status().is_active());
                 let grew = bytes > task.bytes;
@@ -173,23 +173,19 @@ impl Model {
                 if grew {
                     self.moved(now, number);
                 }
-                *tell && active
+                (*tell && active).then_some(EventKind::Output)
             }
             Fact::Lost { bytes, .. } => {
                 task.lost += *bytes;
-                task.status().is_active()
+                task.status().is_active().then_some(EventKind::Output)
             }
-            Fact::Used(usage) => {
-                if matches!(task.phase, Phase::Running | Phase::Done) {
-                    task.usage = Some(*usage);
-                }
-                false
+            Fact::Used(usage) if matches!(task.phase, Phase::Running | Phase::Done) => {
+                let is_new = task.usage.replace(*usage) != Some(*usage);
+                (is_new && task.phase == Phase::Done).then_some(EventKind::Progress)
             }
-            _ => false,
+            _ => None,
         };
-        if is_told {
-            self.expected.events.push((id, EventKind::Output));
-        }
+        self.expected.events.extend(told.map(|kind| (id, kind)));
     }
 
     pub(super) fn stop_all(&mut self, now: Now, tasks: &[TaskId], why: Why, signal: i32, grace: u64) {

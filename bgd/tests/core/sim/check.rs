@@ -268,6 +268,10 @@ impl Sim {
             // A later attempt may fail to start.
             Retrying => (at_work.is_some() || before == Some(Retrying), status == Status::Pending),
             Resumed => (before == Some(Completed), status == Status::Resumed),
+            // What a run has used may be known only after its end.
+            Progress if before.is_some_and(EventKind::is_terminal) => {
+                (task.usage.is_some(), !status.is_active())
+            }
             Output | Progress | NeedsInput | Ready => (at_work.is_some(), Some(status) == at_work),
             Completed => (at_work.is_some(), status == Status::Completed),
             Failed => (waits || at_work.is_some(), status == Status::Failed),

@@ -131,12 +131,16 @@ fn r168_an_agent_starts_and_somebody_is_logged_in_or_it_says_how() {
     fs::write(bin.join("codex"), "#!/bin/sh\n[ \"$*\" = 'login status' ]\n").unwrap();
     fs::set_permissions(bin.join("codex"), Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    let mut command = daemon.bgctl(&["--json", "doctor"]);
-    command.env("FAKE_ACP_HOME", daemon.fake_home().0).env("PATH", path);
-    let found: Value = Outcome::of(&mut command).success().json();
-    let found = check(&found, "agents", "codex")["found"].as_str().unwrap().to_owned();
-    assert!(found.ends_with("logged in (`codex login status`)"), "{found}");
+    let found = || {
+        let mut command = daemon.bgctl(&["--json", "doctor"]);
+        command.env("FAKE_ACP_HOME", daemon.fake_home().0).env("PATH", &path);
+        let report: Value = Outcome::of(&mut command).success().json();
+        check(&report, "agents", "codex")["found"].as_str().unwrap().to_owned()
+    };
+    // Nobody who has no folder of codex is logged in, and the question would make one.
+    assert!(found().contains("~/.codex/auth.json"), "{}", found());
     fs::create_dir(daemon.home().join(".codex")).unwrap();
+    assert!(found().ends_with("logged in (`codex login status`)"), "{}", found());
     fs::write(daemon.home().join(".codex/auth.json"), "{\"tokens\": {}}").unwrap();
     let found = doctor();
     let found = check(&found, "agents", "codex");

@@ -110,22 +110,36 @@ impl Place<'static> {
     }
 }
 
+impl Place<'_> {
+    /// Returns a variable that is not empty.
+    fn set(&self, name: &str) -> Option<OsString> {
+        (self.variable)(name).filter(|value| !value.is_empty())
+    }
+}
+
 impl Login {
     /// Returns the variable, the file or the command that says that somebody is logged in.
     pub fn found(&self, place: &Place<'_>) -> Option<String> {
-        self.stored(place).or_else(|| says_yes(self.asks).then(|| format!("`{}`", self.asks.join(" "))))
+        self.stored(place).or_else(|| {
+            // A login has made the folder. Without it, the command itself might: a check changes nothing.
+            let is_there = self.folder(place).is_some_and(|folder| folder.is_dir());
+            (is_there && says_yes(self.asks)).then(|| format!("`{}`", self.asks.join(" ")))
+        })
     }
 
     fn stored(&self, place: &Place<'_>) -> Option<String> {
-        let set = |name: &str| (place.variable)(name).filter(|value| !value.is_empty());
-        if let Some(name) = self.variables.iter().find(|name| set(name).is_some()) {
+        if let Some(name) = self.variables.iter().find(|name| place.set(name).is_some()) {
             return Some((*name).to_owned());
         }
-        let (variable, folder, name) = self.file;
-        let folder = set(variable).map(PathBuf::from).or_else(|| Some(place.home.as_ref()?.join(folder)))?;
-        let path = folder.join(name);
+        let path = self.folder(place)?.join(self.file.2);
         let text = fs::read_to_string(&path).ok()?;
         (!text.trim().is_empty() && text.contains(self.word)).then(|| path.display().to_string())
+    }
+
+    /// Returns the folder of the agent's file; `None` without a home.
+    fn folder(&self, place: &Place<'_>) -> Option<PathBuf> {
+        let (variable, folder, _) = self.file;
+        place.set(variable).map(PathBuf::from).or_else(|| Some(place.home.as_ref()?.join(folder)))
     }
 
     /// Names where was looked.

@@ -297,3 +297,28 @@ fn r126_a_job_in_a_terminal_ends_while_no_daemon_runs_and_what_it_said_is_kept()
     assert_eq!(ended.exit, Some(Exit::Code(6)));
     assert_eq!(daemon.output(task), b"last words\r\n");
 }
+
+/// As on a user's machine: nobody is left whose child the daemon is, so it is an orphan like what its predecessor left.
+#[test]
+fn r126_a_daemon_that_bgctl_has_started_is_no_process_of_the_terminals_it_goes_on_with() {
+    let home = TestDaemon::builder().config("durable = true").home_only();
+    let in_terminal = |line: &str| home.run(&["submit", "--pty", "--shell", line]).success().word::<TaskId>();
+    let (script, file) = waits_for(&home, "go");
+    let ends = in_terminal(&format!("{script}; exit 6"));
+    let cancelled = in_terminal("exec sleep 1000");
+    let other = home.submit_shell("exec sleep 1000");
+    for task in [ends, cancelled, other] {
+        home.wait_running(task);
+    }
+    home.process().kill();
+    home.run(&["daemon", "start"]).success();
+    let daemon = home.process();
+    fs::write(file, "").unwrap();
+    let task = home.block(&[ends]).remove(0);
+    assert_eq!((task.exit, task.lingering), (Some(Exit::Code(6)), false));
+    home.run(&["cancel", &cancelled.to_string()]).success();
+    assert_eq!(home.block(&[cancelled])[0].status, Status::Cancelled);
+    assert_eq!((home.process().pid(), home.task(other).status), (daemon.pid(), Status::Running));
+    home.run(&["daemon", "stop", "--cancel"]).success();
+    daemon.gone();
+}

@@ -218,7 +218,7 @@ impl Tree {
     }
 
     /// Whether a process that was found in the tree still belongs to it: its chain of parents leads to the leader, or
-    /// through an orphan of this task to the daemon.
+    /// through an orphan of this task to the daemon. The daemon itself, which has the terminal open, never does.
     fn is_mine(&self, pid: i32) -> bool {
         let me = std::process::id().cast_signed();
         let fosters = if self.is_inherited { self.adopted.fosters() } else { Vec::new() };
@@ -226,6 +226,9 @@ impl Tree {
         for _ in 0..MAX_DEPTH {
             if self.leader_is_ours && current == self.leader {
                 return true;
+            }
+            if current == me {
+                return false;
             }
             match Stat::of(current) {
                 Some(stat) if stat.parent == me || fosters.contains(&stat.parent) => {

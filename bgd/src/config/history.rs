@@ -25,8 +25,15 @@ impl Default for History {
 }
 
 impl History {
-    /// Returns the limits that the core enforces.
-    pub(super) fn limits(&self) -> HistoryLimits {
-        HistoryLimits { age_ms: self.days.saturating_mul(DAY_MS), bytes: self.bytes.0 }
+    /// Returns the limits that the core enforces, for a daemon that keeps so many tasks in so many bytes of memory: a
+    /// quarter of both is left to tasks that have not finished, so that a long history keeps no task out.
+    pub(super) fn limits(&self, tasks: usize, memory: usize) -> HistoryLimits {
+        let of = |all: usize| all - all / 4;
+        HistoryLimits {
+            age_ms: self.days.saturating_mul(DAY_MS),
+            bytes: self.bytes.0,
+            tasks: of(tasks),
+            memory: of(memory),
+        }
     }
 }

@@ -398,14 +398,16 @@ impl Config {
 
     /// Returns the limits that the core enforces.
     pub fn core_limits(&self) -> CoreLimits {
+        let (tasks, memory) =
+            (self.limits.tasks, usize::try_from(self.limits.memory.0).unwrap_or(usize::MAX));
         CoreLimits {
             max_concurrent_tasks: self.max_concurrent_tasks,
-            tasks: self.limits.tasks,
-            memory: usize::try_from(self.limits.memory.0).unwrap_or(usize::MAX),
+            tasks,
+            memory,
             environments: usize::try_from(self.limits.environments.0).unwrap_or(usize::MAX),
             grace_ms: u64::try_from(self.grace.cancel.0.as_millis()).unwrap_or(u64::MAX),
             inbox_items: self.limits.inbox_items,
-            history: (self.durable != Durable::No).then(|| self.history.limits()),
+            history: (self.durable != Durable::No).then(|| self.history.limits(tasks, memory)),
         }
     }
 

@@ -19,10 +19,29 @@ pub struct HistoryLimits {
     pub age_ms: u64,
     /// Bytes of output of all finished tasks. The task that ended last is kept, however large its output is.
     pub bytes: u64,
+    /// How many finished tasks are kept, at least 1.
+    #[serde(default = "unlimited")]
+    pub tasks: usize,
+    /// Bytes of memory that finished tasks take. The task that ended last is kept, however much it takes.
+    #[serde(default = "unlimited")]
+    pub memory: usize,
 }
 
-/// A finished task: when it ended, and how many bytes of its output are kept.
-pub type Part = (Timestamp, u64);
+/// What a daemon that knew no such limit had.
+const fn unlimited() -> usize {
+    usize::MAX
+}
+
+/// A finished task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// When it ended.
+    ended: Timestamp,
+    /// How many bytes of its output are kept.
+    output: u64,
+    /// Bytes of memory that it takes and shares with no other task.
+    memory: usize,
+}
 
 /// The finished tasks by their age; none while there are no limits.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -32,6 +51,8 @@ pub struct History {
     ended: BTreeSet<(Timestamp, Ordinal)>,
     #[serde(skip)]
     bytes: u64,
+    #[serde(skip)]
+    memory: usize,
 }
 
 impl History {
@@ -50,7 +71,8 @@ impl History {
         self.limits?;
         match &task.state {
             State::Finished(finished) if finished.lingering == Lingering::No => {
-                Some((finished.completed_at, kept_bytes(task)))
+                let (ended, output) = (finished.completed_at, kept_bytes(task));
+                Some(Part { ended, output, memory: task.own_bytes() })
             }
             State::Finished(_)
             | State::Queued { .. }
@@ -66,13 +88,15 @@ impl History {
         if before == after {
             return;
         }
-        if let Some((at, bytes)) = before {
-            self.ended.remove(&(at, ordinal));
-            self.bytes = self.bytes.saturating_sub(bytes);
+        if let Some(part) = before {
+            self.ended.remove(&(part.ended, ordinal));
+            self.bytes = self.bytes.saturating_sub(part.output);
+            self.memory = self.memory.saturating_sub(part.memory);
         }
-        if let Some((at, bytes)) = after {
-            self.ended.insert((at, ordinal));
-            self.bytes = self.bytes.saturating_add(bytes);
+        if let Some(part) = after {
+            self.ended.insert((part.ended, ordinal));
+            self.bytes = self.bytes.saturating_add(part.output);
+            self.memory = self.memory.saturating_add(part.memory);
         }
     }
 
@@ -81,9 +105,13 @@ impl History {
         Some(self.ended.first()?.0.plus_ms(self.limits?.age_ms))
     }
 
-    /// Whether there is more output than the limit allows.
+    /// Whether there is more than the limits allow, apart from the age.
     pub fn is_too_large(&self) -> bool {
-        self.ended.len() > 1 && self.limits.is_some_and(|limits| self.bytes > limits.bytes)
+        let count = self.ended.len();
+        count > 1
+            && self.limits.is_some_and(|limits| {
+                self.bytes > limits.bytes || count > limits.tasks || self.memory > limits.memory
+            })
     }
 
     /// Returns the task to remove next; `None` if all may stay.

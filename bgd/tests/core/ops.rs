@@ -155,8 +155,8 @@ pub enum Op {
         memory: usize,
         grace: u64,
         inbox_items: usize,
-        /// How long finished tasks are kept, in milliseconds and bytes.
-        history: Option<(u64, u64)>,
+        /// How long finished tasks are kept, in milliseconds and bytes, and how many.
+        history: Option<(u64, u64, usize)>,
     },
     /// Advances the clock; timers run on time, or all together at the end. The wall clock may jump, too.
     Advance {
@@ -507,7 +507,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(client, pick, complete)| Op::Retrieve { client, pick, complete }),
         1 => (client(), option::of(ms())).prop_map(|(client, grace)| Op::Shutdown { client, grace }),
         12 => client().prop_map(|client| Op::Disconnect { client }),
-        6 => (1usize..6, 4usize..48, memory(), prop_oneof![Just(0u64), Just(100), 0u64..1000], 1usize..12, option::of((1u64..20_000, 0u64..40)))
+        6 => (1usize..6, 4usize..48, memory(), prop_oneof![Just(0u64), Just(100), 0u64..1000], 1usize..12, option::of((1u64..20_000, 0u64..40, 1usize..24)))
             .prop_map(|(max_concurrent_tasks, tasks, memory, grace, inbox_items, history)| Op::Configure {
                 max_concurrent_tasks, tasks, memory, grace, inbox_items, history
             }),

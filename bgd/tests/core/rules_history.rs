@@ -11,12 +11,19 @@ use bgd_shared::time::Timestamp;
 
 use super::support::{Desk, command, configure, events, exited, id, limits};
 
-/// Has finished tasks be kept for a minute, with 100 bytes of output.
-fn desk() -> Desk {
+/// A minute, and 100 bytes of output.
+const MINUTE: HistoryLimits = HistoryLimits { age_ms: 60_000, bytes: 100, tasks: 1000, memory: 1 << 20 };
+
+/// Has finished tasks be kept within these limits.
+fn desk_with(history: HistoryLimits) -> Desk {
     let mut desk = Desk::new(4);
-    let history = Some(HistoryLimits { age_ms: 60_000, bytes: 100 });
+    let history = Some(history);
     assert!(desk.input(configure(CoreLimits { history, ..limits(4) })).is_empty());
     desk
+}
+
+fn desk() -> Desk {
+    desk_with(MINUTE)
 }
 
 /// Ends a task that has so many bytes of output. Returns the tasks that were removed by that.
@@ -42,6 +49,33 @@ fn r129_the_finished_tasks_that_ended_first_go_first() {
     let large = desk.running(4);
     desk.now.wall = desk.now.wall.plus_ms(10);
     assert_eq!(end(&mut desk, large, 1000), [first, third], "the last one stays, however large it is");
+}
+
+#[test]
+fn r129_no_history_is_so_long_that_it_keeps_a_task_out() {
+    let mut desk = desk_with(HistoryLimits { tasks: 2, ..MINUTE });
+    let gone = [1, 2, 3].map(|number| {
+        let task = desk.running(number);
+        desk.now.wall = desk.now.wall.plus_ms(10);
+        cleared(&desk.fact(task, exited(0, false)))
+    });
+    assert_eq!(gone, [vec![], vec![], vec![id(1)]]);
+    // Nor is one that takes much memory; the last one stays.
+    let mut desk = desk_with(HistoryLimits { memory: 10_000, ..MINUTE });
+    let large = |number| {
+        let mut command = command(id(number));
+        command.spec.work = Work::Argv(["x".repeat(7000).as_str().into()].into());
+        command
+    };
+    let [first, second] = [1, 2].map(|number| {
+        desk.ask(Request::Submit(Box::new(large(number))));
+        desk.fact(id(number), Fact::Started { pid: None });
+        desk.now.wall = desk.now.wall.plus_ms(10);
+        cleared(&desk.fact(id(number), exited(0, false)))
+    });
+    assert_eq!((first, second), (vec![], vec![id(1)]));
+    let history = Some(HistoryLimits { memory: 1, ..MINUTE });
+    assert_eq!(cleared(&desk.input(configure(CoreLimits { history, ..limits(4) }))), []);
 }
 
 #[test]
@@ -77,7 +111,7 @@ fn r129_limits_that_come_later_hold_for_what_is_there_a_part_at_a_time() {
         desk.finished(number, 0);
     }
     desk.now.wall = desk.now.wall.plus_ms(2);
-    let history = Some(HistoryLimits { age_ms: 1, bytes: 0 });
+    let history = Some(HistoryLimits { age_ms: 1, bytes: 0, ..MINUTE });
     let first = cleared(&desk.input(configure(CoreLimits { history, ..limits(1) }))).len();
     assert!((1..600).contains(&first), "{first} in one step");
     let mut removed = first;

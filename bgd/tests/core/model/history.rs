@@ -18,7 +18,7 @@ impl Model {
         self.get(id).is_some_and(|task| task.completed_at.plus_ms(limits.age_ms) <= now.wall)
     }
 
-    /// Removes what is too old, and then as many of the oldest as must go for the rest to fit. One is never too large.
+    /// Removes what is too old, and then as many of the oldest as must go for the rest to fit. One always fits.
     pub(super) fn forget_old(&mut self, now: Now) {
         let Some(limits) = self.limits.history.filter(|_| !self.closing) else { return };
         let finished = self.finished();
@@ -27,7 +27,8 @@ impl Model {
         let size = |tasks: &[TaskId]| -> u64 {
             tasks.iter().filter_map(|id| self.get(*id)).map(|task| task.bytes).sum()
         };
-        let first = (0..young.len()).find(|first| size(&young[*first..]) <= limits.bytes);
+        let fits = |kept: &[TaskId]| kept.len() <= limits.tasks && size(kept) <= limits.bytes;
+        let first = (0..young.len()).find(|first| fits(&young[*first..]));
         let first = first.unwrap_or_else(|| young.len().saturating_sub(1));
         let gone = [&old[..], &young[..first]].concat();
         if !old.is_empty() {

@@ -242,7 +242,13 @@ impl Sim {
                     environments: 1 << 20,
                     grace_ms: *grace,
                     inbox_items: *inbox_items,
-                    history: history.map(|(age_ms, bytes)| HistoryLimits { age_ms, bytes }),
+                    // What a task holds is no matter of the model. Examples show what follows of it.
+                    history: history.map(|(age_ms, bytes, tasks)| HistoryLimits {
+                        age_ms,
+                        bytes,
+                        tasks,
+                        memory: usize::MAX,
+                    }),
                 };
                 self.input(&configure(limits))
             }

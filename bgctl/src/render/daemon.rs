@@ -61,10 +61,8 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
 const fn durability(durable: DurableStatus) -> &'static str {
     match durable {
         DurableStatus::No => "no: tasks end with the daemon",
-        DurableStatus::Written => "yes: pending and ended tasks outlive the daemon",
-        DurableStatus::Synced => {
-            "sync: pending and ended tasks outlive the daemon, and every answer is on the disk first"
-        }
+        DurableStatus::Written => "yes: tasks outlive the daemon",
+        DurableStatus::Synced => "sync: tasks outlive the daemon, and every answer is on the disk first",
     }
 }
 

@@ -5,13 +5,13 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Whether pending and ended tasks outlive the daemon.
+/// Whether tasks outlive the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durable {
     /// All tasks end with it.
     #[default]
     No,
-    /// Pending and ended ones outlive it.
+    /// They outlive it.
     Yes,
     /// They outlive a power cut, too.
     Sync,

@@ -56,7 +56,7 @@ pub struct Config {
     pub background_key: Key,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,
-    /// Whether pending and ended tasks outlive the daemon.
+    /// Whether tasks outlive the daemon.
     pub durable: Durable,
     /// How the processes of a task are tracked.
     pub tree: TreeMode,

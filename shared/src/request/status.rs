@@ -49,7 +49,7 @@ pub struct DaemonStatus {
     /// Why they are tracked like this, for people; empty if the daemon is older than this field.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tree_reason: String,
-    /// Whether pending and ended tasks outlive the daemon; missing if the daemon is older than this field.
+    /// Whether tasks outlive the daemon; missing if the daemon is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable: Option<DurableStatus>,
     /// The limits in effect.
@@ -69,7 +69,7 @@ pub struct DaemonStatus {
     pub warnings: Vec<String>,
 }
 
-/// Whether pending and ended tasks outlive the daemon, as set by `durable` in the configuration.
+/// Whether tasks outlive the daemon, as set by `durable` in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::notice::NoticeKind;
 
 use crate::features::Feature;
 
@@ -188,6 +189,13 @@ pub struct Channel {
     pub kind: ChannelKind,
     /// Whether the channel is notified when a task starts.
     pub started: bool,
+}
+
+impl Channel {
+    /// Whether it delivers notices of this kind. The inbox gets its items otherwise.
+    pub fn wants(&self, kind: NoticeKind) -> bool {
+        self.kind != ChannelKind::Inbox && (kind != NoticeKind::Started || self.started)
+    }
 }
 
 /// All channels, by name.

@@ -279,23 +279,29 @@ fn r123_a_program_of_another_user_is_refused_as_root() {
 }
 
 #[test]
-fn r123_what_can_not_be_carried_yet_refuses_the_upgrade_by_name() {
-    let hook = "cd; [ -e begun ] || { echo begun > begun; mkfifo hook; read line < hook; }";
-    let config = format!(
-        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\n\
-         command = [\"/bin/sh\", \"-c\", '''{hook}''']\n"
-    );
-    let daemon = TestDaemon::builder().config(config).start();
-    let task = daemon.submit_shell("true");
-    wait::for_file(&daemon.home().join("hook"));
-    let text = refused(&daemon, &bgd_tests::bgd_path());
-    let why = "the command of a channel runs, which this version can't carry over an upgrade";
-    assert!(text.contains(why), "{text}");
-    release(&daemon, "hook");
-    daemon.block(&[task]);
-    wait::poll_until("the notices are delivered", || {
-        daemon.status().channels.iter().all(|channel| channel.queued == 0).then_some(())
+fn r123_what_does_not_end_refuses_the_upgrade_by_its_name() {
+    let daemon = TestDaemon::start();
+    let params = SubmitParams {
+        shell: Some("mkfifo first; read line < first; wc -c".into()),
+        stdin: Some(Stdin::Pipe),
+        ..daemon.params()
+    };
+    let task = daemon.submit_with(&params).id;
+    wait::for_file(&daemon.home().join("first"));
+    // More than a pipe takes: it is answered when all of it is read.
+    let data = "x".repeat(100_000);
+    let write = WriteParams { id: task.into(), data, encoding: Encoding::Utf8, eof: true };
+    let mut writes = daemon.client();
+    let writing = thread::spawn(move || writes.call::<TaskWrite>(&write));
+    let text = wait::poll_until("it is refused", || {
+        let outcome = daemon.run(&["daemon", "upgrade"]);
+        (outcome.code == 65).then(|| outcome.stderr.clone())
     });
+    assert!(text.contains("a request is being answered, and does not end: try again later"), "{text}");
+    release(&daemon, "first");
+    writing.join().unwrap().expect("it is read");
+    daemon.block(&[task]);
+    assert_eq!(daemon.output(task), b"100000\n");
     upgrade(&daemon);
 }
 

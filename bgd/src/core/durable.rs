@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::batch::{Batch, Entering};
 use super::inbox::InboxCounts;
-use super::notice::Notice;
+use super::notice::{Notice, Tried};
 use super::ordinal::Ordinal;
 use super::queue::Groups;
 use super::sharing;
@@ -55,6 +55,15 @@ pub struct ItemRow {
     pub notice: Arc<Notice>,
 }
 
+/// A notice that its channel has not delivered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NoticeRow {
+    /// The notice.
+    pub notice: Arc<Notice>,
+    /// What was tried so far.
+    pub tried: Option<Tried>,
+}
+
 /// Numbers that only grow, and the clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
@@ -64,6 +73,9 @@ pub struct Counters {
     pub last: Ordinal,
     /// What was counted of inboxes.
     pub inboxes: InboxCounts,
+    /// The number of the last notice.
+    #[serde(default)]
+    pub notices: u64,
     /// The monotonic clock.
     pub mono: Mono,
     /// The wall clock at the same moment.
@@ -77,6 +89,8 @@ pub struct Changes {
     pub tasks: Vec<(Ordinal, Option<TaskRow>)>,
     /// Items of inboxes, by their numbers.
     pub items: Vec<(u64, Option<ItemRow>)>,
+    /// Notices that go to channels, by their numbers. The core does not know which ones do.
+    pub notices: Vec<(u64, Option<NoticeRow>)>,
     /// Batches.
     pub batches: Vec<(TaskId, Option<Batch>)>,
     /// Batches whose tasks are being added: all that were to be added when that began.
@@ -98,8 +112,10 @@ impl Changes {
         let tasks = self.tasks.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, task));
         let items =
             self.items.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.notice.text_bytes()));
+        let notices =
+            self.notices.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.notice.text_bytes()));
         let entering = self.entering.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.bytes));
-        tasks.chain(items).chain(entering).sum::<usize>() + self.batches.len() * ROW
+        tasks.chain(items).chain(notices).chain(entering).sum::<usize>() + self.batches.len() * ROW
     }
 }
 
@@ -110,6 +126,8 @@ pub struct Kept {
     pub tasks: Vec<(Ordinal, TaskRow)>,
     /// Items of inboxes, oldest first.
     pub items: Vec<(u64, ItemRow)>,
+    /// Notices that channels have not delivered, oldest first.
+    pub notices: Vec<(u64, NoticeRow)>,
     /// Batches.
     pub batches: BTreeMap<TaskId, Batch>,
     /// Batches whose tasks were being added.

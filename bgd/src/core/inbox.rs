@@ -317,7 +317,7 @@ mod tests {
             state: State::Starting { stop: None },
         };
         let (kind, at) = (NoticeKind::Completed, Timestamp::default());
-        let notice = Notice { kind, at, active: None, is_removed: false, task: Box::new(task) };
+        let notice = Notice { number: 1, kind, at, active: None, is_removed: false, task: Box::new(task) };
         assert_eq!(notice.text_bytes(), bytes);
         Arc::new(notice)
     }

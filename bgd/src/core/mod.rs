@@ -56,7 +56,7 @@ pub use input::{
     Request, Rerun, Selection, StartTime,
 };
 pub use machine::Core;
-pub use notice::{Item, Notice};
+pub use notice::{Delivery, Item, Notice, Tried};
 pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};
 pub use query::{ListQuery, Page, SEARCH_BYTES, Text};
 pub use registry::CANDIDATES;

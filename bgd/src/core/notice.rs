@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bgd_shared::notice::NoticeKind;
+use bgd_shared::request::ChannelRetry;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,9 @@ use super::task::Snapshot;
 /// One piece of news about a task. How it is worded is not the core's concern.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Notice {
+    /// Its number among all notices, in the order in which they came up.
+    #[serde(default)]
+    pub number: u64,
     /// What happened.
     pub kind: NoticeKind,
     /// When it happened.
@@ -29,6 +33,26 @@ impl Notice {
         let label = |label: &Option<Arc<str>>| label.as_deref().map_or(0, str::len);
         self.task.text_bytes() + label(&self.task.spec.session) + label(&self.task.spec.channel)
     }
+}
+
+/// What was tried so far to deliver a notice to its channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tried {
+    /// The last failure, and when the next try is due.
+    pub retry: ChannelRetry,
+    /// From the beginning of the first try to the last failure, in milliseconds. No time counts in which no daemon ran.
+    pub spent_ms: u64,
+}
+
+/// What has become of a notice that was given to its channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The channel holds it, which delays no other one.
+    Held,
+    /// A try has failed; another one follows.
+    Tried(Box<Tried>),
+    /// It was delivered or given up.
+    Over,
 }
 
 /// An item of an inbox: a number that is unique across all inboxes, and the notice.

@@ -20,7 +20,7 @@ use crate::exec::carried::InheritedState;
 use crate::wire::mailbox::Mailbox;
 
 impl Dispatcher {
-    /// Returns the state of the dispatcher.
+    /// Returns the state of the dispatcher. What channels are sending is waited for only if `waits`.
     ///
     /// # Errors
     /// Something is under way, or can't be carried.
@@ -28,14 +28,17 @@ impl Dispatcher {
         &mut self,
         mailbox: &Mailbox,
         asked: &Answer,
+        waits: bool,
         named: &mut Named,
     ) -> Result<DispatcherState, Obstacle> {
         self.is_settled(mailbox, asked)?;
+        // First, as their commands are the executors' to carry.
+        let notifier = self.notifier.state(waits, named)?;
         let mut executors = BTreeMap::new();
         for (name, executor) in self.executors.each() {
             executors.insert(name.0.to_owned(), executor.carry(named)?);
         }
-        // An executor's own threads stand still only now.
+        // The threads of channels and executors stand still only now.
         self.is_settled(mailbox, asked)?;
         let pending = self.pending.iter();
         let pending = pending.map(|(to, (answer, shape))| (*to, answer.state(), shape.clone()));
@@ -49,7 +52,8 @@ impl Dispatcher {
             executors,
             agent_warnings: self.agent_warnings.clone(),
             subscribers: self.subscribers.state(),
-            notifier: self.notifier.state()?,
+            notifier,
+            kept_for_notices: self.kept_for_notices.iter().map(|(task, run)| (*task, *run)).collect(),
             figures: self.figures.clone(),
             pending: pending.collect(),
             last_call: self.last_call,
@@ -67,7 +71,7 @@ impl Dispatcher {
         if !is_quiet || self.core.has_more() || self.has_started {
             return Err(Obstacle::passing("a request is being handled"));
         }
-        if !self.context.workers.are_idle() || !self.kept_for_notices.is_empty() {
+        if !self.context.workers.are_idle() {
             return Err(Obstacle::passing("a file is being read or removed"));
         }
         if self.durable.as_ref().is_some_and(|durable| !durable.is_settled()) {
@@ -111,6 +115,7 @@ impl Dispatcher {
             agent_warnings,
             subscribers,
             notifier,
+            kept_for_notices,
             figures,
             pending,
             last_call,
@@ -128,7 +133,8 @@ impl Dispatcher {
         (self.agent_warnings, self.figures, self.last_call) = (agent_warnings, figures, last_call);
         (self.identity.config_loaded, self.identity.config_error) = (config_loaded, config_error);
         self.subscribers.resume(subscribers, &self.clients);
-        self.notifier.resume(notifier);
+        self.notifier.resume(notifier, came)?;
+        self.kept_for_notices = kept_for_notices.into_iter().collect();
         for (to, answer, shape) in pending {
             if let Some(answer) = answer.resume(&self.clients) {
                 self.pending.insert(to, (answer, shape));
@@ -160,6 +166,10 @@ impl Dispatcher {
         self.subscribers.pump_all();
         let Self { executors, clients, .. } = self;
         executors.all().for_each(|executor| executor.go_on(clients));
+        self.notifier.go_on();
+        if let Some(durable) = &mut self.durable {
+            durable.notices.extend(self.notifier.undelivered());
+        }
         self.has_started = true;
         match (asked, done) {
             (Some(answer), Ok(result)) => answer.give(&result),

@@ -54,6 +54,7 @@ impl Dispatcher {
     pub fn make_durable(&mut self, journal: Journal, warning: Option<String>, can_leave: bool) {
         self.ending.can_leave = can_leave;
         self.core.track();
+        self.notifier.make_durable();
         self.durable = Some(Box::new(Durable::new(journal, warning)));
     }
 
@@ -73,13 +74,16 @@ impl Dispatcher {
 
     /// Goes on with what an earlier daemon has written down, and with the runs that it has left. What else ran is lost, for
     /// the reason `why`, unless it certainly was not started.
-    pub fn begin_again(&mut self, kept: Kept, left: LeftRuns, why: &str) {
+    pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
         let LeftRuns { mut runs, is_complete } = left;
+        let notices = std::mem::take(&mut kept.notices);
         self.core = Core::again(self.config.core_limits(), self.config.group_slots(), kept);
         if self.durable.is_some() {
             self.core.track();
         }
         self.subscribers.go_on_after(self.core.seq());
+        // Before those that follow.
+        self.tell_again(notices);
         let effects = self.core.lose_descriptors(self.now());
         self.put_out(effects);
         for client in self.core.clients_before() {
@@ -135,14 +139,17 @@ impl Dispatcher {
     }
 
     /// Acts on the effects of a step once it is written down; at once where nothing is.
-    pub(super) fn put_out(&mut self, effects: Vec<Effect>) {
+    pub(super) fn put_out(&mut self, mut effects: Vec<Effect>) {
+        let notices = self.choose_notices(&mut effects);
         if self.durable.is_none() {
             return self.apply(effects);
         }
         let changes = self.core.take_changes(self.now());
         let Some(durable) = &mut self.durable else { return };
         let (added, bytes) = match changes {
+            // Every notice comes with an event, which is a change.
             Some(mut changes) => {
+                changes.notices = notices;
                 let (added, bytes) = (std::mem::take(&mut changes.added), changes.bytes());
                 durable.last += 1;
                 durable.journal.write(durable.last, changes);

@@ -11,6 +11,7 @@ pub mod ending;
 mod executors;
 mod handoff;
 mod memory;
+mod notices;
 mod observers;
 mod recording;
 mod shutdown;
@@ -271,7 +272,8 @@ impl Dispatcher {
             Internal::MayAnswer { answer, request } => self.ask(answer, Shape::Plain, request),
             Internal::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
             Internal::ConfigRead { config, asked } => self.configured(config, asked),
-            Internal::NoticeRead { task } => self.notice_read(task),
+            Internal::NoticeRead { number } => self.notice_read(number),
+            Internal::Notice { number, delivery } => self.notice_further(number, delivery),
             Internal::Recorded(recorded) => self.recorded(recorded),
             Internal::ChannelsDone => self.notifier.is_done(),
             Internal::Upgrade { program, was_tried } => self.upgrade_looked_at(program, was_tried),
@@ -527,7 +529,7 @@ impl Dispatcher {
                         session,
                     );
                 }
-                Effect::Notice { notice, seen_by } => self.tell(notice, &seen_by),
+                Effect::Notice { notice, seen_by: _ } => self.tell(notice),
                 Effect::Reply { to, reply } => {
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {

@@ -1,7 +1,7 @@
 //! The dispatcher's part in observing: choosing channels, subscriptions to events, inboxes, lists of tasks, and the
 //! daemon's status.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -13,7 +13,7 @@ use bgd_shared::request::{
 
 use super::{Dispatcher, Shape};
 use crate::client::answer::Answer;
-use crate::core::{CoreError, ListQuery, Notice, Request, Spec};
+use crate::core::{CoreError, ListQuery, Request, Spec};
 use crate::wire::status::Counted;
 use crate::wire::subscribers::Filter;
 use crate::wire::view;
@@ -28,22 +28,6 @@ impl Dispatcher {
             spec.place = None;
         }
         Ok(())
-    }
-
-    /// Passes a notice to the task's channel. Skips a terminal where somebody learns of it anyway, having waited
-    /// for the task or cancelled it there.
-    pub(super) fn tell(&mut self, notice: Arc<Notice>, seen_by: &BTreeSet<u64>) {
-        let spec = &notice.task.spec;
-        let terminal = spec.place.as_ref().and_then(|place| place.terminal.as_ref());
-        let is_there = |client: &u64| {
-            let leader = self.clients.get(client).and_then(|client| client.leader);
-            leader.is_some() && leader == terminal.map(|terminal| terminal.leader)
-        };
-        let is_tty = |name: &str| self.notifier.channels().is_tty(name);
-        if spec.channel.as_deref().is_some_and(is_tty) && seen_by.iter().any(is_there) {
-            return tracing::debug!(task = %notice.task.id, "a notice is seen without the channel");
-        }
-        self.notifier.tell(notice);
     }
 
     pub(super) fn subscribe(&mut self, answer: &Answer, params: SubscribeParams) {
@@ -74,16 +58,6 @@ impl Dispatcher {
         let (subscription, gap) = self.subscribers.subscribe(client, filter, params.since);
         answer.give(&SubscribeResult { subscription, seq, instance: self.identity.instance.clone() });
         self.subscribers.begin(answer.client(), subscription, gap);
-    }
-
-    /// Notes that a notice has read what it needs of its task's output.
-    pub(super) fn notice_read(&mut self, task: TaskId) {
-        if self.notifier.was_read(task)
-            && let Some(runs) = self.kept_for_notices.remove(&task)
-        {
-            self.notifier.forget(task);
-            self.remove_outputs(vec![(task, runs)], Vec::new());
-        }
     }
 
     /// Reads or acknowledges an inbox, if the instance is this daemon.

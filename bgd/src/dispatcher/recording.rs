@@ -1,6 +1,6 @@
 //! What waits for the journal of a durable daemon, as data.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -26,6 +26,8 @@ pub(super) struct Durable {
     pub(super) trouble: Option<Arc<str>>,
     /// Starts that were not written down.
     pub(super) held: Vec<HeldStart>,
+    /// The numbers of the notices that are in the journal.
+    pub(super) notices: BTreeSet<u64>,
     /// What people should know of the journal that was found.
     warning: Option<String>,
 }
@@ -61,6 +63,7 @@ impl Durable {
             bytes: 0,
             trouble: None,
             held: Vec::new(),
+            notices: BTreeSet::new(),
             warning,
         }
     }

@@ -61,6 +61,10 @@ impl Dispatcher {
     /// Forces executors and channels to end, as their grace is over.
     pub(super) fn end_by_force(&mut self) {
         self.forced_at = None;
+        if let Some(durable) = &mut self.durable {
+            // What is cut now belongs to the next daemon.
+            durable.notices.clear();
+        }
         self.executors.all().for_each(|executor| executor.close(Close::Forced));
         // Undelivered notices are not waited for.
         self.notifier.give_up();

@@ -19,7 +19,7 @@ use crate::config::Durable;
 use crate::core::{Core, ExecutorName, ReplyTo, sharing};
 use crate::exec::agent;
 use crate::exec::carried::{Carried, InheritedState};
-use crate::notify::carry::NotifierState;
+use crate::notify::carried::NotifierState;
 use crate::os::clock::Stamp;
 use crate::os::lock::FileId;
 use crate::wire::connection::ConnectionsState;
@@ -119,6 +119,9 @@ pub struct DispatcherState {
     pub(super) agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
     pub(super) subscribers: SubscribersState,
     pub(super) notifier: NotifierState,
+    /// Cleared tasks whose outputs are still needed for notices, with their latest runs.
+    #[serde(default)]
+    pub(super) kept_for_notices: Vec<(TaskId, u32)>,
     pub(super) figures: Figures,
     pub(super) pending: Vec<(ReplyTo, AnswerState, Shape)>,
     pub(super) last_call: u64,

@@ -74,6 +74,8 @@ impl Dispatcher {
         premises.connections.gate.close();
         upgrade.phase = Phase::Holding { since: Stamp::now(), program, was_tried };
         self.executors.all().for_each(|executor| executor.hold_starts(true));
+        // Until the state is written, also while requests pass: what channels are sending may take longer than a hold.
+        self.notifier.hold(true);
     }
 
     /// Lets requests pass and processes start again.
@@ -82,10 +84,12 @@ impl Dispatcher {
             premises.connections.gate.open();
         }
         self.executors.all().for_each(|executor| executor.hold_starts(false));
+        self.notifier.release();
     }
 
     fn refuse_upgrade(&mut self, why: &str) {
         self.let_go();
+        self.notifier.hold(false);
         if let Some(upgrade) = self.upgrade.take() {
             tracing::warn!(%why, "not upgraded");
             upgrade.answer.refuse(&refusal(why));
@@ -115,9 +119,11 @@ impl Dispatcher {
             Phase::Holding { since, program, was_tried } => (since, program, was_tried),
         };
         let mut named = Named::default();
-        let state = self.state(mailbox, since, &mut named);
+        // What is only tried need not have the last word of a channel.
+        let state = self.state(mailbox, (since, was_tried), &mut named);
         if state.is_err() {
             self.executors.all().for_each(|executor| executor.release());
+            self.notifier.release();
         }
         match state {
             Ok(state) if was_tried => self.take_over(&state, &named, &program),
@@ -144,10 +150,15 @@ impl Dispatcher {
     }
 
     /// Returns the whole state.
-    fn state(&mut self, mailbox: &Mailbox, since: Stamp, named: &mut Named) -> Result<State, Obstacle> {
+    fn state(
+        &mut self,
+        mailbox: &Mailbox,
+        (since, waits): (Stamp, bool),
+        named: &mut Named,
+    ) -> Result<State, Obstacle> {
         let gone = || Obstacle::lasting("the upgrade was given up");
         let upgrade = self.upgrade.take().ok_or_else(gone)?;
-        let dispatcher = self.carried(mailbox, &upgrade.answer, named);
+        let dispatcher = self.carried(mailbox, &upgrade.answer, waits, named);
         let asked = self.upgrade.insert(upgrade).answer.state();
         let premises = self.premises.as_ref().ok_or_else(gone)?;
         Ok(State {
@@ -164,6 +175,7 @@ impl Dispatcher {
     fn try_program(&mut self, state: &State, named: &Named, program: Box<Candidate>) {
         let written = handover::write(state, named, &program);
         self.let_go();
+        self.notifier.hold(false);
         let (file, digest) = match written {
             Ok(written) => written,
             Err(why) => return self.refuse_upgrade(&why),

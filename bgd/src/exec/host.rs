@@ -152,6 +152,11 @@ impl Process {
         *self.life.borrow() == Life::Running
     }
 
+    /// Whether its whole tree has ended as far as was reported.
+    pub fn is_gone(&self) -> bool {
+        matches!(*self.life.borrow(), Life::Gone(_))
+    }
+
     /// Signals its whole tree; SIGKILL also reaches processes started meanwhile.
     pub fn end(&self, signal: i32) {
         self.reports.send(Report::EndHelper { process: self.id, signal });

@@ -10,6 +10,7 @@ pub mod context;
 mod ending;
 pub mod executor;
 mod exits;
+pub mod feed;
 pub mod handed;
 pub mod helper;
 pub mod hold;

@@ -35,6 +35,7 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS env (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS task (ordinal INTEGER PRIMARY KEY, envs TEXT NOT NULL, value BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS item (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS notice (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS batch (id TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS entering (id TEXT PRIMARY KEY, envs TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
 ";
@@ -161,6 +162,8 @@ impl Store {
     /// It is none.
     pub fn open_damaged(file: &Path) -> rusqlite::Result<Self> {
         let database = Connection::open_with_flags(file, existing())?;
+        // An earlier version had no table for some of the rows. Where it can't be made, none can be read either.
+        let _ = database.execute_batch(SCHEMA);
         Ok(Self { database, envs: Envs::default(), is_stale: false })
     }
 
@@ -194,6 +197,12 @@ impl Store {
         for (number, value) in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
             match (integer(&number), parse(&value)) {
                 (Some(number), Some(item)) => read.kept.items.push((number, item)),
+                _ => unread += 1,
+            }
+        }
+        for (number, value) in self.rows("SELECT number, value FROM notice ORDER BY number", &mut unread) {
+            match (integer(&number), parse(&value)) {
+                (Some(number), Some(notice)) => read.kept.notices.push((number, notice)),
                 _ => unread += 1,
             }
         }
@@ -338,19 +347,29 @@ impl Store {
                 self.database.prepare_cached(query)?.execute([ordinal.cast_signed()])?;
             }
         }
-        for (number, row) in &changes.items {
-            let number = number.cast_signed();
-            if let Some(row) = row {
-                let value = text(row)?;
-                let query = "INSERT OR REPLACE INTO item VALUES (?1, ?2)";
-                self.database.prepare_cached(query)?.execute(params![number, value])?;
-            } else {
-                self.database.prepare_cached("DELETE FROM item WHERE number = ?1")?.execute([number])?;
-            }
-        }
+        self.write_numbered("item", &changes.items)?;
+        self.write_numbered("notice", &changes.notices)?;
         self.write_batches(changes)?;
         self.remove_envs()?;
         self.database.execute_batch("COMMIT")
+    }
+
+    fn write_numbered(
+        &mut self,
+        table: &str,
+        rows: &BTreeMap<u64, Option<impl Serialize>>,
+    ) -> rusqlite::Result<()> {
+        for (number, row) in rows {
+            let number = number.cast_signed();
+            if let Some(row) = row {
+                let query = format!("INSERT OR REPLACE INTO {table} VALUES (?1, ?2)");
+                self.database.prepare_cached(&query)?.execute(params![number, text(row)?])?;
+            } else {
+                let query = format!("DELETE FROM {table} WHERE number = ?1");
+                self.database.prepare_cached(&query)?.execute([number])?;
+            }
+        }
+        Ok(())
     }
 
     fn write_batches(&mut self, changes: &Merged) -> rusqlite::Result<()> {
@@ -498,6 +517,7 @@ impl Envs {
 pub struct Merged {
     tasks: BTreeMap<Ordinal, Option<crate::core::durable::TaskRow>>,
     items: BTreeMap<u64, Option<crate::core::durable::ItemRow>>,
+    notices: BTreeMap<u64, Option<crate::core::durable::NoticeRow>>,
     batches: BTreeMap<TaskId, Option<crate::core::Batch>>,
     entering: BTreeMap<TaskId, Option<Box<crate::core::Entering>>>,
     /// The counters and the groups.
@@ -507,10 +527,11 @@ pub struct Merged {
 impl Merged {
     /// Returns everything that was kept.
     pub fn of(kept: &Kept) -> Self {
-        let Kept { tasks, items, batches, entering, groups, counters } = kept;
+        let Kept { tasks, items, notices, batches, entering, groups, counters } = kept;
         Self {
             tasks: tasks.iter().map(|(ordinal, row)| (*ordinal, Some(row.clone()))).collect(),
             items: items.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
+            notices: notices.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
             batches: batches.iter().map(|(id, batch)| (*id, Some(*batch))).collect(),
             entering: entering.iter().map(|one| (one.batch, Some(Box::new(one.clone())))).collect(),
             rest: Changes { groups: Some(groups.clone()), counters: counters.clone(), ..Changes::default() },
@@ -519,9 +540,10 @@ impl Merged {
 
     /// Adds the changes of a later step.
     pub fn add(&mut self, changes: Changes) {
-        let Changes { tasks, items, batches, entering, groups, counters, added: _ } = changes;
+        let Changes { tasks, items, notices, batches, entering, groups, counters, added: _ } = changes;
         self.tasks.extend(tasks);
         self.items.extend(items);
+        self.notices.extend(notices);
         self.batches.extend(batches);
         self.entering.extend(entering);
         self.rest.counters = counters;

@@ -1,59 +1,164 @@
-//! What the channels carry over an upgrade in place: their counters, and who is shown as typing. A notice that is not
-//! delivered yet is an obstacle.
+//! What the channels carry over an upgrade in place: the notices that are not delivered yet, with what was tried and the
+//! commands that run for them, what each channel itself holds, the counters, and who is shown as typing.
+//!
+//! What is being sent over a network can't be carried. It has a moment to be answered; after that it is sent again, under
+//! the same key, as if the daemon had not heard the answer.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use bgd_shared::id::TaskId;
-use serde::{Deserialize, Serialize};
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use super::Notifier;
-use super::counts::CountsState;
-use crate::carry::Obstacle;
+use super::carried::{LeftFds, NotifierState, Resumed, UndeliveredState};
+use super::counts::Counts;
+use super::hook::{HookLeft, HookState};
+use super::orders::{Before, Freeze, Frozen, Order, ThreadOrder};
+use super::progress::ProgressState;
+use super::waiting::Entry;
+use crate::carry::{Came, Named, Obstacle};
+use crate::exec::host::{Leased, Process, Purpose, SIGKILL};
+use crate::exec::messages::Report;
 
-/// The channels for the program that takes over.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct NotifierState {
-    counts: BTreeMap<Arc<str>, CountsState>,
-    unreported: u64,
-    /// The turns of agents that are shown as typing, with their channels and sessions.
-    #[serde(default)]
-    typing: Vec<(TaskId, Arc<str>, Option<Arc<str>>)>,
-}
+/// How long the channels' thread may take to stand still.
+const STANDSTILL: Duration = Duration::from_secs(1);
+
+/// How long an upgrade waits for answers to what is being sent.
+const ANSWERS: Duration = Duration::from_secs(1);
 
 impl Notifier {
-    /// Returns the state.
+    /// Begins nothing new while this holds, so that an upgrade can find the channels quiet.
+    pub fn hold(&mut self, holds: bool) {
+        self.held_since = holds.then(|| self.held_since.unwrap_or_else(Instant::now));
+        self.holds.send_if_modified(|held| std::mem::replace(held, holds) != holds);
+    }
+
+    /// Lets the channels' thread go on that stands still with its state.
+    pub fn release(&mut self) {
+        self.still = None;
+    }
+
+    /// Has the channels' thread stand still, and returns the state. What is being sent is waited for only if `waits`, and
+    /// only for a moment.
     ///
     /// # Errors
-    /// A notice is to be delivered.
-    pub fn state(&self) -> Result<NotifierState, Obstacle> {
-        for (name, counts) in &self.counts {
-            let waiting = counts.waiting().saturating_add(counts.missed.load(Ordering::Relaxed));
-            if waiting > 0 {
-                let held = counts.waiting() == counts.held.load(Ordering::Relaxed);
-                let what = format!("a notice waits to be delivered by the channel {name}");
-                return Err(if held { Obstacle::Lasting(what) } else { Obstacle::Passing(what) });
+    /// Something is under way that ends within moments.
+    pub fn state(&mut self, waits: bool, named: &mut Named) -> Result<NotifierState, Obstacle> {
+        if self.resumed.is_some() {
+            return Err(Obstacle::passing("the upgrade before is being completed"));
+        }
+        for entry in self.waiting.all.values() {
+            if self.channels.get(&entry.channel).is_none() {
+                let what = format!(
+                    "a notice waits for the channel {}, which is not configured any more",
+                    entry.channel
+                );
+                return Err(Obstacle::passing(what));
             }
         }
-        if !self.unread.is_empty() {
-            return Err(Obstacle::passing("a notice is being read"));
+        let waits = waits && self.held_since.is_some_and(|since| since.elapsed() < ANSWERS);
+        let frozen = self.freeze(waits, named)?;
+        let mut all: BTreeMap<u64, UndeliveredState> = self
+            .waiting
+            .all
+            .iter()
+            .map(|(number, entry)| (*number, UndeliveredState::of(*number, entry)))
+            .collect();
+        let mut adapters = BTreeMap::new();
+        for Frozen { channel, current, adapter } in frozen {
+            adapters.extend(adapter.map(|adapter| (channel, adapter)));
+            if let Some((number, read, ProgressState { tried, hook })) = current
+                && let Some(state) = all.get_mut(&number)
+            {
+                (state.read, state.tried, state.hook) = (read, tried, hook);
+            }
         }
         let counts = self.counts.iter().map(|(name, counts)| (Arc::clone(name), counts.state()));
         let typing = self.typing.iter();
         let typing = typing.map(|(task, turn)| (*task, Arc::clone(&turn.channel), turn.session.clone()));
-        Ok(NotifierState { counts: counts.collect(), unreported: self.unreported, typing: typing.collect() })
+        Ok(NotifierState {
+            counts: counts.collect(),
+            unreported: self.unreported,
+            typing: typing.collect(),
+            undelivered: all.into_values().collect(),
+            adapters,
+        })
     }
 
-    /// Goes on with what another program has counted.
-    pub fn resume(&mut self, state: NotifierState) {
-        let NotifierState { counts, unreported, typing } = state;
+    fn freeze(&mut self, waits: bool, named: &mut Named) -> Result<Vec<Frozen>, Obstacle> {
+        let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_closed()) else {
+            return Ok(Vec::new());
+        };
+        let (tell, told) = mpsc::channel();
+        let (still, until) = mpsc::channel();
+        let _ = thread.send(ThreadOrder::Freeze(Freeze { waits, tell, until }));
+        // If it stands still later than that, it goes on at once, as `still` is dropped then.
+        let told = told.recv_timeout(STANDSTILL);
+        let (frozen, own) = told.map_err(|_| Obstacle::passing("a notice is being worked on"))??;
+        self.still = Some(still);
+        named.join(own);
+        Ok(frozen)
+    }
+
+    /// Takes up what another program had. Nothing is done with it before [`Self::go_on`].
+    ///
+    /// # Errors
+    /// A descriptor of it is missing.
+    pub fn resume(&mut self, state: NotifierState, came: &mut Came) -> io::Result<()> {
+        let NotifierState { counts, unreported, typing, undelivered, adapters } = state;
         for (name, counts) in counts {
             self.counts_of(&name).resume(counts);
         }
         self.unreported = unreported;
+        self.adapters_before = adapters;
+        let with_fds = |state: UndeliveredState| {
+            let fds = state.hook.as_ref().map(|hook| LeftFds::take(hook, came)).transpose()?;
+            Ok((state, fds))
+        };
+        let undelivered = undelivered.into_iter().map(with_fds).collect::<io::Result<_>>()?;
+        self.resumed = Some(Box::new(Resumed { typing, undelivered }));
+        Ok(())
+    }
+
+    /// Goes on with what came over an upgrade.
+    pub fn go_on(&mut self) {
+        let Some(resumed) = self.resumed.take() else { return };
+        let Resumed { typing, undelivered } = *resumed;
+        for (state, fds) in undelivered {
+            self.go_on_with(state, fds);
+        }
+        for name in self.adapters_before.keys().cloned().collect::<Vec<_>>() {
+            if let Some(channel) = self.channels.get(&name).cloned() {
+                let _ = self.queue(&channel);
+            }
+        }
+        self.adapters_before.clear();
         for (task, channel, session) in typing {
             self.show_typing(task, channel, session);
+        }
+        for process in self.context.helpers.rest(Purpose::Hook) {
+            self.context.reports.send(Report::EndHelper { process, signal: SIGKILL });
+        }
+    }
+
+    fn go_on_with(&mut self, state: UndeliveredState, fds: Option<LeftFds>) {
+        let UndeliveredState { number, channel: name, notice, reads, tried, read, hook } = state;
+        let Some(channel) = self.channels.get(&name).cloned() else { return };
+        let Some(notice) = notice else {
+            let counts = self.counts_of(&name);
+            Counts::add(&counts.queued);
+            Counts::add(&counts.held);
+            let entry = Entry { channel: name, notice: None, tried: None, reads: false, reads_again: false };
+            return self.waiting.add(number, entry);
+        };
+        let left = hook.zip(fds).map(|(hook, LeftFds { stdin, output })| {
+            let HookState { process, words, deadline, feed: _, output: _ } = hook;
+            let process = Leased(Process::again(process, &self.context));
+            HookLeft { process, stdin, output, words, deadline }
+        });
+        let before = Before { tried, read, left };
+        if !self.enqueue(&channel, Order { notice, before }, reads) {
+            tracing::error!(channel = %name, "a notice is lost: nobody serves its queue");
         }
     }
 }

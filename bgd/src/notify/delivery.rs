@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use bgd_shared::notice::Notice as Wire;
 use futures_util::future::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -12,9 +13,14 @@ use tokio::task::JoinSet;
 use super::chats::Chats;
 use super::desktop::Desktop;
 use super::exec::Exec;
+use super::orders::{
+    Before, ChannelEvent, Freeze, Frozen, Order, ReadState, Served, ThreadOrder, TypingOrder,
+};
+use super::progress::Progress;
 use super::tty::Terminals;
 use super::typing::Typing;
-use super::{Adapter, ChannelEvent, Done, Notification, Outcomes, Served, Undelivered};
+use super::{Adapter, Done, Notification, Outcomes, Undelivered};
+use crate::carry::{Named, Obstacle};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
 use crate::exec::context::Context;
@@ -22,29 +28,140 @@ use crate::wire::mailbox::{Internal, Internals};
 use crate::wire::reader;
 
 /// Serves channels until no more are added and every queue is empty.
-pub async fn serve_all(mut served: mpsc::UnboundedReceiver<Served>, context: Context, internals: Internals) {
+pub(super) async fn serve_all(
+    mut orders: mpsc::UnboundedReceiver<ThreadOrder>,
+    context: Context,
+    internals: Internals,
+) {
     let chats = Rc::new(Chats::default());
-    let mut workers = JoinSet::new();
+    let mut tasks = JoinSet::new();
+    let mut workers: Vec<Weak<Worker>> = Vec::new();
     loop {
         tokio::select! {
-            next = served.recv() => match next {
-                Some(next) => {
-                    workers.spawn_local(serve(next, Rc::clone(&chats), context.clone(), internals.clone()));
+            next = orders.recv() => match next {
+                Some(ThreadOrder::Serve(served)) => {
+                    workers.retain(|worker| worker.strong_count() > 0);
+                    if let Some((worker, receivers)) = begin(*served, &chats, &context, &internals) {
+                        workers.push(Rc::downgrade(&worker));
+                        tasks.spawn_local(serve(worker, receivers, context.clone()));
+                    }
                 }
+                Some(ThreadOrder::Freeze(freeze)) => stand_still(&workers, &freeze),
                 None => break,
             },
-            Some(_) = workers.join_next() => {}
+            Some(_) = tasks.join_next() => {}
         }
     }
-    while workers.join_next().await.is_some() {}
+    while tasks.join_next().await.is_some() {}
 }
 
+/// Creates the worker of a channel. `None` for the inbox, which has none.
+fn begin(
+    served: Served,
+    chats: &Chats,
+    context: &Context,
+    internals: &Internals,
+) -> Option<(Rc<Worker>, Receivers)> {
+    let Served { channel, before, holds, orders, typing, signs, counts } = served;
+    let (log, internals) = (RefCell::default(), internals.clone());
+    let outcomes = Rc::new(Outcomes { channel, counts, log, internals, holds });
+    let adapter = adapter(&outcomes, chats, context)?;
+    before.inspect(|state| adapter.resume(state));
+    Some((Rc::new(Worker { outcomes, adapter, current: RefCell::default() }), (orders, typing, signs)))
+}
+
+/// Reports the state, and stands still with it; the whole thread does.
+fn stand_still(workers: &[Weak<Worker>], freeze: &Freeze) {
+    let mut named = Named::default();
+    let frozen =
+        workers.iter().filter_map(Weak::upgrade).map(|worker| worker.frozen(freeze.waits, &mut named));
+    let frozen = frozen.collect::<Result<Vec<_>, _>>();
+    let has_state = frozen.is_ok();
+    if freeze.tell.send(frozen.map(|frozen| (frozen, named))).is_ok() && has_state {
+        let _ = freeze.until.recv();
+    }
+}
+
+/// The worker of a channel.
+struct Worker {
+    outcomes: Rc<Outcomes>,
+    adapter: Rc<dyn Adapter>,
+    /// The notice that it works on.
+    current: RefCell<Option<Current>>,
+}
+
+/// A notice that is worked on.
+struct Current {
+    number: u64,
+    progress: Rc<Progress>,
+    /// The notice, once it was read.
+    notification: Option<Rc<Notification>>,
+}
+
+impl Worker {
+    fn frozen(&self, waits: bool, named: &mut Named) -> Result<Frozen, Obstacle> {
+        let current = match &*self.current.borrow() {
+            None => None,
+            Some(Current { number, progress, notification }) => {
+                let read = notification.as_ref().map(|notification| ReadState {
+                    notice: Box::new(notification.notice.clone()),
+                    is_removed: notification.is_removed,
+                });
+                Some((*number, read, progress.state(waits, named)?))
+            }
+        };
+        let channel = Arc::clone(&self.outcomes.channel.name);
+        Ok(Frozen { channel, current, adapter: self.adapter.state() })
+    }
+
+    /// Delivers a notice, and reports the outcome.
+    async fn deliver(&self, order: Order, context: &Context) {
+        let Order { notice, before: Before { tried, read: read_before, left } } = order;
+        let number = notice.number;
+        let progress = Rc::new(Progress::new(&self.outcomes, number, tried, left));
+        let done = Rc::new(Cell::new(Some(Done::new(&self.outcomes, number))));
+        let notification = |notice: Wire, place, is_removed| {
+            Rc::new(Notification {
+                notice,
+                place,
+                is_removed,
+                progress: Rc::clone(&progress),
+                done: Rc::clone(&done),
+            })
+        };
+        let place = notice.task.spec.place.clone();
+        let read_before = read_before.map(|read| notification(*read.notice, place.clone(), read.is_removed));
+        let current = Current { number, progress: Rc::clone(&progress), notification: read_before.clone() };
+        self.current.replace(Some(current));
+        let delivered = async {
+            let notification = match read_before {
+                Some(notification) => notification,
+                None => {
+                    self.outcomes.until_let_go().await;
+                    let (notice, is_removed) = read(notice, context, &self.outcomes.internals).await?;
+                    notification(notice, place, is_removed)
+                }
+            };
+            if let Some(current) = &mut *self.current.borrow_mut() {
+                current.notification = Some(Rc::clone(&notification));
+            }
+            self.adapter.notify(&notification).await
+        };
+        settle(&done, delivered).await;
+        self.current.replace(None);
+    }
+}
+
+/// What a worker receives: notices, turns of agents that are shown as typing, and other events.
+type Receivers = (
+    mpsc::UnboundedReceiver<Order>,
+    mpsc::UnboundedReceiver<TypingOrder>,
+    mpsc::UnboundedReceiver<ChannelEvent>,
+);
+
 /// Serves one channel until all senders are gone.
-async fn serve(served: Served, chats: Rc<Chats>, context: Context, internals: Internals) {
-    let Served { channel, mut orders, mut typing, mut signs, counts } = served;
-    let outcomes = Rc::new(Outcomes { channel, counts, log: RefCell::default() });
-    let Some(adapter) = adapter(&outcomes, &chats, &context) else { return };
-    let mut shown = Typing::new(Rc::clone(&adapter));
+async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut signs): Receivers, context: Context) {
+    let mut shown = Typing::new(Rc::clone(&worker.adapter));
     // Independent of notices: neither waits for the other.
     let show = async {
         while let Some((session, stopped)) = typing.recv().await {
@@ -52,22 +169,17 @@ async fn serve(served: Served, chats: Rc<Chats>, context: Context, internals: In
         }
     };
     let deliver = async {
-        while let Some(notice) = orders.recv().await {
-            let done = Rc::new(Cell::new(Some(Done::new(&outcomes))));
-            let delivered = async {
-                let notification = read(notice, &context, &internals, Rc::clone(&done)).await?;
-                adapter.notify(&notification).await
-            };
-            settle(&done, delivered).await;
+        while let Some(order) = orders.recv().await {
+            worker.deliver(order, &context).await;
         }
-        adapter.finish().await;
+        worker.adapter.finish().await;
     };
     let record_wait = async {
         while let Some(sign) = signs.recv().await {
             match sign {
-                ChannelEvent::Visited(leader) => adapter.visited(leader),
-                ChannelEvent::Awaited(terminal, submitter) => adapter.awaits(&terminal, submitter),
-                ChannelEvent::Forgotten(task) => adapter.forget(task),
+                ChannelEvent::Visited(leader) => worker.adapter.visited(leader),
+                ChannelEvent::Awaited(terminal, submitter) => worker.adapter.awaits(&terminal, submitter),
+                ChannelEvent::Forgotten(task) => worker.adapter.forget(task),
             }
         }
     };
@@ -85,31 +197,30 @@ async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Resul
     }
 }
 
-/// Reads the result of a notice.
+/// Reads the result of a notice. Returns the notice as it is sent, and whether its task was removed.
 async fn read(
     notice: Arc<Notice>,
     context: &Context,
     internals: &Internals,
-    done: Rc<Cell<Option<Done>>>,
-) -> Result<Notification, Undelivered> {
+) -> Result<(Wire, bool), Undelivered> {
     let folder = Arc::clone(&context.folder);
-    let (place, task) = (notice.task.spec.place.clone(), notice.task.id);
+    let number = notice.number;
     let outcome = notice.task.finished().map(|finished| &finished.outcome);
     // Tasks that the daemon stops at its own shutdown are removed with it.
     let is_removed = notice.is_removed || outcome == Some(&Outcome::Cancelled(StopReason::Shutdown));
     let read = context.workers.run(move || reader::notice(&notice, &folder)).await;
-    internals.send(Internal::NoticeRead { task });
+    internals.send(Internal::NoticeRead { number });
     let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
-    Ok(Notification { notice, place, is_removed, done })
+    Ok((notice, is_removed))
 }
 
 /// Creates the adapter of a channel. `None` for the inbox, which gets its items from the core and has no queue.
-fn adapter(outcomes: &Outcomes, chats: &Chats, context: &Context) -> Option<Rc<dyn Adapter>> {
+fn adapter(outcomes: &Rc<Outcomes>, chats: &Chats, context: &Context) -> Option<Rc<dyn Adapter>> {
     Some(match &outcomes.channel.kind {
         ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, context)),
         ChannelKind::Webhook { .. } | ChannelKind::Chat(..) => return chats.adapter(outcomes),
         ChannelKind::Desktop => Rc::new(Desktop::default()),
-        ChannelKind::Tty => Rc::new(Terminals::new(Arc::clone(&outcomes.counts))),
+        ChannelKind::Tty => Rc::new(Terminals::new(Rc::clone(outcomes))),
         ChannelKind::Inbox => return None,
     })
 }
@@ -119,17 +230,21 @@ mod tests {
     use super::super::Counts;
     use super::*;
     use crate::channels::Channel;
+    use crate::wire::mailbox;
 
     #[test]
     fn a_panic_of_an_adapter_is_counted_and_the_next_notice_is_delivered() {
         let channel = Channel { name: "c".into(), kind: ChannelKind::Desktop, started: true };
         let counts = Arc::new(Counts::default());
+        let (_, _, internals, _mailbox) = mailbox::new();
         let outcomes = Rc::new(Outcomes {
             channel: Arc::new(channel),
             counts: Arc::clone(&counts),
             log: RefCell::default(),
+            internals,
+            holds: tokio::sync::watch::channel(false).1,
         });
-        let done = || Cell::new(Some(Done::new(&outcomes)));
+        let done = || Cell::new(Some(Done::new(&outcomes, 1)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for _ in 0..2 {
             Counts::add(&counts.queued);

@@ -11,6 +11,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind, Part};
 use bgd_shared::show;
 use futures_util::future::LocalBoxFuture;
+use serde_json::value::{RawValue, to_raw_value};
 use zbus::{Connection, Variant, connection, fdo};
 
 use super::{Adapter, Notification, Undelivered};
@@ -100,8 +101,20 @@ impl Adapter for Desktop {
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         Box::pin(async {
             let late = |_| Undelivered(format!("the desktop did not answer within {TIMEOUT:?}"));
-            tokio::time::timeout(TIMEOUT, self.show(notification)).await.map_err(late)?
+            let shown = tokio::time::timeout(TIMEOUT, self.show(notification));
+            notification.progress.send(shown).await.map_err(late)?
         })
+    }
+
+    fn state(&self) -> Option<Box<RawValue>> {
+        let shown = self.shown.borrow();
+        (!shown.is_empty()).then(|| to_raw_value(&*shown).ok()).flatten()
+    }
+
+    fn resume(&self, state: &RawValue) {
+        if let Ok(shown) = serde_json::from_str(state.get()) {
+            self.shown.replace(shown);
+        }
     }
 }
 

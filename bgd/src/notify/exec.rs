@@ -3,32 +3,31 @@
 //! Its processes are helpers of the dispatcher's executor: the whole process tree is ended when the command
 //! exits, when it times out, and when the daemon ends.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::notice::Notice;
-use bgd_shared::show;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use futures_util::future::{FusedFuture as _, FutureExt as _, LocalBoxFuture};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::task::AbortHandle;
+use serde_json::value::RawValue;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::Instant;
 
+use super::hook::Hook;
 use super::secrets::Secrets;
 use super::{Adapter, Notification, Undelivered};
 use crate::channels::Secret;
 use crate::core::Spec;
 use crate::exec::context::Context;
-use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, SIGKILL, SIGTERM, how_ended, pipe};
+use crate::exec::feed::Feed;
+use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, how_ended, pipe};
 use crate::exec::members::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::os::dirs;
-
-/// The time between SIGTERM and SIGKILL after a timeout.
-const GRACE: Duration = Duration::from_secs(2);
 
 /// How long to wait for output still in the pipe once every writer has ended.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
@@ -76,41 +75,21 @@ impl Exec {
         others.cloned().chain(own.map(|(name, value)| (name.into(), value.into()))).collect()
     }
 
-    async fn run(&self, notice: &Notice) -> Result<(), Undelivered> {
-        let name = self.command.first().map(OsText::to_string_lossy).unwrap_or_default();
-        let pipes =
-            Pipes::new().map_err(|error| Undelivered(format!("{name}: can't create pipes: {error}")))?;
-        let Pipes { streams, stdin, output } = pipes;
-        let launch = Launch {
-            argv: self.command.clone(),
-            cwd: dirs::home().into_os_string().into(),
-            env: self.environment(notice),
-            task: None,
-            like: Arc::new(Spec::of_daemon()),
-            streams,
+    /// Runs the command for a notice, or goes on with the one that the program before has started for it.
+    async fn run(&self, notification: &Notification) -> Result<(), Undelivered> {
+        let progress = &notification.progress;
+        let (hook, output) = match progress.take_left() {
+            Some(left) => left.again().map_err(|error| {
+                Undelivered(format!("its command was lost in an upgrade of the daemon: {error}"))
+            })?,
+            None => progress.start(self.begin(&notification.notice)).await?,
         };
-        let process = self.host.start(launch).await.map_err(|why| Undelivered(why.into()))?;
-        let process = Leased(process);
-        let _feeder = feed(stdin, notice);
-        let mut words = Words::default();
-        let ended = {
-            let reading = words.read(output).fuse();
-            tokio::pin!(reading);
-            let ending = self.end_of(&process);
-            tokio::pin!(ending);
-            let ended = tokio::select! {
-                biased;
-                ended = &mut ending => ended,
-                // The command has closed its output, but may still run.
-                () = &mut reading => (&mut ending).await,
-            };
-            if !reading.is_terminated() {
-                // No writer is left, but the pipe may still hold output.
-                let _ = tokio::time::timeout(ON_THE_WAY, reading).await;
-            }
-            ended
-        };
-        let words = words.said(&self.secrets);
+        let hook = Rc::new(hook);
+        progress.show(Some(Rc::clone(&hook)));
+        let ended = self.follow(&hook, output).await;
+        progress.show(None);
+        let name = self.name();
+        let words = hook.words.borrow().said(&self.secrets);
         match ended {
             Some(Exit::Code(0)) => Ok(()),
             Some(exit) => Err(Undelivered(format!("{name} {}{words}", how_ended(&exit)))),
@@ -121,148 +100,75 @@ impl Exec {
         }
     }
 
-    /// Waits for the command to exit, then kills what it leaves behind. `None`: it timed out.
-    async fn end_of(&self, process: &Leased) -> Option<Exit> {
-        let exit = tokio::time::timeout(self.timeout, process.0.exited()).await.ok();
-        if exit.is_none() {
-            process.0.end(SIGTERM);
-            let _ = tokio::time::timeout(GRACE, process.0.gone()).await;
+    fn name(&self) -> String {
+        self.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// Starts the command. Returns it with its output.
+    async fn begin(&self, notice: &Notice) -> Result<(Hook, Option<Rc<Receiver>>), Undelivered> {
+        let name = self.name();
+        let unmade = |error: io::Error| Undelivered(format!("{name}: can't create pipes: {error}"));
+        let (their_in, stdin) = pipe(PipeEnd::Reading).map_err(unmade)?;
+        let (their_out, output) = pipe(PipeEnd::Writing).map_err(unmade)?;
+        let their_err = their_out.try_clone().map_err(unmade)?;
+        let output = Rc::new(Receiver::from_owned_fd(output).map_err(unmade)?);
+        let launch = Launch {
+            argv: self.command.clone(),
+            cwd: dirs::home().into_os_string().into(),
+            env: self.environment(notice),
+            task: None,
+            like: Arc::new(Spec::of_daemon()),
+            // Standard output and error combined, in their true order.
+            streams: [their_in, their_out, their_err],
+        };
+        let process = self.host.start(launch).await.map_err(|why| Undelivered(why.into()))?;
+        let process = Leased(process);
+        let mut line = serde_json::to_vec(notice).unwrap_or_default();
+        line.push(b'\n');
+        let hook = Hook {
+            process,
+            feed: Feed::begin(stdin, line).map_err(unmade)?,
+            output: Rc::downgrade(&output),
+            words: RefCell::default(),
+            deadline: Instant::now().checked_add(self.timeout).unwrap_or_else(Instant::now),
+        };
+        Ok((hook, Some(output)))
+    }
+
+    /// Reads what the command writes until it has ended. Returns how; `None`: it was ended, as it ran for too long.
+    async fn follow(&self, hook: &Hook, output: Option<Rc<Receiver>>) -> Option<Exit> {
+        let reading = async {
+            if let Some(output) = output {
+                hook.read(&output).await;
+            }
+        };
+        let reading = reading.fuse();
+        tokio::pin!(reading);
+        let ending = hook.end();
+        tokio::pin!(ending);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut ending => ended,
+            // The command has closed its output, but may still run.
+            () = &mut reading => (&mut ending).await,
+        };
+        if !reading.is_terminated() {
+            // No writer is left, but the pipe may still hold output.
+            let _ = tokio::time::timeout(ON_THE_WAY, reading).await;
         }
-        process.0.end(SIGKILL);
-        process.0.gone().await;
-        exit
+        ended
     }
 }
 
 impl Adapter for Exec {
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        Box::pin(self.run(&notification.notice))
-    }
-}
-
-/// The command's standard streams, and the daemon's ends of them.
-struct Pipes {
-    streams: [OwnedFd; 3],
-    stdin: Sender,
-    /// Standard output and error combined, in their true order.
-    output: Receiver,
-}
-
-impl Pipes {
-    fn new() -> io::Result<Self> {
-        let (their_in, stdin) = pipe(PipeEnd::Reading)?;
-        let (their_out, output) = pipe(PipeEnd::Writing)?;
-        let their_err = their_out.try_clone()?;
-        Ok(Self {
-            streams: [their_in, their_out, their_err],
-            stdin: Sender::from_owned_fd(stdin)?,
-            output: Receiver::from_owned_fd(output)?,
-        })
-    }
-}
-
-/// The task that writes a notice to the command; dropping this aborts it.
-struct Feeder(AbortHandle);
-
-impl Drop for Feeder {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-fn feed(mut stdin: Sender, notice: &Notice) -> Feeder {
-    let mut line = serde_json::to_vec(notice).unwrap_or_default();
-    line.push(b'\n');
-    let feeding = tokio::task::spawn_local(async move {
-        // A command need not read its whole input.
-        let _ = stdin.write_all(&line).await;
-    });
-    Feeder(feeding.abort_handle())
-}
-
-/// How many bytes are kept of the beginning of a command's output, and of its end.
-const KEPT_BYTES: usize = 2048;
-
-/// The beginning and the end of a command's output, however long it is.
-#[derive(Debug, Default)]
-struct Words {
-    first: Vec<u8>,
-    last: Vec<u8>,
-    left_out: bool,
-}
-
-impl Words {
-    /// Reads until no writer is left.
-    async fn read(&mut self, mut pipe: Receiver) {
-        let mut buffer = vec![0; 64 * 1024];
-        while let Ok(count) = pipe.read(&mut buffer).await
-            && count > 0
-        {
-            self.push(&buffer[..count]);
-        }
+        Box::pin(self.run(notification))
     }
 
-    fn push(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(bytes.len().min(KEPT_BYTES - self.first.len()));
-        self.first.extend_from_slice(first);
-        // More than `KEPT_BYTES` of the rest can't be kept.
-        self.left_out |= self.last.len() + rest.len() > KEPT_BYTES;
-        self.last.extend_from_slice(&rest[rest.len().saturating_sub(KEPT_BYTES)..]);
-        self.last.drain(..self.last.len().saturating_sub(KEPT_BYTES));
-    }
-}
-
-impl Words {
-    /// Formats the output as the end of a sentence, without secrets; empty if there is no output.
-    fn said(&self, secrets: &Secrets) -> String {
-        let text = if self.left_out {
-            let [first, last] = [&self.first, &self.last].map(|part| String::from_utf8_lossy(part));
-            format!("{}\n...\n{}", secrets.hide_in_beginning(&first), secrets.hide_in_end(&last))
-        } else {
-            secrets.hide(&String::from_utf8_lossy(&[&*self.first, &*self.last].concat()))
-        };
-        let lines: Vec<String> =
-            text.lines().filter(|line| !show::is_blank(line)).map(|line| show::line(line.trim())).collect();
-        if lines.is_empty() { String::new() } else { format!("; it wrote: {}", lines.join(" / ")) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn said(words: &Words) -> String {
-        words.said(&Secrets::new(["s3cret-value-of-it".to_owned()]))
+    fn state(&self) -> Option<Box<RawValue>> {
+        // Its commands are part of their notices.
+        None
     }
 
-    #[test]
-    fn of_many_words_the_first_and_the_last_are_kept() {
-        let mut words = Words::default();
-        assert_eq!(said(&words), "");
-        words.push(b"one\r\n\n");
-        words.push(b"\x1b[1mtwo\n");
-        assert_eq!(said(&words), "; it wrote: one / \u{fffd}[1mtwo");
-        for _ in 0..100 {
-            words.push(&[b'x'; 1000]);
-        }
-        words.push(b"\nthe end\n");
-        let text = said(&words);
-        assert!(text.starts_with("; it wrote: one / \u{fffd}[1mtwo / xxx"), "{text}");
-        assert!(text.contains("x / ... / x") && text.ends_with("x / the end"), "{text}");
-        assert!(text.len() < 2 * KEPT_BYTES + 50, "{}", text.len());
-    }
-    #[test]
-    fn a_secret_that_is_cut_in_two_is_not_said() {
-        let mut words = Words::default();
-        // The secret starts in the part kept first and continues in the rest.
-        words.push(&[b'x'; KEPT_BYTES - 6]);
-        words.push(b"s3cret-value-of-it");
-        assert!(said(&words).ends_with("x(secret)"));
-        words.push(&[b'y'; KEPT_BYTES - 12]);
-        assert!(said(&words).ends_with('y') && said(&words).contains("x(secret)yyy"));
-        words.push(b"\n");
-        let text = said(&words);
-        assert!(text.contains("x(secret) / ... / ") && !text.contains("s3cret"), "{text}");
-        assert!(!text.contains("value-of"), "{text}");
-    }
+    fn resume(&self, _: &RawValue) {}
 }

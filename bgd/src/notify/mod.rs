@@ -4,223 +4,64 @@
 //! delays no task. Each channel has its own queue and worker, so that it delays no other channel. This module
 //! must not decide who is told what: that is up to the core and `channels`.
 
+mod adapter;
+pub mod carried;
+mod carry;
 #[cfg_attr(not(feature = "chats"), path = "chats/absent.rs")]
-pub mod carry;
 mod chats;
 mod counts;
 mod delivery;
 #[cfg_attr(not(feature = "desktop"), path = "desktop/absent.rs")]
 mod desktop;
 mod exec;
+mod hook;
+mod orders;
+mod outcomes;
+mod progress;
 mod secrets;
 mod tty;
 mod typing;
 mod undelivered;
+pub mod waiting;
 
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc as sync_mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::notice::{Notice as Wire, NoticeKind};
-use bgd_shared::request::{ChannelStatus, OriginTerminal};
-use futures_util::future::LocalBoxFuture;
-use tokio::sync::{mpsc, oneshot};
+use bgd_shared::request::ChannelStatus;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot, watch};
 
+pub use self::adapter::{Adapter, Notification, Signal};
+use self::carried::Resumed;
 use self::counts::Counts;
-use self::undelivered::Undelivered;
+use self::orders::{Before, ChannelEvent, Order, Served, ThreadOrder, TypingOrder};
+use self::outcomes::RateLimiter;
+pub use self::outcomes::{Done, Outcomes};
+pub use self::undelivered::Undelivered;
+use self::waiting::{Changed, Entry, Waiting};
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
-use crate::core::{Notice, Place, Spec};
+use crate::core::durable::NoticeRow;
+use crate::core::{Delivery, Notice, Spec};
 use crate::exec::context::Context;
 use crate::wire::mailbox::{Internal, Internals};
-
-/// The adapter of one channel.
-pub trait Adapter {
-    /// Delivers a notice, with retries where they make sense. A channel's notices are delivered one after the
-    /// other; a notice that can't be delivered yet may be held ([`Notification::hold`]), so that it delays none.
-    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
-
-    /// Called when someone uses `bgctl` in the terminal whose session leader is this process.
-    fn visited(&self, leader: i32) {
-        let _ = leader;
-    }
-
-    /// Called when this process submits a task in this terminal, which will be told of the task's end.
-    fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
-        let _ = (terminal, submitter);
-    }
-
-    /// Called when a task was removed, so that clients can no longer ask for it.
-    fn forget(&self, task: TaskId) {
-        let _ = task;
-    }
-
-    /// Called when no more notices will come. Delivers or gives up the held ones, then returns.
-    fn finish(&self) -> LocalBoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-
-    /// Returns a signal that shows a parent session that an agent is working. `None` if the channel can't show it.
-    fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
-        let _ = session;
-        None
-    }
-}
-
-/// A typing indicator in a chat.
-pub struct Signal {
-    /// The chat, which needs only one signal at a time.
-    pub chat: String,
-    /// Shows the indicator until it is dropped.
-    pub shown: LocalBoxFuture<'static, ()>,
-}
-
-/// A notice with everything needed to deliver it.
-pub struct Notification {
-    /// The notice.
-    pub notice: Wire,
-    /// The submitter's environment and terminal.
-    pub place: Option<Arc<Place>>,
-    /// Whether the task was removed already.
-    pub is_removed: bool,
-    done: Rc<Cell<Option<Done>>>,
-}
-
-impl Notification {
-    /// Takes over reporting the outcome later; the result of [`Adapter::notify`] is ignored then. `None` if it
-    /// was taken over before.
-    pub fn hold(&self) -> Option<Done> {
-        let mut done = self.done.take()?;
-        done.hold();
-        Some(done)
-    }
-}
-
-/// A parent session that is shown typing until the other end of the receiver is dropped.
-type TypingOrder = (Option<Arc<str>>, oneshot::Receiver<()>);
-
-/// What all notices of a channel need to report their outcomes.
-struct Outcomes {
-    channel: Arc<Channel>,
-    counts: Arc<Counts>,
-    log: RefCell<RateLimiter>,
-}
-
-/// Reports the outcome of one notice. Dropped without a report, it counts as not delivered.
-pub struct Done {
-    of: Rc<Outcomes>,
-    is_held: bool,
-    is_told: bool,
-}
-
-impl Done {
-    fn new(of: &Rc<Outcomes>) -> Self {
-        Self { of: Rc::clone(of), is_held: false, is_told: false }
-    }
-
-    /// Marks the notice as held by its channel, which frees its room in the queue.
-    fn hold(&mut self) {
-        self.is_held = true;
-        Counts::add(&self.of.counts.held);
-        tracing::debug!(channel = %self.of.channel.name, "a notice is held");
-    }
-
-    /// Reports whether the notice was delivered.
-    pub fn tell(mut self, outcome: Result<(), Undelivered>) {
-        self.take(outcome);
-    }
-
-    fn take(&mut self, outcome: Result<(), Undelivered>) {
-        let Outcomes { channel, counts, log } = &*self.of;
-        self.is_told = true;
-        if self.is_held {
-            Counts::subtract(&counts.held);
-        }
-        counts.done(outcome.clone());
-        match outcome {
-            Ok(()) => tracing::debug!(channel = %channel.name, "a notice was delivered"),
-            Err(Undelivered(why)) => {
-                if let Some(more) = log.borrow_mut().is_due() {
-                    tracing::warn!(channel = %channel.name, %why, more, "a notice was not delivered");
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Done {
-    fn drop(&mut self) {
-        if !self.is_told {
-            self.take(Err(Undelivered("the adapter has panicked".to_owned())));
-        }
-    }
-}
 
 /// The sending side of a channel that has a worker.
 #[derive(Debug)]
 struct Queue {
     channel: Arc<Channel>,
     /// Unbounded, because [`Counts`] counts and bounds the notices: the limit can change at run time.
-    orders: mpsc::UnboundedSender<Arc<Notice>>,
+    orders: mpsc::UnboundedSender<Order>,
     /// One message per turn of an agent; turns are bounded themselves.
     typing: mpsc::UnboundedSender<TypingOrder>,
     /// One message per submission in a terminal, and per visit or removed task while something waits;
     /// bounded by those.
     signs: mpsc::UnboundedSender<ChannelEvent>,
-}
-
-/// Events that help a channel deliver, other than notices.
-#[derive(Clone, Debug)]
-enum ChannelEvent {
-    /// Someone uses `bgctl` in the terminal whose session leader is this process.
-    Visited(i32),
-    /// This process submitted a task in this terminal, which will be told of the task's end.
-    Awaited(OriginTerminal, Option<i32>),
-    /// A task was removed.
-    Forgotten(TaskId),
-}
-
-/// The receiving side of a channel, for its worker.
-#[derive(Debug)]
-pub struct Served {
-    channel: Arc<Channel>,
-    orders: mpsc::UnboundedReceiver<Arc<Notice>>,
-    typing: mpsc::UnboundedReceiver<TypingOrder>,
-    signs: mpsc::UnboundedReceiver<ChannelEvent>,
-    counts: Arc<Counts>,
-}
-
-/// How often the same kind of event is logged per `LOG_EVERY`: a task without a channel, a full queue, a failing
-/// channel. A hundred thousand tasks must not fill the log.
-const LOG_BURST: u32 = 20;
-const LOG_EVERY: Duration = Duration::from_secs(10);
-
-/// Limits how often an event is logged, and counts the suppressed ones.
-#[derive(Debug, Default)]
-struct RateLimiter {
-    begun: Option<Instant>,
-    logged: u32,
-    left_out: u64,
-}
-
-impl RateLimiter {
-    /// Returns how many events were suppressed since the last logged one. `None` if this one is to be suppressed.
-    fn is_due(&mut self) -> Option<u64> {
-        if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_EVERY) {
-            (self.begun, self.logged) = (Some(Instant::now()), 0);
-        }
-        if self.logged >= LOG_BURST {
-            self.left_out += 1;
-            return None;
-        }
-        self.logged += 1;
-        Some(std::mem::take(&mut self.left_out))
-    }
 }
 
 /// A turn of an agent that is shown as typing, or would be if its channel could show it.
@@ -241,13 +82,26 @@ pub struct Notifier {
     queue_limit: usize,
     context: Context,
     internals: Internals,
-    thread: Option<mpsc::UnboundedSender<Served>>,
+    thread: Option<mpsc::UnboundedSender<ThreadOrder>>,
     queues: BTreeMap<Arc<str>, Queue>,
     /// By channel name, so that the counters survive a change of the channel.
     counts: BTreeMap<Arc<str>, Arc<Counts>>,
     typing: HashMap<TaskId, Turn>,
+    /// The notices that are not delivered.
+    waiting: Waiting,
     /// Tasks with notices whose results are not read yet, with the number of those notices.
     unread: HashMap<TaskId, usize>,
+    /// Whether the notices outlive the daemon, so that they may have to be read again.
+    is_durable: bool,
+    /// Whether an upgrade is about to happen, and since when.
+    holds: watch::Sender<bool>,
+    held_since: Option<Instant>,
+    /// Dropping it lets the thread go on that stands still.
+    still: Option<sync_mpsc::Sender<()>>,
+    /// What came over an upgrade, until it goes on.
+    resumed: Option<Box<Resumed>>,
+    /// What the channels themselves held before an upgrade.
+    adapters_before: BTreeMap<Arc<str>, Box<RawValue>>,
     unreported: u64,
     log_untold: RateLimiter,
     log_full: RateLimiter,
@@ -267,7 +121,14 @@ impl Notifier {
             queues: BTreeMap::new(),
             counts: BTreeMap::new(),
             typing: HashMap::new(),
+            waiting: Waiting::default(),
             unread: HashMap::new(),
+            is_durable: false,
+            holds: watch::channel(false).0,
+            held_since: None,
+            still: None,
+            resumed: None,
+            adapters_before: BTreeMap::new(),
             unreported: 0,
             log_untold: RateLimiter::default(),
             log_full: RateLimiter::default(),
@@ -313,29 +174,34 @@ impl Notifier {
         }
     }
 
-    /// Queues a notice on the task's channel.
-    pub fn tell(&mut self, notice: Arc<Notice>) {
+    /// Has the notices outlive the daemon.
+    pub fn make_durable(&mut self) {
+        self.is_durable = true;
+    }
+
+    /// Whether a notice goes to a channel that delivers it.
+    pub fn takes(&self, notice: &Notice) -> bool {
+        let name = notice.task.spec.channel.as_deref().filter(|name| *name != NONE);
+        name.and_then(|name| self.channels.get(name)).is_some_and(|channel| channel.wants(notice.kind))
+    }
+
+    /// Queues a notice on the task's channel. Returns whether it is to be delivered.
+    pub fn tell(&mut self, notice: Arc<Notice>) -> bool {
         let name = match notice.task.spec.channel.as_deref() {
             None => return self.nobody_told(&notice, "the task has no channel"),
-            Some(NONE) => return,
+            Some(NONE) => return false,
             Some(name) => name,
         };
         let Some(channel) = self.channels.get(name).cloned() else {
             return self.nobody_told(&notice, "the channel of the task is not configured");
         };
-        if channel.kind == ChannelKind::Inbox || (notice.kind == NoticeKind::Started && !channel.started) {
-            return;
+        if !channel.wants(notice.kind) {
+            return false;
         }
         let counts = self.counts_of(&channel.name);
         let has_room = counts.in_queue() < self.queue_limit as u64;
-        if has_room && let Some(queue) = self.queue(&channel) {
-            Counts::add(&counts.queued);
-            let task = notice.task.id;
-            if queue.orders.send(notice).is_ok() {
-                *self.unread.entry(task).or_default() += 1;
-                return;
-            }
-            Counts::subtract(&counts.queued);
+        if has_room && self.enqueue(&channel, Order { notice, before: Before::default() }, true) {
+            return true;
         }
         Counts::add(&counts.dropped);
         if let Some(more) = self.log_full.is_due() {
@@ -343,6 +209,51 @@ impl Notifier {
             let limit = self.queue_limit;
             tracing::warn!(channel = %channel.name, limit, more, "a notice was dropped: {why}");
         }
+        false
+    }
+
+    /// Queues a notice that an earlier daemon has not delivered, however many there are. Returns whether that is possible.
+    pub fn tell_again(&mut self, row: NoticeRow) -> bool {
+        let NoticeRow { notice, tried } = row;
+        let name = notice.task.spec.channel.as_deref().unwrap_or(NONE);
+        let Some(channel) = self.channels.get(name).cloned() else {
+            return self.nobody_told(&notice, "the channel of the task is not configured any more");
+        };
+        let before = Before { tried, ..Before::default() };
+        channel.wants(notice.kind) && self.enqueue(&channel, Order { notice, before }, true)
+    }
+
+    /// Gives a notice to the worker of its channel. Returns whether there is one.
+    fn enqueue(&mut self, channel: &Arc<Channel>, order: Order, reads: bool) -> bool {
+        let counts = self.counts_of(&channel.name);
+        let (notice, tried) = (Arc::clone(&order.notice), order.before.tried.clone());
+        let Some(queue) = self.queue(channel) else { return false };
+        Counts::add(&counts.queued);
+        if queue.orders.send(order).is_err() {
+            Counts::subtract(&counts.queued);
+            return false;
+        }
+        let (number, task) = (notice.number, notice.task.id);
+        if reads {
+            *self.unread.entry(task).or_default() += 1;
+        }
+        // A line in a terminal has no result in it.
+        let reads_again = reads && self.is_durable && channel.kind != ChannelKind::Tty;
+        let channel = Arc::clone(&channel.name);
+        self.waiting.add(number, Entry { channel, notice: Some(notice), tried, reads, reads_again });
+        true
+    }
+
+    /// Notes what has become of a notice.
+    pub fn note(&mut self, number: u64, delivery: Delivery) -> Changed {
+        let mut changed = self.waiting.note(number, delivery, self.queue_limit);
+        changed.was_read = changed.was_read.filter(|task| self.was_read(*task));
+        changed
+    }
+
+    /// Returns the numbers of the notices that are not delivered.
+    pub fn undelivered(&self) -> impl Iterator<Item = u64> {
+        self.waiting.all.keys().copied()
     }
 
     /// Reports that someone uses `bgctl` in the terminal whose session leader is this process. Notices missed at
@@ -385,8 +296,12 @@ impl Notifier {
         self.unread.contains_key(&task)
     }
 
-    /// Records that the result for a notice was read. Returns true if no other notice of the task needs its output.
-    pub fn was_read(&mut self, task: TaskId) -> bool {
+    /// Records that the result for a notice was read. Returns the task if no notice needs its output any more.
+    pub fn read(&mut self, number: u64) -> Option<TaskId> {
+        self.waiting.read(number).filter(|task| self.was_read(*task))
+    }
+
+    fn was_read(&mut self, task: TaskId) -> bool {
         let Some(count) = self.unread.get_mut(&task) else { return true };
         *count -= 1;
         let is_last = *count == 0;
@@ -402,9 +317,10 @@ impl Notifier {
 
     /// Logs a warning with a hint if the end of a run is reported to nobody (R52); other notices are
     /// skipped silently.
-    fn nobody_told(&mut self, notice: &Notice, why: &str) {
+    /// Returns false: it is not delivered.
+    fn nobody_told(&mut self, notice: &Notice, why: &str) -> bool {
         if !notice.kind.is_end() {
-            return;
+            return false;
         }
         self.unreported += 1;
         if let Some(more) = self.log_untold.is_due() {
@@ -416,6 +332,7 @@ impl Notifier {
                  configuration (bgd-config(5))"
             );
         }
+        false
     }
 
     /// Starts the typing indicator if the task's channel has one (R53).
@@ -459,6 +376,8 @@ impl Notifier {
             let channel_too = Arc::clone(channel);
             let served = Served {
                 channel: channel_too,
+                before: self.adapters_before.remove(&channel.name),
+                holds: self.holds.subscribe(),
                 orders: waiting,
                 typing: typing_orders,
                 signs: signs_given,
@@ -480,7 +399,7 @@ impl Notifier {
             self.is_busy = true;
         }
         if let Some(thread) = &self.thread {
-            let _ = thread.send(served);
+            let _ = thread.send(ThreadOrder::Serve(Box::new(served)));
         }
         Ok(())
     }
@@ -510,6 +429,8 @@ impl Notifier {
     /// [`Internal::ChannelsDone`] follows.
     pub fn close(&mut self) {
         self.is_closing = true;
+        self.hold(false);
+        self.release();
         self.typing.clear();
         self.queues.clear();
         self.thread = None;
@@ -538,13 +459,13 @@ impl Notifier {
 }
 
 /// Starts the thread. It ends once its handle is dropped and every queue is empty.
-fn start(context: Context, internals: Internals) -> io::Result<mpsc::UnboundedSender<Served>> {
-    let (served, waiting) = mpsc::unbounded_channel();
+fn start(context: Context, internals: Internals) -> io::Result<mpsc::UnboundedSender<ThreadOrder>> {
+    let (orders, waiting) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("channels".to_owned()).spawn(move || {
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, delivery::serve_all(waiting, context, internals.clone()));
         internals.send(Internal::ChannelsDone);
     })?;
-    Ok(served)
+    Ok(orders)
 }

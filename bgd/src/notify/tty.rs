@@ -3,43 +3,36 @@
 //! Writing is harmless only while a shell is at its prompt. While another program has the terminal, lines are
 //! held until it ends or is stopped; terminals do not wait for each other. Lines that arrive within [`BATCH_WINDOW`] of
 //! the previous one are written together, so that many simultaneous ends do not fill the screen. Lines for a
-//! closed terminal go to the next terminal in which someone uses `bgctl`. Held lines are lost when the daemon
-//! ends: the inbox has their notices.
+//! closed terminal go to the next terminal in which someone uses `bgctl`. Held lines are lost when a daemon ends
+//! that is not durable: the inbox has their notices.
 
+mod carry;
 mod device;
 mod keys;
 mod line;
+mod lines;
 mod program;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::notice::NoticeKind;
 use bgd_shared::request::OriginTerminal;
 use futures_util::future::LocalBoxFuture;
+use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
 use self::keys::Keys;
-use self::line::Line;
-use super::counts::Counts;
-use super::{Adapter, Done, Notification, Undelivered};
-use crate::core::Place;
+use self::lines::{At, Lines};
+use super::{Adapter, Done, Notification, Outcomes, Undelivered};
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
-
-/// Maximum number of lines held per terminal. More are summarized in one line of counts.
-const HELD_LINES: usize = 32;
-
-/// Maximum number of lines written at once where something may be typed. More are summarized in one line of counts.
-const TYPED_LINES: usize = 3;
 
 /// How long a terminal gets no more lines after a write at its prompt, except for the last ones at shutdown.
 const BATCH_WINDOW: Duration = Duration::from_millis(200);
@@ -55,114 +48,36 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The interval between checks of a terminal if inotify is not available.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The lines to write to one terminal.
-#[derive(Default)]
-struct Lines {
-    /// At most [`HELD_LINES`]; empty if there are more.
-    each: Vec<Line>,
-    /// The number of notices of each kind, in the order of [`KINDS`].
-    counts: [(u64, &'static str); 5],
-    /// The environment and terminal of the latest submitter.
-    place: Option<Arc<Place>>,
-    /// Whether every task has a parent session, whose inbox holds the notices.
-    in_inbox: bool,
-    /// Whether some lines were for a terminal that is closed.
-    is_missed: bool,
-}
-
-/// The notice kinds in the order of [`Lines::counts`], with the words for the summary.
-const KINDS: [(NoticeKind, &str); 5] = [
-    (NoticeKind::Completed, "completed"),
-    (NoticeKind::Failed, "failed"),
-    (NoticeKind::Cancelled, "cancelled"),
-    (NoticeKind::NeedsInput, "need input"),
-    (NoticeKind::Started, "started"),
-];
-
-impl Lines {
-    fn new() -> Self {
-        Self { counts: KINDS.map(|(_, word)| (0, word)), in_inbox: true, ..Self::default() }
-    }
-
-    fn push(&mut self, notification: &Notification) {
-        let at = KINDS.iter().position(|(kind, _)| *kind == notification.notice.kind);
-        if let Some((count, _)) = at.and_then(|at| self.counts.get_mut(at)) {
-            *count += 1;
-        }
-        match self.count() {
-            0..=HELD_COUNT => self.each.push(line::line(&notification.notice, notification.is_removed)),
-            _ => self.each = Vec::new(),
-        }
-        self.place.clone_from(&notification.place);
-        self.in_inbox &= notification.notice.task.session.is_some();
-    }
-
-    /// Adds lines that were for a closed terminal.
-    fn absorb(&mut self, missed: Self) {
-        for ((count, _), (more, _)) in self.counts.iter_mut().zip(missed.counts) {
-            *count += more;
-        }
-        match self.count() {
-            0..=HELD_COUNT => self.each.extend(missed.each),
-            _ => self.each = Vec::new(),
-        }
-        (self.in_inbox, self.is_missed) = (false, true);
-    }
-
-    fn count(&self) -> u64 {
-        self.counts.iter().map(|(count, _)| count).sum()
-    }
-
-    /// Summarizes all notices in one line.
-    fn summary(&self) -> String {
-        let counts: Vec<String> = self
-            .counts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, word)| format!("{count} {word}"))
-            .collect();
-        let verb = if self.in_inbox { "inbox" } else { "list" };
-        format!("[BACKGROUND TASKS] {} (bgctl {verb} shows them)", counts.join(", "))
-    }
-
-    /// Returns the bytes to write to a terminal of `size` rows and columns.
-    fn bytes(&self, to: At, size: (u16, u16)) -> Vec<u8> {
-        let (rows, columns) = size;
-        let summary = [line::plain(&self.summary())];
-        let most = match to {
-            At::Cursor => HELD_LINES,
-            At::Top => TYPED_LINES.min(usize::from(rows / 2)),
-        };
-        let lines = if (1..=most).contains(&self.each.len()) { &self.each } else { &summary[..] };
-        let mut bytes = match to {
-            At::Cursor => line::above_cursor(lines, columns),
-            At::Top => line::at_top(lines, size),
-        };
-        // Only one bubble, however many lines there are.
-        let bubble = if let [one] = lines { one } else { &summary[0] };
-        bytes.extend(line::bubble(self.place.as_deref(), &bubble.text()));
-        bytes
-    }
-}
-
-const HELD_COUNT: u64 = HELD_LINES as u64;
-
-/// Where lines are put; `line` explains why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    /// Above the cursor's row: nothing is typed there yet.
-    Cursor,
-    /// At the top of the screen: the typed text may take up several rows.
-    Top,
-}
-
 /// What is held for one terminal.
 struct Held {
     lines: Lines,
     /// Report the outcome of the lines.
     dones: Vec<Done>,
+    /// The rest of a partial write.
+    rest: Rc<RefCell<Option<Rest>>>,
     /// Wakes the terminal's task for another check.
     again: Rc<Notify>,
+}
+
+impl Held {
+    fn new(lines: Lines, dones: Vec<Done>) -> Self {
+        Self { lines, dones, rest: Rc::default(), again: Rc::default() }
+    }
+}
+
+/// The rest of a partial write, for an upgrade in place.
+struct Rest {
+    bytes: Vec<u8>,
+    /// How many of them are written.
+    written: usize,
+    /// The notices that they belong to.
+    numbers: Vec<u64>,
+}
+
+impl Rest {
+    fn new(bytes: &[u8], dones: &[Done]) -> Self {
+        Self { bytes: bytes.to_vec(), written: 0, numbers: dones.iter().map(Done::number).collect() }
+    }
 }
 
 /// The terminals for which lines are held.
@@ -181,7 +96,7 @@ pub struct Terminals {
     /// Lines for closed terminals; they go to the next terminal in which someone uses `bgctl`.
     missed: Rc<RefCell<Lines>>,
     keys: Keys,
-    counts: Arc<Counts>,
+    outcomes: Rc<Outcomes>,
 }
 
 impl Adapter for Terminals {
@@ -201,7 +116,7 @@ impl Adapter for Terminals {
     fn visited(&self, leader: i32) {
         let Some(terminal) = device::terminal_of(leader) else { return };
         let lines = std::mem::replace(&mut *self.missed.borrow_mut(), Lines::new());
-        self.counts.missed.store(0, Ordering::Relaxed);
+        self.outcomes.counts.missed.store(0, Ordering::Relaxed);
         if lines.count() == 0 {
             return;
         }
@@ -209,7 +124,7 @@ impl Adapter for Terminals {
             held.lines.absorb(lines);
             return held.again.notify_one();
         }
-        self.hold(&terminal, Held { lines, dones: Vec::new(), again: Rc::default() }, At::Top, None);
+        self.hold(&terminal, Held::new(lines, Vec::new()), At::Top, None);
     }
 
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
@@ -220,6 +135,14 @@ impl Adapter for Terminals {
         let mut held = self.held.borrow_mut();
         let lines = held.values_mut().flat_map(|held| &mut held.lines.each);
         lines.chain(&mut self.missed.borrow_mut().each).for_each(|line| line.forget(task));
+    }
+
+    fn state(&self) -> Option<Box<RawValue>> {
+        self.carried()
+    }
+
+    fn resume(&self, state: &RawValue) {
+        self.go_on_with(state);
     }
 
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
@@ -244,7 +167,7 @@ enum Written {
 
 impl Terminals {
     /// Creates the adapter, with nothing held.
-    pub fn new(counts: Arc<Counts>) -> Self {
+    pub fn new(outcomes: Rc<Outcomes>) -> Self {
         Self {
             held: Waiting::default(),
             resting: Rc::default(),
@@ -252,7 +175,7 @@ impl Terminals {
             is_last: Rc::default(),
             missed: Rc::new(RefCell::new(Lines::new())),
             keys: Keys::default(),
-            counts,
+            outcomes,
         }
     }
 
@@ -261,7 +184,7 @@ impl Terminals {
         if lines.is_missed || device::is_closed(terminal) {
             let mut missed = self.missed.borrow_mut();
             missed.absorb(lines);
-            self.counts.missed.store(missed.count(), Ordering::Relaxed);
+            self.outcomes.counts.missed.store(missed.count(), Ordering::Relaxed);
         }
     }
 
@@ -286,14 +209,13 @@ impl Terminals {
         match written {
             Written::All => self.rest(terminal),
             Written::Nothing(at) => {
-                let held =
-                    Held { lines, dones: notification.hold().into_iter().collect(), again: Rc::default() };
+                let held = Held::new(lines, notification.hold().into_iter().collect());
                 self.hold(terminal, held, at, None);
             }
             Written::UpTo(rest) => {
                 self.rest(terminal);
-                let held = Held { lines: Lines::new(), dones: Vec::new(), again: Rc::default() };
-                self.hold(terminal, held, At::Top, Some((rest, notification.hold())));
+                let held = Held::new(Lines::new(), Vec::new());
+                self.hold(terminal, held, At::Top, Some((rest, notification.hold().into_iter().collect())));
             }
         }
         Ok(())
@@ -336,21 +258,26 @@ impl Terminals {
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
-    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, Option<Done>)>) {
+    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, Vec<Done>)>) {
         let serving = Serving {
             all: self.clone(),
             terminal: terminal.clone(),
             again: Rc::clone(&held.again),
+            rest: Rc::clone(&held.rest),
             writes: Writes::new()
                 .inspect_err(
                     |error| tracing::warn!(%error, "no inotify: a terminal is looked at while a notice waits"),
                 )
                 .ok(),
         };
+        if let Some((bytes, dones)) = &rest {
+            // Before anything can come in between.
+            held.rest.replace(Some(Rest::new(bytes, dones)));
+        }
         self.held.borrow_mut().insert(terminal.clone(), held);
         tokio::task::spawn_local(async move {
             let written = match rest {
-                Some((rest, done)) => serving.write_rest(&rest, done.into_iter().collect()).await,
+                Some((rest, dones)) => serving.write_rest(&rest, dones).await,
                 None => Ok(()),
             };
             let served = match written {
@@ -376,6 +303,7 @@ struct Serving {
     all: Terminals,
     terminal: OriginTerminal,
     again: Rc<Notify>,
+    rest: Rc<RefCell<Option<Rest>>>,
     writes: Option<Writes>,
 }
 
@@ -449,10 +377,13 @@ impl Serving {
         let written = if rest.is_empty() {
             Ok(())
         } else {
+            self.rest.replace(Some(Rest::new(rest, &dones)));
+            let note = |count| self.rest.borrow_mut().iter_mut().for_each(|rest| rest.written += count);
             let written = match device::look(&self.terminal) {
-                Ok(device::Look { device, .. }) => device.write_all(rest).await,
+                Ok(device::Look { device, .. }) => device.write_all(rest, note).await,
                 Err(why) => Err(io::Error::other(why)),
             };
+            self.rest.replace(None);
             written.map_err(|error| unusable(&self.terminal.path, &error))
         };
         for done in dones {
@@ -550,34 +481,4 @@ impl Serving {
 /// Waits until a process ends.
 async fn ended(process: PidFd) -> io::Result<()> {
     watch::process(process)?.readable().await.map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_something_is_typed_more_than_a_few_lines_become_one() {
-        let mut lines = Lines::new();
-        for count in 1..=TYPED_LINES as u64 + 1 {
-            lines.counts[0].0 = count;
-            lines.each.push(line::plain(&format!("[line {count}]")));
-            let shown = |at| String::from_utf8(lines.bytes(at, (24, 80))).unwrap();
-            let are_few = count <= TYPED_LINES as u64;
-            assert!(shown(At::Cursor).contains("[line 1]"), "{count}");
-            assert_eq!(shown(At::Top).contains("[line 1]"), are_few, "{count}");
-            assert_eq!(shown(At::Top).contains(&format!("{count} completed")), !are_few, "{count}");
-        }
-    }
-
-    #[test]
-    fn many_lines_become_one_that_counts_them() {
-        let mut held = Lines::new();
-        held.counts[0].0 = 100;
-        held.counts[1].0 = 2;
-        let expected = "[BACKGROUND TASKS] 100 completed, 2 failed (bgctl inbox shows them)";
-        assert_eq!(held.summary(), expected);
-        held.in_inbox = false;
-        assert!(held.summary().ends_with("(bgctl list shows them)"));
-    }
 }

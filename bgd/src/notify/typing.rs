@@ -105,6 +105,7 @@ mod tests {
     use std::cell::Cell;
 
     use futures_util::future::LocalBoxFuture;
+    use serde_json::value::RawValue;
     use tokio::task::{LocalSet, yield_now};
 
     use super::*;
@@ -127,6 +128,12 @@ mod tests {
         fn notify<'a>(&'a self, _: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
             Box::pin(async { Ok(()) })
         }
+
+        fn state(&self) -> Option<Box<RawValue>> {
+            None
+        }
+
+        fn resume(&self, _: &RawValue) {}
 
         fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
             let (_, chat) = session?.split_once(':')?;
@@ -183,6 +190,12 @@ mod tests {
         fn notify<'a>(&'a self, _: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
             Box::pin(async { Ok(()) })
         }
+
+        fn state(&self) -> Option<Box<RawValue>> {
+            None
+        }
+
+        fn resume(&self, _: &RawValue) {}
 
         fn start_typing(&self, _: Option<&str>) -> Option<Signal> {
             let (fail, failed) = oneshot::channel();

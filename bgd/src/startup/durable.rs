@@ -135,7 +135,10 @@ pub(super) fn begin(
         (Some(_) | None, _) => "the daemon was killed",
     };
     let epoch = head.filter(|_| is_same_boot).map(|head| head.epoch);
-    let ids: HashSet<TaskId> = kept.tasks.iter().map(|(_, row)| row.task.id).collect();
+    let tasks = kept.tasks.iter().map(|(_, row)| row.task.id);
+    // A notice may need the output of a task that was removed.
+    let notices = kept.notices.iter().map(|(_, row)| row.notice.task.id);
+    let ids: HashSet<TaskId> = tasks.chain(notices).collect();
     let epoch = daemon.dispatcher.go_on_with_clock(&mut kept, epoch);
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
     let warning = opened.warning.take();

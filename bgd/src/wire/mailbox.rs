@@ -16,7 +16,7 @@ use crate::carry::program::Candidate;
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::{Config, ConfigError};
-use crate::core::{Command, Request};
+use crate::core::{Command, Delivery, Request};
 use crate::exec::executor::Offer;
 use crate::exec::messages::{self, Facts, Seen};
 use crate::journal::Recorded;
@@ -91,10 +91,17 @@ pub enum Internal {
         /// The pending response, if a client asked for the reload.
         asked: Option<Answer>,
     },
-    /// The result for a notice of this task was read.
+    /// The result for a notice was read.
     NoticeRead {
-        /// The task.
-        task: TaskId,
+        /// The notice's number.
+        number: u64,
+    },
+    /// A channel has come further with a notice.
+    Notice {
+        /// The notice's number.
+        number: u64,
+        /// What has become of it.
+        delivery: Delivery,
     },
     /// Steps were written into the journal, or could not be.
     Recorded(Recorded),

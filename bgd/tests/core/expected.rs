@@ -103,7 +103,7 @@ pub struct Told {
 
 impl From<&Notice> for Told {
     fn from(notice: &Notice) -> Self {
-        let Notice { kind, at, active, is_removed: _, task } = notice;
+        let Notice { number: _, kind, at, active, is_removed: _, task } = notice;
         let questions = task.agent.as_ref().map(|agent| &agent.questions);
         let question = questions.and_then(|questions| questions.front()).map(|question| question.request);
         let (run, status) = (task.run, task.status());

@@ -58,6 +58,7 @@ impl Core {
         Some(Changes {
             tasks,
             items: items.collect(),
+            notices: Vec::new(),
             batches: batches.into_iter().collect(),
             entering,
             groups,
@@ -66,9 +67,10 @@ impl Core {
         })
     }
 
-    fn counters(&self, now: Now) -> Counters {
+    /// Returns the numbers that only grow, as they are now.
+    pub fn counters(&self, now: Now) -> Counters {
         let (seq, last, inboxes) = (self.seq, self.registry.last(), self.inboxes.counts());
-        Counters { seq, last, inboxes, mono: now.mono, wall: now.wall }
+        Counters { seq, last, inboxes, notices: self.last_notice, mono: now.mono, wall: now.wall }
     }
 
     fn row(&self, ordinal: Ordinal) -> Option<TaskRow> {
@@ -97,11 +99,14 @@ impl Core {
 
     /// Builds a core from what was written down. Tasks that ran seem to run still: say what became of them.
     pub fn again(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
-        let Kept { tasks, items, batches, entering, groups: before, counters } = kept;
+        let Kept { tasks, items, notices, batches, entering, groups: before, counters } = kept;
         let mut core = Self::new(limits, BTreeMap::new());
         core.queue.set_groups(before);
         core.configure(limits, groups);
         (core.seq, core.written_seq) = (counters.seq, counters.seq);
+        // Of a damaged journal only some rows may be known.
+        let last_notice = notices.last().map(|(number, _)| *number);
+        core.last_notice = counters.notices.max(last_notice.unwrap_or_default());
         for (id, batch) in batches {
             if let Some(jobs) = batch.limits.jobs {
                 core.queue.limit_batch(id, jobs);

@@ -78,6 +78,9 @@ pub struct Core {
     /// For each task, the pending tasks with open conditions on it.
     dependents: BTreeMap<Ordinal, BTreeSet<Ordinal>>,
     seq: u64,
+    /// The number of the last notice.
+    #[serde(default)]
+    last_notice: u64,
     phase: Phase,
     /// What happened to tasks in this step, until their dependents are judged.
     #[serde(skip)]
@@ -122,6 +125,7 @@ impl Core {
             wall_timers: BTreeSet::new(),
             dependents: BTreeMap::new(),
             seq: 0,
+            last_notice: 0,
             phase: Phase::Open,
             became: VecDeque::new(),
             failed_batches: Vec::new(),

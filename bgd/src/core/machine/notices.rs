@@ -33,7 +33,9 @@ impl Core {
         let mut seen_by = self.waiters.watching(ordinal);
         seen_by.extend(asker.map(|asker| asker.client));
         let is_removed = asker.is_some_and(|asker| asker.removes) || self.waiters.will_remove(ordinal);
-        let notice = Arc::new(Notice { kind, at: now.wall, active, is_removed, task });
+        self.last_notice += 1;
+        let number = self.last_notice;
+        let notice = Arc::new(Notice { number, kind, at: now.wall, active, is_removed, task });
         self.effects.push(Effect::Notice { notice: Arc::clone(&notice), seen_by });
         if let Some(session) = session.filter(|_| is_kept) {
             let ended = self.inboxes.add(&session, notice, self.limits.inbox_items);

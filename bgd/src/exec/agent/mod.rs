@@ -8,7 +8,6 @@ mod asked;
 mod carry;
 pub mod connection;
 mod far;
-mod feed;
 mod key;
 mod late;
 mod link;

@@ -21,13 +21,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
-use super::feed::Feed;
 use super::start::Start;
 use super::stderr_tail::Excerpt;
 use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
-use crate::carry::{Fd, Named, bytes};
+use crate::carry::{Fd, Named};
 use crate::core::{Covers, Refusal, Report, Tokens};
 use crate::exec::context::Context;
+use crate::exec::feed::{Feed, FeedState};
 use crate::exec::host::{Host, Launch, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, pipe};
 use crate::exec::output::OutputFolder;
 
@@ -52,14 +52,6 @@ pub struct Template {
     running: RefCell<Option<Running>>,
     /// Whether the turn was told to end, possibly before its process started.
     cancelled: Cell<bool>,
-}
-
-/// A prompt that is being written, as data.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct FeedState {
-    pipe: Fd,
-    #[serde(with = "bytes")]
-    rest: Vec<u8>,
 }
 
 /// A program that runs, as data.
@@ -252,12 +244,11 @@ impl Template {
     pub fn state(&self, named: &mut Named) -> Option<TemplateState> {
         let running = self.running.borrow();
         let Running { process, from, file, feed } = running.as_ref()?;
-        let feed = feed.as_ref().and_then(Feed::state);
         process.runs().then(|| TemplateState {
             process: process.state(),
             from: *from,
             file: file.as_ref().map(|file| file.0.clone()),
-            feed: feed.map(|(number, rest)| FeedState { pipe: named.number(number), rest }),
+            feed: feed.as_ref().and_then(|feed| feed.state(named)),
             cancelled: self.cancelled.get(),
         })
     }

@@ -18,7 +18,7 @@ use super::retry::{self, RateLimits};
 use crate::channels::{Bot as Settings, Chat, Secret, Token};
 use crate::notice::one_line;
 use crate::notify::counts::Counts;
-use crate::notify::{Outcomes, Signal, Undelivered};
+use crate::notify::{Notification, Outcomes, Signal, Undelivered};
 
 /// The maximum size of a token file. A larger file is not a token file.
 const TOKEN_BYTES: u64 = 4096;
@@ -108,18 +108,24 @@ impl Bot {
         })
     }
 
-    /// Calls the API for a chat, with retries where they make sense.
+    /// Calls the API for the chat of a notice, with retries where they make sense.
     ///
     /// # Errors
     /// The call was not delivered.
     pub async fn deliver(
         &self,
-        session: Option<&str>,
+        notification: &Notification,
         call: impl FnOnce(&str) -> Call,
     ) -> Result<(), Undelivered> {
-        let chat = self.chat(session)?;
+        let chat = self.chat(notification.notice.task.session.as_deref())?;
         let call = call(&chat);
-        retry::deliver(&self.silence, &call.route(&chat), &self.counts, async || self.call(&call).await).await
+        let (route, progress) = (call.route(&chat), &notification.progress);
+        retry::deliver(&self.silence, &route, progress, async || self.call(&call).await).await
+    }
+
+    /// Returns the waits that the service asked for.
+    pub fn silence(&self) -> &RateLimits {
+        &self.silence
     }
 
     /// Calls the API once.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use serde::Deserialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{Answer, DeliveryError, Http, Post};
@@ -67,7 +68,15 @@ impl Adapter for Discord {
             });
             Call { path: format!("/channels/{chat}/messages"), body: Some(body) }
         };
-        self.0.deliver(notification.notice.task.session.as_deref(), call).boxed_local()
+        self.0.deliver(notification, call).boxed_local()
+    }
+
+    fn state(&self) -> Option<Box<RawValue>> {
+        self.0.silence().state()
+    }
+
+    fn resume(&self, state: &RawValue) {
+        self.0.silence().resume(state);
     }
 
     fn start_typing(&self, session: Option<&str>) -> Option<Signal> {

@@ -32,7 +32,7 @@ impl Chats {
         let http = Rc::clone(&self.http);
         Some(match &outcomes.channel.kind {
             ChannelKind::Webhook { url, headers, timeout } => {
-                Rc::new(Webhook::new(http, outcomes, (url, headers), *timeout))
+                Rc::new(Webhook::new(http, (url, headers), *timeout))
             }
             ChannelKind::Chat(Chat::Discord, bot) => Rc::new(Discord::new(http, outcomes, bot)),
             ChannelKind::Chat(Chat::Slack, bot) => Rc::new(Slack::new(http, outcomes, bot)),

@@ -5,17 +5,21 @@
 //! nothing is sent by that route until then, and notices that arrive meanwhile fail at once.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use bgd_shared::request::ChannelRetry;
 use bgd_shared::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::{Instant, sleep};
 
 use super::http::DeliveryError;
+use crate::core::Tried;
 use crate::notify::Undelivered;
-use crate::notify::counts::Counts;
+use crate::notify::progress::Progress;
+use crate::os::clock::Stamp;
 
 /// Maximum number of tries per notice.
 const TRIES: usize = 5;
@@ -39,7 +43,34 @@ pub struct RateLimits {
     by_route: RefCell<HashMap<String, Instant>>,
 }
 
+/// The waits that a server asked for, as data.
+#[derive(Debug, Serialize, Deserialize)]
+struct RateLimitsState {
+    all: Option<Stamp>,
+    by_route: BTreeMap<String, Stamp>,
+}
+
 impl RateLimits {
+    /// Returns the state for an upgrade in place; `None` if no server has asked for anything.
+    pub fn state(&self) -> Option<Box<RawValue>> {
+        let now = Instant::now();
+        let stamp = |until: Instant| (until > now).then(|| Stamp::of(until.into_std()));
+        let by_route = self.by_route.borrow();
+        let by_route = by_route.iter().filter_map(|(route, until)| Some((route.clone(), stamp(*until)?)));
+        let state = RateLimitsState { all: self.all.get().and_then(stamp), by_route: by_route.collect() };
+        let is_any = state.all.is_some() || !state.by_route.is_empty();
+        is_any.then(|| to_raw_value(&state).ok()).flatten()
+    }
+
+    /// Goes on with such a state.
+    pub fn resume(&self, state: &RawValue) {
+        let Ok(RateLimitsState { all, by_route }) = serde_json::from_str(state.get()) else { return };
+        self.all.set(all.map(|until| until.instant().into()));
+        let by_route =
+            by_route.into_iter().take(ROUTES).map(|(route, until)| (route, until.instant().into()));
+        self.by_route.replace(by_route.collect());
+    }
+
     /// Returns the remaining wait for a route, if any.
     fn left(&self, route: &str) -> Option<Duration> {
         let until = self.all.get().max(self.by_route.borrow().get(route).copied())?;
@@ -75,53 +106,74 @@ impl RateLimits {
 }
 
 /// Tries a route until the delivery succeeds or further tries make no sense. While it waits for the next try,
-/// `counts` hold the last failure.
+/// `progress` has the last failure; with that of an earlier daemon it goes on.
 ///
 /// # Errors
 /// The notice was not delivered.
 pub async fn deliver(
     silence: &RateLimits,
     route: &str,
-    counts: &Counts,
+    progress: &Progress,
     mut attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
 ) -> Result<(), Undelivered> {
-    let begun = Instant::now();
+    let before = progress.tried();
+    let spent = before.as_ref().map_or(Duration::ZERO, |tried| Duration::from_millis(tried.spent_ms));
+    let begun = Instant::now().checked_sub(spent.min(LONGEST)).unwrap_or_else(Instant::now);
     let is_too_late = |wait: Duration| begun.elapsed().saturating_add(wait) > LONGEST;
+    let note = |retry: ChannelRetry| {
+        let spent_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        progress.note(Tried { retry, spent_ms });
+    };
+    let mut tries = before.as_ref().map_or(0, |tried| usize::try_from(tried.retry.tries).unwrap_or(TRIES));
     let mut waits = ExponentialBuilder::new()
         .with_min_delay(Duration::from_secs(1))
         .with_factor(3.0)
         .with_max_delay(Duration::from_secs(30))
         .with_max_times(TRIES - 1)
         .with_jitter()
-        .build();
-    let mut tries = 0;
-    let mut why = String::new();
+        .build()
+        .skip(tries);
+    let met = before.as_ref().filter(|tried| tried.retry.tries > 0);
+    let mut why = met.map(|tried| told(&tried.retry.error, tries)).unwrap_or_default();
+    if let Some(Tried { retry, .. }) = before {
+        sleep(left(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
+    }
     loop {
         if let Some(left) = silence.left(route) {
             if is_too_late(left) {
                 return Err(Undelivered(silenced(&why, left)));
             }
             if tries == 0 {
-                counts.tried(retried(0, "the server asked to wait", left));
+                note(retried(0, "the server asked to wait", left));
             }
             sleep(left).await;
         }
         tries += 1;
-        let Err(trouble) = attempt().await else { return Ok(()) };
+        let Err(trouble) = progress.send(attempt()).await else { return Ok(()) };
         silence.record_wait(route, &trouble);
-        let met = trouble.why.clone();
-        why = if tries == 1 { trouble.why } else { format!("{} (tried {tries} times)", trouble.why) };
+        why = told(&trouble.why, tries);
         match waits.next().filter(|wait| trouble.is_transient && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
             Some(wait) => {
                 // The loop's start waits for what the server asked for.
                 let wait = if trouble.wait.is_some() { Duration::ZERO } else { wait };
-                counts.tried(retried(tries, &met, wait.max(silence.left(route).unwrap_or_default())));
+                note(retried(tries, &trouble.why, wait.max(silence.left(route).unwrap_or_default())));
                 tracing::debug!(%why, "it is tried again");
                 sleep(wait).await;
             }
         }
     }
+}
+
+/// Says what was met, and how often it was tried.
+fn told(met: &str, tries: usize) -> String {
+    if tries <= 1 { met.to_owned() } else { format!("{met} (tried {tries} times)") }
+}
+
+/// Returns how long it is until the next try, as far as the wall clock tells.
+fn left(retry: &ChannelRetry) -> Duration {
+    let ms = retry.next_at.unix_ms().saturating_sub(Timestamp::now().unix_ms());
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
 
 /// Describes the failure so far and the time of the next try.
@@ -139,7 +191,15 @@ fn silenced(why: &str, left: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use tokio::sync::watch;
+
     use super::*;
+    use crate::channels::{Channel, ChannelKind};
+    use crate::notify::Outcomes;
+    use crate::wire::mailbox;
 
     /// Uses the real clock: nothing here may wait.
     fn run(
@@ -147,7 +207,15 @@ mod tests {
         attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
     ) -> Result<(), Undelivered> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(deliver(silence, "route", &Counts::default(), attempt))
+        runtime.block_on(deliver(silence, "route", &progress(None), attempt))
+    }
+
+    fn progress(tried: Option<Tried>) -> Progress {
+        let kind = ChannelKind::Desktop;
+        let channel = Arc::new(Channel { name: "c".into(), kind, started: true });
+        let (_, _, internals, _) = mailbox::new();
+        let (counts, log, holds) = (Arc::default(), RefCell::default(), watch::channel(false).1);
+        Progress::new(&Rc::new(Outcomes { channel, counts, log, internals, holds }), 1, tried, None)
     }
 
     fn busy(wait: Duration) -> DeliveryError {
@@ -182,18 +250,56 @@ mod tests {
 
     #[test]
     fn what_was_met_is_known_while_it_is_tried_again() {
-        let counts = Counts::default();
-        let retry = || counts.status("c", "webhook").retry;
+        let progress = progress(None);
         let mut seen = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let outcome = runtime.block_on(deliver(&RateLimits::default(), "route", &counts, async || {
-            seen.push(retry().map(|retry| (retry.tries, retry.most, retry.error)));
+        let outcome = runtime.block_on(deliver(&RateLimits::default(), "route", &progress, async || {
+            seen.push(progress.tried().map(|tried| (tried.retry.tries, tried.retry.most, tried.retry.error)));
             if seen.len() < 3 { Err(busy(Duration::ZERO)) } else { Ok(()) }
         }));
-        counts.queued.store(1, std::sync::atomic::Ordering::Relaxed);
-        counts.done(outcome);
         let met = |tries| Some((tries, TRIES as u64, "busy".to_owned()));
-        assert_eq!((seen, retry()), (vec![None, met(1), met(2)], None));
+        assert_eq!((seen, outcome), (vec![None, met(1), met(2)], Ok(())));
+    }
+
+    /// What an earlier daemon has tried.
+    fn tried(tries: u64, spent: Duration) -> Tried {
+        let retry = retried(usize::try_from(tries).unwrap(), "busy", Duration::ZERO);
+        Tried { retry, spent_ms: u64::try_from(spent.as_millis()).unwrap() }
+    }
+
+    #[test]
+    fn r127_retries_of_an_earlier_daemon_go_on_with_their_count_and_deadline() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let run = |before: Tried, wait: Duration| {
+            let mut tries = 0;
+            let progress = progress(Some(before));
+            let outcome = runtime.block_on(deliver(&RateLimits::default(), "route", &progress, async || {
+                tries += 1;
+                Err(busy(wait))
+            }));
+            let Undelivered(why) = outcome.unwrap_err();
+            (tries, why)
+        };
+        // The last of five.
+        assert_eq!(run(tried(4, Duration::ZERO), Duration::ZERO), (1, "busy (tried 5 times)".to_owned()));
+        assert_eq!(run(tried(2, Duration::ZERO), Duration::ZERO), (3, "busy (tried 5 times)".to_owned()));
+        // There is time for the next try, and for none after it.
+        let (tries, why) = run(tried(1, LONGEST - Duration::from_secs(9)), Duration::from_secs(60));
+        assert_eq!(tries, 1, "{why}");
+        assert!(why.contains("(tried 2 times); the server asked to wait"), "{why}");
+    }
+
+    #[test]
+    fn r121_a_silence_goes_on_over_an_upgrade() {
+        let silence = RateLimits::default();
+        assert!(silence.state().is_none());
+        silence.record_wait("messages", &busy(Duration::from_mins(5)));
+        silence.record_wait("", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(2)) });
+        let again = RateLimits::default();
+        again.resume(&silence.state().unwrap());
+        assert!(again.left("messages") > Some(Duration::from_mins(4)));
+        assert!(again.left("typing") > Some(Duration::from_mins(1)));
+        assert!(again.left("typing") <= Some(Duration::from_mins(2)));
     }
 
     #[test]

@@ -5,17 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::value::RawValue;
 
 use super::http::{DeliveryError, Http, Post};
 use super::retry::{self, RateLimits};
 use crate::channels::Secret;
-use crate::notify::counts::Counts;
-use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
+use crate::notify::{Adapter, Notification, Undelivered};
 
 /// The adapter for webhooks.
 pub struct Webhook {
@@ -24,19 +23,16 @@ pub struct Webhook {
     headers: BTreeMap<String, Secret>,
     timeout: Duration,
     silence: RateLimits,
-    counts: Arc<Counts>,
 }
 
 impl Webhook {
     /// Creates an adapter that posts to this URL with these headers; `timeout` applies to each request.
     pub fn new(
         http: Rc<Http>,
-        outcomes: &Outcomes,
         (url, headers): (&Secret, &BTreeMap<String, Secret>),
         timeout: Duration,
     ) -> Self {
-        let (url, headers, counts) = (url.clone(), headers.clone(), Arc::clone(&outcomes.counts));
-        Self { http, url, headers, timeout, silence: RateLimits::default(), counts }
+        Self { http, url: url.clone(), headers: headers.clone(), timeout, silence: RateLimits::default() }
     }
 
     fn post(&self, notification: &Notification) -> Result<Post, DeliveryError> {
@@ -67,7 +63,7 @@ impl Adapter for Webhook {
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         async {
             let post = self.post(notification).map_err(|trouble| Undelivered(trouble.why))?;
-            retry::deliver(&self.silence, "", &self.counts, async || {
+            retry::deliver(&self.silence, "", &notification.progress, async || {
                 let answer = self.http.post(&post).await?;
                 // The response body may repeat what was sent, so it is not shown.
                 if answer.status.is_success() { Ok(()) } else { Err(answer.refused(&post, None)) }
@@ -75,5 +71,13 @@ impl Adapter for Webhook {
             .await
         }
         .boxed_local()
+    }
+
+    fn state(&self) -> Option<Box<RawValue>> {
+        self.silence.state()
+    }
+
+    fn resume(&self, state: &RawValue) {
+        self.silence.resume(state);
     }
 }

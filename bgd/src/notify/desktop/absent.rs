@@ -2,6 +2,7 @@
 //! reports why nothing is shown.
 
 use futures_util::future::{LocalBoxFuture, ready};
+use serde_json::value::RawValue;
 
 use crate::features::Feature;
 use crate::notify::{Adapter, Notification, Undelivered};
@@ -15,4 +16,10 @@ impl Adapter for Desktop {
         let why = format!("a desktop notification {}", Feature::Desktop.needed());
         Box::pin(ready(Err(Undelivered(why))))
     }
+
+    fn state(&self) -> Option<Box<RawValue>> {
+        None
+    }
+
+    fn resume(&self, _: &RawValue) {}
 }

@@ -165,16 +165,18 @@ impl Device {
         }
     }
 
-    /// Writes everything, waiting for room for up to `PATIENCE`.
+    /// Writes everything, waiting for room for up to `PATIENCE`. `note` is told how many bytes each write has taken.
     ///
     /// # Errors
     /// The terminal was closed, or there was no room in time.
-    pub async fn write_all(self, mut bytes: &[u8]) -> io::Result<()> {
+    pub async fn write_all(self, mut bytes: &[u8], note: impl Fn(usize)) -> io::Result<()> {
         let device = watch::writable(OwnedFd::from(self.0))?;
         let writing = async {
             while !bytes.is_empty() {
                 let write = |fd: &OwnedFd| nix::unistd::write(fd.as_fd(), bytes).map_err(io::Error::from);
-                bytes = &bytes[device.async_io(Interest::WRITABLE, write).await?..];
+                let count = device.async_io(Interest::WRITABLE, write).await?;
+                note(count);
+                bytes = &bytes[count..];
             }
             Ok(())
         };

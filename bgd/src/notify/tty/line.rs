@@ -27,6 +27,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind};
 use bgd_shared::show;
 use bgd_shared::text::Env;
+use serde::{Deserialize, Serialize};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::core::Place;
@@ -36,7 +37,7 @@ use crate::notice;
 const NAME_COLUMNS: usize = 16;
 
 /// One line of characters that have no effect on a terminal.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     /// The task that it is about.
     task: Option<TaskId>,

@@ -1,15 +1,28 @@
-//! Writes a prompt to the standard input of a program, however long it is.
+//! Writes a text to the standard input of a program, however long it is: the prompt of an agent, the notice of a hook.
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::rc::Rc;
 
+use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe::Sender;
 
-/// A prompt that is being written.
+use crate::carry::{Fd, Named, bytes};
+
+/// A text that is being written.
 #[derive(Debug)]
 pub struct Feed(Rc<RefCell<Option<Rest>>>);
+
+/// A text that is being written, as data.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FeedState {
+    /// The pipe.
+    pub pipe: Fd,
+    /// What is still to be written to it.
+    #[serde(with = "bytes")]
+    pub rest: Vec<u8>,
+}
 
 #[derive(Debug)]
 struct Rest {
@@ -41,11 +54,16 @@ impl Feed {
         Ok(this)
     }
 
-    /// Returns the number of the pipe and what is still to be written; `None` if the pipe is closed.
-    pub fn state(&self) -> Option<(RawFd, Vec<u8>)> {
+    /// Stands for a text that is written.
+    pub fn ended() -> Self {
+        Self(Rc::default())
+    }
+
+    /// Returns the pipe and what is still to be written; `None` if the pipe is closed.
+    pub fn state(&self, named: &mut Named) -> Option<FeedState> {
         let rest = self.0.borrow();
         let Rest { number, text, written } = rest.as_ref()?;
-        Some((*number, text[*written..].to_vec()))
+        Some(FeedState { pipe: named.number(*number), rest: text[*written..].to_vec() })
     }
 }
 
@@ -56,7 +74,7 @@ fn write(pipe: &Sender, rest: &RefCell<Option<Rest>>) -> bool {
     while *written < text.len() {
         match pipe.try_write(&text[*written..]) {
             Ok(count) => *written += count,
-            // A program need not read all of the prompt.
+            // A program need not read all of it.
             Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
         }
     }

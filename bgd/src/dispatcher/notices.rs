@@ -1,0 +1,120 @@
+//! The dispatcher's part in notices: which ones go to channels, which outputs they still need, and which ones a durable
+//! daemon has in its journal until they are delivered (R127). A notice is written down by the step that it comes from, so
+//! that none is lost between the two, and is removed when its channel has delivered it or given it up.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+
+use super::Dispatcher;
+use super::recording::Step;
+use crate::core::durable::{Changes, NoticeRow};
+use crate::core::{Delivery, Effect, Notice};
+
+impl Dispatcher {
+    /// Leaves out the notices that somebody sees without the channel. Returns those of the others that go to channels, for
+    /// the journal.
+    pub(super) fn choose_notices(&mut self, effects: &mut Vec<Effect>) -> Vec<(u64, Option<NoticeRow>)> {
+        effects.retain(
+            |effect| !matches!(effect, Effect::Notice { notice, seen_by } if self.is_seen(notice, seen_by)),
+        );
+        let Some(durable) = &mut self.durable else { return Vec::new() };
+        let notices = effects.iter().filter_map(|effect| match effect {
+            Effect::Notice { notice, .. } => Some(notice),
+            _ => None,
+        });
+        let taken = notices.filter(|notice| self.notifier.takes(notice));
+        let rows =
+            taken.map(|notice| (notice.number, Some(NoticeRow { notice: Arc::clone(notice), tried: None })));
+        let rows: Vec<_> = rows.collect();
+        durable.notices.extend(rows.iter().map(|(number, _)| *number));
+        rows
+    }
+
+    /// Whether somebody learns of a notice in the very terminal that it is for, having waited for the task or cancelled it
+    /// there.
+    fn is_seen(&self, notice: &Notice, seen_by: &BTreeSet<u64>) -> bool {
+        let spec = &notice.task.spec;
+        let terminal = spec.place.as_ref().and_then(|place| place.terminal.as_ref());
+        let is_there = |client: &u64| {
+            let leader = self.clients.get(client).and_then(|client| client.leader);
+            leader.is_some() && leader == terminal.map(|terminal| terminal.leader)
+        };
+        let is_tty = |name: &str| self.notifier.channels().is_tty(name);
+        let is_seen = spec.channel.as_deref().is_some_and(is_tty) && seen_by.iter().any(is_there);
+        if is_seen {
+            tracing::debug!(task = %notice.task.id, "a notice is seen without the channel");
+        }
+        is_seen
+    }
+
+    /// Passes a notice to the task's channel.
+    pub(super) fn tell(&mut self, notice: Arc<Notice>) {
+        let number = notice.number;
+        if !self.notifier.tell(notice) {
+            self.write_notices(vec![(number, None)]);
+        }
+    }
+
+    /// Passes on the notices that an earlier daemon has not delivered.
+    pub(super) fn tell_again(&mut self, rows: Vec<(u64, NoticeRow)>) {
+        let mut lost = Vec::new();
+        for (number, row) in rows {
+            let (task, run) = (row.notice.task.id, row.notice.task.run);
+            if let Some(durable) = &mut self.durable {
+                durable.notices.insert(number);
+            }
+            if !self.notifier.tell_again(row) {
+                lost.push((number, None));
+            } else if self.core.get(&task.into()).is_err() {
+                self.kept_for_notices.insert(task, run);
+            }
+        }
+        self.write_notices(lost);
+    }
+
+    /// Notes that a notice has read what it needs of its task's output.
+    pub(super) fn notice_read(&mut self, number: u64) {
+        let task = self.notifier.read(number);
+        self.remove_kept(task);
+    }
+
+    /// Notes what has become of a notice.
+    pub(super) fn notice_further(&mut self, number: u64, delivery: Delivery) {
+        let changed = self.notifier.note(number, delivery);
+        self.remove_kept(changed.was_read);
+        self.write_notices(changed.rows);
+    }
+
+    /// Removes the output of a cleared task that no notice needs any more.
+    fn remove_kept(&mut self, task: Option<TaskId>) {
+        if let Some(task) = task
+            && let Some(runs) = self.kept_for_notices.remove(&task)
+        {
+            self.notifier.forget(task);
+            self.remove_outputs(vec![(task, runs)], Vec::new());
+        }
+    }
+
+    /// Has the journal change its rows of notices.
+    fn write_notices(&mut self, mut rows: Vec<(u64, Option<NoticeRow>)>) {
+        let counters = self.core.counters(self.now());
+        let Some(durable) = &mut self.durable else { return };
+        // What never was in the journal need not be removed.
+        rows.retain(|(number, row)| match row {
+            Some(_) => durable.notices.contains(number),
+            None => durable.notices.remove(number),
+        });
+        if rows.is_empty() {
+            return;
+        }
+        let changes = Changes { notices: rows, counters, ..Changes::default() };
+        let bytes = changes.bytes();
+        durable.last += 1;
+        durable.journal.write(durable.last, changes);
+        durable.bytes += bytes;
+        let (effects, added) = (Vec::new(), Vec::new());
+        durable.waiting.push_back(Step { number: durable.last, effects, added, bytes });
+    }
+}

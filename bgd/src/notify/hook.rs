@@ -1,0 +1,203 @@
+//! A command that runs for a notice: what is known of it, how it is followed, and what an upgrade in place carries of it.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bgd_shared::show;
+use bgd_shared::task::Exit;
+use serde::{Deserialize, Serialize};
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::Instant;
+
+use super::secrets::Secrets;
+use crate::carry::{Fd, Named, bytes};
+use crate::exec::feed::{Feed, FeedState};
+use crate::exec::host::{Leased, ProcessState, SIGKILL, SIGTERM};
+use crate::os::clock::Stamp;
+
+/// The time between SIGTERM and SIGKILL after a timeout.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A command that runs for a notice.
+pub struct Hook {
+    /// The process.
+    pub process: Leased,
+    /// Its standard input.
+    pub feed: Feed,
+    /// Its standard output and error; gone once it has closed them.
+    pub output: Weak<Receiver>,
+    /// What it wrote.
+    pub words: RefCell<Words>,
+    /// Until when it may run.
+    pub deadline: Instant,
+}
+
+/// A command that runs for a notice, as data.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HookState {
+    /// The process.
+    pub process: ProcessState,
+    /// Its standard input, unless that is closed.
+    pub feed: Option<FeedState>,
+    /// Its standard output and error, unless it has closed them.
+    pub output: Option<Fd>,
+    /// What it wrote.
+    pub words: Words,
+    /// Until when it may run.
+    pub deadline: Stamp,
+}
+
+/// A command that the program before has started for a notice.
+#[derive(Debug)]
+pub struct HookLeft {
+    /// The process, which is ended if nobody goes on with it.
+    pub process: Leased,
+    /// Its standard input and what is still to be written to it, unless that is closed.
+    pub stdin: Option<(OwnedFd, Vec<u8>)>,
+    /// Its standard output and error, unless it has closed them.
+    pub output: Option<OwnedFd>,
+    /// What it wrote.
+    pub words: Words,
+    /// Until when it may run.
+    pub deadline: Stamp,
+}
+
+impl HookLeft {
+    /// Goes on with the command. Returns it with its output.
+    ///
+    /// # Errors
+    /// A descriptor of it can't be used.
+    pub fn again(self) -> io::Result<(Hook, Option<Rc<Receiver>>)> {
+        let Self { process, stdin, output, words, deadline } = self;
+        let output = output.map(|output| Receiver::from_owned_fd(output).map(Rc::new)).transpose()?;
+        let feed = match stdin {
+            Some((pipe, rest)) => Feed::begin(pipe, rest)?,
+            None => Feed::ended(),
+        };
+        let shown = output.as_ref().map(Rc::downgrade).unwrap_or_default();
+        let hook =
+            Hook { process, feed, output: shown, words: words.into(), deadline: deadline.instant().into() };
+        Ok((hook, output))
+    }
+}
+
+impl Hook {
+    /// Returns the state; `None` if its processes have ended.
+    pub fn state(&self, named: &mut Named) -> Option<HookState> {
+        (!self.process.0.is_gone()).then(|| HookState {
+            process: self.process.0.state(),
+            feed: self.feed.state(named),
+            output: self.output.upgrade().map(|output| named.add(&*output)),
+            words: self.words.borrow().clone(),
+            deadline: Stamp::of(self.deadline.into_std()),
+        })
+    }
+
+    /// Reads its output until no writer is left.
+    pub async fn read(&self, output: &Receiver) {
+        let mut buffer = vec![0; 64 * 1024];
+        while output.readable().await.is_ok() {
+            match output.try_read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => self.words.borrow_mut().push(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits for the command to exit, then kills what it leaves behind. `None`: it timed out.
+    pub async fn end(&self) -> Option<Exit> {
+        let process = &self.process.0;
+        let exit = tokio::time::timeout_at(self.deadline, process.exited()).await.ok();
+        if exit.is_none() {
+            process.end(SIGTERM);
+            let _ = tokio::time::timeout(GRACE, process.gone()).await;
+        }
+        process.end(SIGKILL);
+        process.gone().await;
+        exit
+    }
+}
+
+/// How many bytes are kept of the beginning of a command's output, and of its end.
+const KEPT_BYTES: usize = 2048;
+
+/// The beginning and the end of a command's output, however long it is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Words {
+    #[serde(with = "bytes")]
+    first: Vec<u8>,
+    #[serde(with = "bytes")]
+    last: Vec<u8>,
+    left_out: bool,
+}
+
+impl Words {
+    fn push(&mut self, bytes: &[u8]) {
+        let (first, rest) = bytes.split_at(bytes.len().min(KEPT_BYTES - self.first.len()));
+        self.first.extend_from_slice(first);
+        // More than `KEPT_BYTES` of the rest can't be kept.
+        self.left_out |= self.last.len() + rest.len() > KEPT_BYTES;
+        self.last.extend_from_slice(&rest[rest.len().saturating_sub(KEPT_BYTES)..]);
+        self.last.drain(..self.last.len().saturating_sub(KEPT_BYTES));
+    }
+}
+
+impl Words {
+    /// Formats the output as the end of a sentence, without secrets; empty if there is no output.
+    pub fn said(&self, secrets: &Secrets) -> String {
+        let text = if self.left_out {
+            let [first, last] = [&self.first, &self.last].map(|part| String::from_utf8_lossy(part));
+            format!("{}\n...\n{}", secrets.hide_in_beginning(&first), secrets.hide_in_end(&last))
+        } else {
+            secrets.hide(&String::from_utf8_lossy(&[&*self.first, &*self.last].concat()))
+        };
+        let lines: Vec<String> =
+            text.lines().filter(|line| !show::is_blank(line)).map(|line| show::line(line.trim())).collect();
+        if lines.is_empty() { String::new() } else { format!("; it wrote: {}", lines.join(" / ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &Words) -> String {
+        words.said(&Secrets::new(["s3cret-value-of-it".to_owned()]))
+    }
+
+    #[test]
+    fn of_many_words_the_first_and_the_last_are_kept() {
+        let mut words = Words::default();
+        assert_eq!(said(&words), "");
+        words.push(b"one\r\n\n");
+        words.push(b"\x1b[1mtwo\n");
+        assert_eq!(said(&words), "; it wrote: one / \u{fffd}[1mtwo");
+        for _ in 0..100 {
+            words.push(&[b'x'; 1000]);
+        }
+        words.push(b"\nthe end\n");
+        let text = said(&words);
+        assert!(text.starts_with("; it wrote: one / \u{fffd}[1mtwo / xxx"), "{text}");
+        assert!(text.contains("x / ... / x") && text.ends_with("x / the end"), "{text}");
+        assert!(text.len() < 2 * KEPT_BYTES + 50, "{}", text.len());
+    }
+    #[test]
+    fn a_secret_that_is_cut_in_two_is_not_said() {
+        let mut words = Words::default();
+        // The secret starts in the part kept first and continues in the rest.
+        words.push(&[b'x'; KEPT_BYTES - 6]);
+        words.push(b"s3cret-value-of-it");
+        assert!(said(&words).ends_with("x(secret)"));
+        words.push(&[b'y'; KEPT_BYTES - 12]);
+        assert!(said(&words).ends_with('y') && said(&words).contains("x(secret)yyy"));
+        words.push(b"\n");
+        let text = said(&words);
+        assert!(text.contains("x(secret) / ... / ") && !text.contains("s3cret"), "{text}");
+        assert!(!text.contains("value-of"), "{text}");
+    }
+}

@@ -1,0 +1,129 @@
+//! The outcomes of notices: whoever delivers one reports what became of it, which is counted, logged at a bounded rate, and
+//! told to the dispatcher. This module delivers nothing.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::counts::Counts;
+use super::undelivered::Undelivered;
+use crate::channels::Channel;
+use crate::core::Delivery;
+use crate::wire::mailbox::{Internal, Internals};
+
+/// What all notices of a channel need to report their outcomes.
+pub struct Outcomes {
+    pub(super) channel: Arc<Channel>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) log: RefCell<RateLimiter>,
+    pub(super) internals: Internals,
+    /// Whether an upgrade is about to happen, so that nothing new begins.
+    pub(super) holds: watch::Receiver<bool>,
+}
+
+impl Outcomes {
+    /// Reports what has become of a notice.
+    pub(super) fn report(&self, number: u64, delivery: Delivery) {
+        self.internals.send(Internal::Notice { number, delivery });
+    }
+
+    /// Waits while an upgrade is about to happen.
+    pub(super) async fn until_let_go(&self) {
+        // Without a notifier the daemon is ending.
+        let _ = self.holds.clone().wait_for(|holds| !holds).await;
+    }
+}
+
+/// Reports the outcome of one notice. Dropped without a report, it counts as not delivered.
+pub struct Done {
+    of: Rc<Outcomes>,
+    number: u64,
+    is_held: bool,
+    is_told: bool,
+}
+
+impl Done {
+    pub(super) fn new(of: &Rc<Outcomes>, number: u64) -> Self {
+        Self { of: Rc::clone(of), number, is_held: false, is_told: false }
+    }
+
+    /// Returns the notice's number.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Goes on with a notice that its channel held before an upgrade.
+    pub(super) fn held(of: &Rc<Outcomes>, number: u64) -> Self {
+        Self { of: Rc::clone(of), number, is_held: true, is_told: false }
+    }
+
+    /// Marks the notice as held by its channel, which frees its room in the queue.
+    pub(super) fn hold(&mut self) {
+        self.is_held = true;
+        Counts::add(&self.of.counts.held);
+        self.of.report(self.number, Delivery::Held);
+        tracing::debug!(channel = %self.of.channel.name, "a notice is held");
+    }
+
+    /// Reports whether the notice was delivered.
+    pub fn tell(mut self, outcome: Result<(), Undelivered>) {
+        self.take(outcome);
+    }
+
+    fn take(&mut self, outcome: Result<(), Undelivered>) {
+        let Outcomes { channel, counts, log, .. } = &*self.of;
+        self.is_told = true;
+        self.of.report(self.number, Delivery::Over);
+        if self.is_held {
+            Counts::subtract(&counts.held);
+        }
+        counts.done(outcome.clone());
+        match outcome {
+            Ok(()) => tracing::debug!(channel = %channel.name, "a notice was delivered"),
+            Err(Undelivered(why)) => {
+                if let Some(more) = log.borrow_mut().is_due() {
+                    tracing::warn!(channel = %channel.name, %why, more, "a notice was not delivered");
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if !self.is_told {
+            self.take(Err(Undelivered("the adapter has panicked".to_owned())));
+        }
+    }
+}
+
+/// How often the same kind of event is logged per `LOG_EVERY`: a task without a channel, a full queue, a failing
+/// channel. A hundred thousand tasks must not fill the log.
+const LOG_BURST: u32 = 20;
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// Limits how often an event is logged, and counts the suppressed ones.
+#[derive(Debug, Default)]
+pub struct RateLimiter {
+    begun: Option<Instant>,
+    logged: u32,
+    left_out: u64,
+}
+
+impl RateLimiter {
+    /// Returns how many events were suppressed since the last logged one. `None` if this one is to be suppressed.
+    pub(super) fn is_due(&mut self) -> Option<u64> {
+        if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_EVERY) {
+            (self.begun, self.logged) = (Some(Instant::now()), 0);
+        }
+        if self.logged >= LOG_BURST {
+            self.left_out += 1;
+            return None;
+        }
+        self.logged += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}

@@ -1,0 +1,73 @@
+//! What an upgrade in place carries of terminals: the lines that are held for each, the rest of a line that is written in
+//! part, and those of closed terminals. Where prompts are new is looked at again.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use bgd_shared::request::OriginTerminal;
+use std::sync::atomic::Ordering;
+
+use super::{At, Done, Held, Lines, Rest, Terminals};
+use crate::carry::bytes;
+
+/// All terminals.
+#[derive(Serialize, Deserialize)]
+struct TerminalsState {
+    held: Vec<HeldState>,
+    missed: Lines,
+}
+
+/// What is held for a terminal.
+#[derive(Serialize, Deserialize)]
+struct HeldState {
+    terminal: OriginTerminal,
+    lines: Lines,
+    /// The numbers of their notices.
+    numbers: Vec<u64>,
+    rest: Option<RestState>,
+}
+
+/// The rest of a partial write.
+#[derive(Serialize, Deserialize)]
+struct RestState {
+    #[serde(with = "bytes")]
+    bytes: Vec<u8>,
+    numbers: Vec<u64>,
+}
+
+impl Terminals {
+    /// Returns the state; `None` if nothing is held.
+    pub(super) fn carried(&self) -> Option<Box<RawValue>> {
+        let held = self.held.borrow();
+        let held = held.iter().map(|(terminal, held)| {
+            let Held { lines, dones, rest, again: _ } = held;
+            let rest = rest.borrow();
+            let rest = rest.as_ref().map(|Rest { bytes, written, numbers }| RestState {
+                bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
+                numbers: numbers.clone(),
+            });
+            let numbers = dones.iter().map(Done::number).collect();
+            HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, rest }
+        });
+        let state = TerminalsState { held: held.collect(), missed: self.missed.borrow().clone() };
+        let is_any = !state.held.is_empty() || state.missed.count() > 0;
+        is_any.then(|| to_raw_value(&state).ok()).flatten()
+    }
+
+    /// Goes on with such a state.
+    pub(super) fn go_on_with(&self, state: &RawValue) {
+        let TerminalsState { held, missed } = match serde_json::from_str(state.get()) {
+            Ok(state) => state,
+            Err(error) => return tracing::error!(%error, "the lines for terminals are lost"),
+        };
+        self.outcomes.counts.missed.store(missed.count(), Ordering::Relaxed);
+        self.missed.replace(missed);
+        let dones = |numbers: Vec<u64>| -> Vec<Done> {
+            numbers.into_iter().map(|number| Done::held(&self.outcomes, number)).collect()
+        };
+        for HeldState { terminal, lines, numbers, rest } in held {
+            let rest = rest.map(|rest| (rest.bytes, dones(rest.numbers)));
+            self.hold(&terminal, Held::new(lines, dones(numbers)), At::Top, rest);
+        }
+    }
+}

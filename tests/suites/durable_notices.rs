@@ -1,0 +1,242 @@
+//! Notices of a durable daemon (R127): what a channel has not delivered when the daemon is killed is delivered by the next
+//! one, under the same key.
+
+use std::fs;
+
+use bgd_tests::hooks::{HookServer, Reply};
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::notice::{Notice, Part};
+use bgd_tests::shared::request::ChannelStatus;
+use bgd_tests::{TestDaemon, wait};
+
+use super::channel_tty::{BASH, DONE, HELD, occupy, open, origin, submit_from};
+
+/// Starts a durable daemon whose notices of ends go to this server, with further lines of configuration.
+#[track_caller]
+fn with_server(server: &HookServer, more: &str) -> TestDaemon {
+    let url = server.url("/");
+    let config = format!(
+        "durable = true\ndefault_deliver_to = [\"hook\"]\n{more}\n\
+         [channels.hook]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n"
+    );
+    TestDaemon::builder().config(config).start()
+}
+
+/// Starts a durable daemon whose notices of ends go to this script.
+#[track_caller]
+fn with_hook(script: &str) -> TestDaemon {
+    let config = format!(
+        "durable = true\ndefault_deliver_to = [\"hook\"]\n[channels.hook]\ntype = \"exec\"\nstarted = false\n\
+         command = [\"/bin/sh\", \"-c\", '''{script}''']\n"
+    );
+    TestDaemon::builder().config(config).start()
+}
+
+/// Runs a program to its end.
+#[track_caller]
+fn ended(daemon: &TestDaemon) -> TaskId {
+    let id = daemon.submit(&["true"]);
+    daemon.block(&[id]);
+    id
+}
+
+#[track_caller]
+fn channel(daemon: &TestDaemon, name: &str) -> ChannelStatus {
+    let channels = daemon.status().channels;
+    channels.iter().find(|channel| channel.name == name).cloned().unwrap_or_else(|| panic!("{channels:?}"))
+}
+
+/// Returns once everything is in the journal that the daemon knows now: an answer to a submission comes after it.
+#[track_caller]
+fn all_is_written(daemon: &TestDaemon) {
+    daemon.status();
+    daemon.run(&["submit", "--hold", "--channel", "none", "--", "true"]).success();
+}
+
+/// Kills the daemon and starts it again.
+#[track_caller]
+fn crash(daemon: &mut TestDaemon) {
+    all_is_written(daemon);
+    daemon.kill9();
+    daemon.launch();
+}
+
+/// The keys of all requests to a server.
+fn keys(server: &HookServer) -> Vec<String> {
+    server.requests().iter().map(|request| request.header("idempotency-key").unwrap().to_owned()).collect()
+}
+
+fn key(task: TaskId) -> String {
+    format!("{task}/1")
+}
+
+#[test]
+fn r127_notices_that_were_not_delivered_come_back_after_a_kill_and_others_do_not() {
+    let server = HookServer::start();
+    let mut daemon = with_server(&server, "");
+    let first = ended(&daemon);
+    server.wait_count(1);
+    wait::poll_until("it is delivered", || (channel(&daemon, "hook").sent == 1).then_some(()));
+    // It reaches the server, which does not answer before the daemon is killed.
+    server.order(Reply::status(200).held());
+    let cut = ended(&daemon);
+    server.wait_count(2);
+    let queued = [ended(&daemon), ended(&daemon)];
+
+    crash(&mut daemon);
+
+    let requests = server.wait_count(5);
+    let expected = [key(first), key(cut), key(cut), key(queued[0]), key(queued[1])];
+    assert_eq!(keys(&server), expected);
+    assert_eq!(requests[2].body, requests[1].body, "it is the same notice");
+    wait::poll_until("they are delivered", || (channel(&daemon, "hook").sent == 3).then_some(()));
+
+    crash(&mut daemon);
+
+    let last = ended(&daemon);
+    server.wait_count(6);
+    assert_eq!(keys(&server)[5], key(last), "nothing is delivered again");
+    assert_eq!(server.requests().len(), 6);
+}
+
+#[test]
+fn r127_retries_go_on_with_their_count_after_a_kill() {
+    let server = HookServer::start();
+    let later = || Reply::later(503, "0");
+    server.order(later());
+    server.order(later().held());
+    (0..10).for_each(|_| server.order(later()));
+    let mut daemon = with_server(&server, "");
+    let task = ended(&daemon);
+    server.wait_count(2);
+    assert_eq!(channel(&daemon, "hook").retry.expect("it is tried again").tries, 1);
+
+    crash(&mut daemon);
+
+    let status = wait::poll_until("it is given up", || {
+        Some(channel(&daemon, "hook")).filter(|channel| channel.failed == 1)
+    });
+    assert!(status.last_error.as_deref().unwrap_or_default().ends_with("(tried 5 times)"), "{status:?}");
+    // The second try, which nobody had answered, is made again.
+    assert_eq!(keys(&server), vec![key(task); 6]);
+    crash(&mut daemon);
+    assert_eq!(channel(&daemon, "hook").queued, 0, "it stays given up");
+}
+
+#[test]
+fn r127_a_command_that_was_cut_by_a_kill_runs_again_with_the_same_key() {
+    let script = "cat > \"$HOME/told\"; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ -e \"$HOME/go\" ] || exec sleep 1000";
+    let mut daemon = with_hook(script);
+    let keys = daemon.home().join("keys");
+    let task = ended(&daemon);
+    let next = ended(&daemon);
+    wait::for_lines(&keys, 1, "");
+    fs::write(daemon.home().join("go"), "").unwrap();
+
+    crash(&mut daemon);
+
+    wait::for_lines(&keys, 3, "");
+    let text = fs::read_to_string(&keys).unwrap();
+    assert_eq!(text.lines().collect::<Vec<_>>(), [key(task), key(task), key(next)]);
+    wait::poll_until("both are delivered", || (channel(&daemon, "hook").sent == 2).then_some(()));
+    assert_eq!(daemon.processes().len(), 1 + daemon.keepers().len(), "the one that was cut is ended");
+}
+
+#[test]
+fn r127_a_plain_stop_leaves_undelivered_notices_to_the_next_daemon() {
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    let mut daemon = with_server(&server, "");
+    let tasks = [ended(&daemon), ended(&daemon)];
+    server.wait_count(1);
+    assert!(daemon.stop().success());
+    daemon.launch();
+    server.wait_count(3);
+    assert_eq!(keys(&server), [key(tasks[0]), key(tasks[0]), key(tasks[1])]);
+    wait::poll_until("both are delivered", || (channel(&daemon, "hook").sent == 2).then_some(()));
+
+    let mut daemon =
+        with_hook("echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ -e \"$HOME/go\" ] || exec sleep 1000");
+    let task = ended(&daemon);
+    wait::for_lines(&daemon.home().join("keys"), 1, "");
+    fs::write(daemon.home().join("go"), "").unwrap();
+    assert!(daemon.stop().success());
+    daemon.launch();
+    wait::for_lines(&daemon.home().join("keys"), 2, "");
+    let text = fs::read_to_string(daemon.home().join("keys")).unwrap();
+    assert_eq!(text.lines().collect::<Vec<_>>(), [key(task), key(task)]);
+}
+
+#[test]
+fn r127_a_notice_of_a_cleared_task_still_has_its_result_after_a_kill() {
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    let mut daemon = with_server(&server, "");
+    let tasks = [1, 2].map(|number| daemon.submit_shell(&format!("echo result {number}")));
+    daemon.block(&tasks);
+    server.wait_count(1);
+    let paths = tasks.map(|task| std::path::PathBuf::from(daemon.task(task).output.path));
+    daemon.run(&["clear", &tasks[0].to_string(), &tasks[1].to_string()]).success();
+
+    crash(&mut daemon);
+
+    for request in &server.wait_count(3)[1..] {
+        let notice: Notice = serde_json::from_slice(&request.body).unwrap();
+        let result = notice.result.as_ref().expect("a result");
+        assert!(result.text.starts_with("result ") && result.part == Part::All, "{result:?}");
+    }
+    wait::poll_until("their outputs are removed", || paths.iter().all(|path| !path.exists()).then_some(()));
+}
+
+#[test]
+fn r127_no_more_notices_come_back_than_a_channel_may_queue() {
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    let mut daemon = with_server(&server, "[limits]\nchannel_queue = 3");
+    let tasks: Vec<TaskId> = (0..5).map(|_| ended(&daemon)).collect();
+    server.wait_count(1);
+    assert_eq!(channel(&daemon, "hook").dropped, 2);
+    crash(&mut daemon);
+    server.wait_count(4);
+    wait::poll_until("they are delivered", || (channel(&daemon, "hook").sent == 3).then_some(()));
+    assert_eq!(keys(&server), [key(tasks[0]), key(tasks[0]), key(tasks[1]), key(tasks[2])]);
+}
+
+#[test]
+fn r127_a_notice_whose_channel_is_not_configured_any_more_is_reported_to_nobody() {
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    let mut daemon = with_server(&server, "");
+    ended(&daemon);
+    server.wait_count(1);
+    all_is_written(&daemon);
+    daemon.kill9();
+    daemon.write_config("durable = true");
+    daemon.launch();
+    assert_eq!(daemon.status().untold, 1);
+    crash(&mut daemon);
+    assert_eq!(daemon.status().untold, 0, "it is forgotten");
+}
+
+#[test]
+fn r127_lines_that_are_held_for_a_terminal_come_back_after_a_kill() {
+    let mut daemon = TestDaemon::builder().config("durable = true").env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    let from = origin(&terminal);
+    occupy(&mut terminal);
+    let log = daemon.state_dir().join("bgd.log");
+    for number in 1..=2 {
+        submit_from(&daemon, &from, "true");
+        wait::for_lines(&log, number, HELD);
+    }
+
+    crash(&mut daemon);
+
+    assert_eq!(channel(&daemon, "tty").queued, 2);
+    assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
+    terminal.type_keys("\x04");
+    terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
+    wait::poll_until("they are delivered", || (channel(&daemon, "tty").sent == 2).then_some(()));
+    crash(&mut daemon);
+    assert_eq!(daemon.status().channels.iter().map(|channel| channel.queued).sum::<u64>(), 0);
+}

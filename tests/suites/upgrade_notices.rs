@@ -1,0 +1,210 @@
+//! Upgrades in place while notices are being delivered (R121): queues, retries, commands that run, and lines that are held
+//! for terminals go on.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use bgd_tests::hooks::{HookServer, Reply};
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::notice::Notice;
+use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, UpgradeParams};
+use bgd_tests::{Process, TestDaemon, wait};
+
+use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
+
+/// Upgrades to the same program.
+#[track_caller]
+fn upgrade(daemon: &TestDaemon) {
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+}
+
+/// Starts a daemon whose notices of ends go to this script.
+#[track_caller]
+fn with_hook(script: &str, settings: &str) -> TestDaemon {
+    let config = format!(
+        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\nstarted = false\n\
+         command = [\"/bin/sh\", \"-c\", '''{script}''']\n{settings}\n"
+    );
+    TestDaemon::builder().config(config).start()
+}
+
+/// Starts a daemon whose notices of ends go to this server.
+#[track_caller]
+fn with_server(server: &HookServer) -> TestDaemon {
+    let url = server.url("/");
+    let config = format!(
+        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n"
+    );
+    TestDaemon::builder().config(config).start()
+}
+
+/// Runs a program to its end.
+#[track_caller]
+fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
+    let id = daemon.submit_shell(line);
+    daemon.block(&[id]);
+    id
+}
+
+#[track_caller]
+fn channel(daemon: &TestDaemon, name: &str) -> ChannelStatus {
+    let channels = daemon.status().channels;
+    channels.iter().find(|channel| channel.name == name).cloned().unwrap_or_else(|| panic!("{channels:?}"))
+}
+
+/// The status of the channel once its queue is empty.
+#[track_caller]
+fn settled(daemon: &TestDaemon) -> ChannelStatus {
+    wait::poll_until("an empty queue", || Some(channel(daemon, "ops")).filter(|channel| channel.queued == 0))
+}
+
+/// The keys of all requests to a server.
+fn keys(server: &HookServer) -> Vec<String> {
+    server.requests().iter().map(|request| request.header("idempotency-key").unwrap().to_owned()).collect()
+}
+
+fn key(task: TaskId) -> String {
+    format!("{task}/1")
+}
+
+#[test]
+fn r121_a_command_of_a_channel_and_its_queue_go_on_over_an_upgrade() {
+    // Its standard input is larger than a pipe, and read only after the upgrade.
+    let script = "cd; echo $BGD_NOTICE_KEY >> keys; echo before; [ -e begun ] && exec cat > /dev/null
+        echo $$ > begun.new; mv begun.new begun; read line < hook; cat > told; echo after; exit 3";
+    let daemon = with_hook(script, "");
+    let gate = Gate::new(&daemon, "hook");
+    let first = ended(&daemon, "head -c 60000 /dev/zero | tr '\\0' '\"'");
+    let pid = wait::for_line(&daemon.home().join("begun"), "").trim().parse().expect("a process id");
+    let process = Process::open(pid).expect("it lives");
+    let others = [ended(&daemon, "true"), ended(&daemon, "true")];
+
+    (0..3).for_each(|_| upgrade(&daemon));
+
+    assert!(process.is_alive());
+    assert_eq!(channel(&daemon, "ops").queued, 3);
+    gate.open();
+    let status = settled(&daemon);
+    assert_eq!((status.sent, status.failed), (2, 1));
+    let error = status.last_error.unwrap_or_default();
+    assert!(error.ends_with("exited with code 3; it wrote: before / after"), "{error}");
+    let told: Notice = serde_json::from_slice(&fs::read(daemon.home().join("told")).unwrap()).unwrap();
+    assert_eq!((told.task.id, told.result.expect("a result").bytes), (first, 60000));
+    let keys = fs::read_to_string(daemon.home().join("keys")).unwrap();
+    assert_eq!(keys.lines().collect::<Vec<_>>(), [key(first), key(others[0]), key(others[1])], "each once");
+    assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
+}
+
+#[test]
+fn r121_a_command_that_ends_nothing_is_ended_in_time_after_an_upgrade() {
+    let daemon = with_hook(
+        "cat > /dev/null; echo words; echo begun > \"$HOME/begun\"; exec sleep 1000",
+        "timeout = \"3s\"",
+    );
+    ended(&daemon, "true");
+    wait::for_file(&daemon.home().join("begun"));
+    upgrade(&daemon);
+    let error = settled(&daemon).last_error.unwrap_or_default();
+    assert!(error.ends_with("was ended: it ran longer than 3s; it wrote: words"), "{error}");
+    assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
+}
+
+#[test]
+fn r121_retries_go_on_with_their_count_over_an_upgrade() {
+    let server = HookServer::start();
+    let later = || Reply::later(503, "0");
+    server.order(later());
+    server.order(later().held());
+    (0..10).for_each(|_| server.order(later()));
+    let daemon = with_server(&server);
+    let task = ended(&daemon, "true");
+    let next = ended(&daemon, "true");
+    server.wait_count(2);
+
+    upgrade(&daemon);
+
+    let status = settled(&daemon);
+    assert_eq!((status.sent, status.failed), (0, 2));
+    assert!(status.last_error.as_deref().unwrap_or_default().ends_with("(tried 5 times)"), "{status:?}");
+    // Nobody has answered the second try, which is made again under the same key.
+    assert_eq!(keys(&server), [vec![key(task); 6], vec![key(next); 5]].concat());
+}
+
+#[test]
+fn r121_what_is_answered_soon_is_not_sent_again_by_an_upgrade() {
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    let daemon = with_server(&server);
+    let tasks = [ended(&daemon, "true"), ended(&daemon, "true")];
+    server.wait_count(1);
+    std::thread::scope(|scope| {
+        let upgraded = scope.spawn(|| upgrade(&daemon));
+        server.release(1);
+        upgraded.join().expect("it is upgraded");
+    });
+    assert_eq!(settled(&daemon).sent, 2);
+    assert_eq!(keys(&server), tasks.map(key));
+}
+
+#[test]
+fn r121_a_wait_for_the_next_try_goes_on_over_an_upgrade() {
+    let server = HookServer::start();
+    server.order(Reply::later(503, "2"));
+    let daemon = with_server(&server);
+    let task = ended(&daemon, "true");
+    wait::poll_until("it is tried again", || channel(&daemon, "ops").retry);
+    upgrade(&daemon);
+    assert_eq!(settled(&daemon).sent, 1);
+    assert_eq!(keys(&server), [key(task), key(task)]);
+}
+
+#[test]
+fn r121_notices_under_load_come_once_each_over_twenty_upgrades() {
+    const TASKS: usize = 40;
+    let daemon = with_hook("cat > /dev/null; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"", "");
+    let tasks: Vec<TaskId> = std::thread::scope(|scope| {
+        let load = scope.spawn(|| (0..TASKS).map(|_| ended(&daemon, "true")).collect());
+        (0..20).for_each(|_| upgrade(&daemon));
+        load.join().expect("the load")
+    });
+    let status = settled(&daemon);
+    assert_eq!((status.sent, status.failed, status.dropped), (TASKS as u64, 0, 0));
+    let text = fs::read_to_string(daemon.home().join("keys")).unwrap();
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    text.lines().for_each(|line| *times.entry(line).or_default() += 1);
+    for task in tasks {
+        assert_eq!(times.get(&*key(task)), Some(&1), "{task}: {text}");
+    }
+    assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
+}
+
+#[test]
+fn r121_lines_for_terminals_go_on_being_held_over_an_upgrade() {
+    let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
+    let (mut terminal, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
+    let from = origin(&terminal);
+    occupy(&mut terminal);
+    let log = daemon.state_dir().join("bgd.log");
+    for number in 1..=2 {
+        submit_from(&daemon, &from, "true");
+        wait::for_lines(&log, number, HELD);
+    }
+    let gate = Gate::new(&daemon, "gate");
+    submit_from(&daemon, &origin(&closed), "read x <gate; exit 3");
+    closed.close();
+    gate.open();
+    wait::poll_until("a line is missed", || (channel(&daemon, "tty").failed == 1).then_some(()));
+
+    (0..2).for_each(|_| upgrade(&daemon));
+
+    assert_eq!(channel(&daemon, "tty").queued, 2);
+    assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
+    terminal.type_keys("\x04");
+    terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
+    wait::poll_until("they are delivered", || (channel(&daemon, "tty").sent == 2).then_some(()));
+    // That of the closed terminal goes to the next one in which somebody uses `bgctl`.
+    terminal.type_line("bgctl list >list");
+    terminal.wait_text("[BACKGROUND TASK FAILED] ");
+    upgrade(&daemon);
+    assert_eq!(terminal.screen().matches("[BACKGROUND TASK").count(), 3, "{terminal:?}");
+}

@@ -1,10 +1,11 @@
 //! A durable daemon (R125, R127, R128): what was answered is there again after it was killed.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use bgd_tests::clock::WallClock;
 use bgd_tests::shared::event::EventKind;
@@ -490,6 +491,78 @@ fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on(
     });
     assert_eq!(daemon.block(&[after])[0].status, Status::Completed);
     assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")));
+}
+
+/// Has the kernel refuse to let a daemon write its journal, as on a disk that has turned read-only, until this is dropped.
+struct ReadOnly(std::process::Child);
+
+impl ReadOnly {
+    #[track_caller]
+    fn of(daemon: &TestDaemon) -> Self {
+        let journal = daemon.state_dir().join("journal");
+        let mut strace = std::process::Command::new("strace");
+        strace.args(["-f", "-e", "trace=pwrite64,openat,ftruncate"]);
+        strace.args(["-e", "inject=pwrite64,openat,ftruncate:error=EROFS", "-o", "/dev/null"]);
+        for file in ["journal.db", "journal.db-wal", "probe"] {
+            strace.arg("-P").arg(journal.join(file));
+        }
+        let mut strace =
+            strace.args(["-p", &daemon.pid().to_string()]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(strace.stderr.take().unwrap()).lines();
+        let attached = said.by_ref().map(Result::unwrap).find(|line| line.contains(" attached"));
+        assert!(attached.is_some(), "strace is not attached");
+        // It may say more.
+        std::thread::spawn(move || said.for_each(drop));
+        Self(strace)
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let process = Process::open(self.0.id().cast_signed()).expect("strace runs");
+        process.signal(rustix::process::Signal::TERM).expect("strace can be ended");
+        self.0.wait().expect("strace ends");
+    }
+}
+
+#[test]
+fn r130_on_a_disk_that_turns_read_only_submits_are_refused_and_nothing_that_runs_is_lost_as_root() {
+    must_be_root();
+    let mut daemon = durable("");
+    let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
+    wait::for_file(&daemon.home().join("go"));
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let known = daemon.status().summary.total();
+
+    let read_only = ReadOnly::of(&daemon);
+
+    for _ in 0..2 {
+        let refused = daemon.run(&["submit", "--hold", "--", "true"]).expect_code(70);
+        assert!(
+            refused.stderr.contains("the journal can't be written: the disk is read-only"),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(daemon.status().summary.total(), known, "what was refused is not there");
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains("the journal can't be written (the disk is read-only)"), "{warnings}");
+    fs::write(daemon.home().join("go"), "on\n").unwrap();
+    assert_eq!(daemon.block(&[running])[0].exit, Some(Exit::Code(7)), "it goes on to its end");
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!(daemon.task(held).pid, None, "its start is held back");
+
+    drop(read_only);
+
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
+    let after = wait::poll_until("a submit is accepted", || {
+        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
+        (outcome.code == 0).then(|| outcome.word::<TaskId>())
+    });
+    assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")));
+    crash(&mut daemon);
+    assert_eq!(daemon.task(running).exit, Some(Exit::Code(7)), "its end was written down after that");
+    assert_eq!((daemon.task(held).status, daemon.task(after).status), (Status::Completed, Status::Pending));
+    assert_eq!(daemon.status().summary.total(), known + 1);
 }
 
 #[test]

@@ -235,7 +235,8 @@ impl Dispatcher {
     /// Returns the error for a submission while the journal can't be written; `None` if it can.
     fn unwritable(&self) -> Option<RpcError> {
         self.durable.as_ref()?.trouble.as_ref()?;
-        let hint = "free some space: running tasks go on, and submissions are accepted again within a second";
+        let hint = "free some space, or make the disk writable again: running tasks go on, and submissions are \
+                    accepted again within a second after that";
         Some(RpcError::new(ErrorKind::JournalUnwritable, self.trouble_words()).hint(hint))
     }
 

@@ -77,6 +77,7 @@ pub enum OpenError {
 pub struct Opened {
     store: Store,
     lock: ProcessLock,
+    folder: PathBuf,
     /// The head of what was read; `None` if the journal is new.
     pub head: Option<Head>,
     /// The instance that wrote it, if only that is known.
@@ -101,7 +102,7 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let why = match begin(&folder, sync) {
         Ok((store, read)) => {
             let Read { head, kept, .. } = read;
-            return Ok(Opened { store, lock, head, instance, kept, warning: None });
+            return Ok(Opened { store, lock, folder, head, instance, kept, warning: None });
         }
         Err(Fault::Damaged(why)) => why,
         Err(Fault::Unusable(why)) => return Err(unusable(why)),
@@ -120,7 +121,7 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
         aside.display()
     );
     tracing::error!("{warning}");
-    Ok(Opened { store, lock, head, instance, kept, warning: Some(warning) })
+    Ok(Opened { store, lock, folder, head, instance, kept, warning: Some(warning) })
 }
 
 /// Opens the journal of this instance again after an upgrade in place, without reading the state, which came another way.
@@ -141,7 +142,7 @@ pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Op
     if store.head().is_none_or(|head| head.instance != instance) {
         return Err(unusable("it is not the one of this daemon".to_owned()));
     }
-    Ok(Opened { store, lock, head: None, instance: None, kept: Kept::default(), warning: None })
+    Ok(Opened { store, lock, folder, head: None, instance: None, kept: Kept::default(), warning: None })
 }
 
 /// Takes the journal's lock, or says who has it. A daemon that was killed keeps it for a moment after its socket is free.
@@ -190,18 +191,19 @@ impl Fault {
                 | ErrorCode::DatabaseLocked,
             ) => true,
             // Also said of a file whose head was damaged.
-            Some(ErrorCode::ReadOnly) => !is_writable(folder),
+            Some(ErrorCode::ReadOnly) => probe(folder).is_err(),
             _ => false,
         };
         if is_unusable { Self::Unusable(words(error)) } else { Self::Damaged(words(error)) }
     }
 }
 
-fn is_writable(folder: &Path) -> bool {
+/// Tries whether a file can be written.
+fn probe(folder: &Path) -> io::Result<()> {
     let path = folder.join("probe");
-    let is_writable = fs::write(&path, "x").is_ok();
+    let written = fs::write(&path, "x");
     let _ = fs::remove_file(&path);
-    is_writable
+    written
 }
 
 fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
@@ -270,11 +272,27 @@ fn salvage(folder: &Path, aside: &Path) -> Read {
     read.unwrap_or_default()
 }
 
+/// Says why a write has failed, for people. `SQLite` does not tell a read-only disk from a broken one.
+fn why_unwritten(error: &rusqlite::Error, folder: &Path) -> String {
+    let is_of_disk = matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly)
+    );
+    match probe(folder) {
+        Err(probed) if is_of_disk && probed.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            READ_ONLY.to_owned()
+        }
+        Ok(()) | Err(_) => words(error),
+    }
+}
+
+const READ_ONLY: &str = "the disk is read-only";
+
 /// Says what is wrong, for people.
 fn words(error: &rusqlite::Error) -> String {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
-        Some(ErrorCode::ReadOnly) => "the disk is read-only".to_owned(),
+        Some(ErrorCode::ReadOnly) => READ_ONLY.to_owned(),
         _ => error.to_string(),
     }
 }
@@ -311,12 +329,12 @@ impl Journal {
         next_mark: impl Fn() -> u32 + Send + 'static,
         tell: impl Fn(Recorded) + Send + 'static,
     ) -> io::Result<Self> {
-        let Opened { store, lock, .. } = opened;
+        let Opened { store, lock, folder, .. } = opened;
         lock.write_note(note);
         let (orders, ordered) = mpsc::channel();
         let is_stopped = Arc::new(AtomicBool::new(false));
         let (next_mark, tell, told) = (Box::new(next_mark), Box::new(tell), Arc::clone(&is_stopped));
-        let writer = Writer { store, head, next_mark, tell, is_stopped: told, _lock: lock };
+        let writer = Writer { store, folder, head, next_mark, tell, is_stopped: told, _lock: lock };
         let (ending, ended) = mpsc::channel();
         let run = move || {
             writer.run(&ordered);
@@ -354,6 +372,7 @@ impl Drop for Journal {
 
 struct Writer {
     store: Store,
+    folder: PathBuf,
     head: Head,
     next_mark: Box<dyn Fn() -> u32 + Send>,
     tell: Box<dyn Fn(Recorded) + Send>,
@@ -394,7 +413,7 @@ impl Writer {
                     None
                 }
                 Err(error) => {
-                    let why: Arc<str> = words(&error).into();
+                    let why: Arc<str> = why_unwritten(&error, &self.folder).into();
                     if !is_failing {
                         tracing::error!(%why, "the journal can't be written");
                     }

@@ -42,6 +42,7 @@ pub mod proxy;
 mod raw;
 pub mod real;
 mod relay;
+pub mod releases;
 pub mod root;
 pub mod slurm;
 pub mod soak;

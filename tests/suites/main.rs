@@ -99,6 +99,7 @@ mod python;
 mod readme;
 mod ready;
 mod real_agents;
+mod releases;
 mod remote;
 mod rerun;
 mod run;

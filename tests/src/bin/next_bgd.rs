@@ -1,10 +1,11 @@
-//! A program for upgrades in the tests: a bgd that fails in the way that its file is named after, and does everything else
-//! as the real one does.
+//! A program for upgrades in the tests: a bgd that fails in the way that its file is named after, or keeps the state that it
+//! is to try, and does everything else as the real one does.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{IntoRawFd as _, RawFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use bgd::carry::handover::go_back;
@@ -27,10 +28,19 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stderr(), "bgd: no memory is left");
             ExitCode::FAILURE
         }
+        "keeping" if has(TRY) => match keep(&own.with_extension("state")) {
+            Ok(()) => bgd::startup::main(),
+            Err(_) => ExitCode::FAILURE,
+        },
         "turning-back" if has(CARRIED) => turn_back(&args),
         "late" if has(CARRIED) => fail_late(&args, has(REFUSED)),
         _ => bgd::startup::main(),
     }
+}
+
+/// Copies the state on standard input to this path.
+fn keep(path: &Path) -> io::Result<()> {
+    io::copy(&mut File::open("/dev/stdin")?, &mut File::create(path)?).map(drop)
 }
 
 fn say(what: &impl serde::Serialize) -> ExitCode {

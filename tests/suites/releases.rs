@@ -1,0 +1,135 @@
+//! What each release has left is read by this one (R123): the state of an upgrade in place, and the journal.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bgd::carry::image::Image;
+use bgd::carry::program::Found;
+use bgd::core::{Core, sharing};
+use bgd::dispatcher::state::State;
+use bgd_tests::hooks::HookServer;
+use bgd_tests::releases::{FOUND, JOURNAL, STATE, folder, tried};
+use bgd_tests::shared::request::ListParams;
+use bgd_tests::shared::request::{ListResult, TaskList};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{TestDaemon, bgd_path, wait};
+use serde_json::Value;
+
+/// The folders of all releases.
+fn releases() -> Vec<PathBuf> {
+    let all: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(all.iter().any(|path| path.ends_with("0.1.0")), "{all:?}");
+    all
+}
+
+/// Fails where something of `before` is not in `after`, which may have more.
+#[track_caller]
+fn has_all(path: &str, before: &Value, after: &Value) {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            for (name, value) in before {
+                has_all(&format!("{path}.{name}"), value, after.get(name).unwrap_or(&Value::Null));
+            }
+        }
+        (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
+            for (number, (before, after)) in before.iter().zip(after).enumerate() {
+                has_all(&format!("{path}[{number}]"), before, after);
+            }
+        }
+        _ => assert_eq!(before, after, "{path}"),
+    }
+}
+
+/// The number of elements of a list or an object in a state.
+#[track_caller]
+fn count(state: &Value, pointer: &str) -> usize {
+    match state.pointer(pointer) {
+        Some(Value::Array(list)) => list.len(),
+        Some(Value::Object(object)) => object.len(),
+        other => panic!("{pointer}: {other:?}"),
+    }
+}
+
+#[test]
+fn r123_the_state_of_every_release_is_read() {
+    for release in releases() {
+        let said =
+            tried(&bgd_path(), &release.join(STATE)).unwrap_or_else(|why| panic!("{release:?}: {why}"));
+        let found: Found = serde_json::from_slice(&said).unwrap();
+        let own: Found = serde_json::from_slice(&fs::read(release.join(FOUND)).unwrap()).unwrap();
+        assert_eq!(found, own, "{release:?}");
+    }
+}
+
+/// Everything that a release has written means the same when this one writes it again.
+#[test]
+fn r123_nothing_of_the_state_of_a_release_is_lost() {
+    for release in releases() {
+        let image = Image::read(&mut fs::File::open(release.join(STATE)).unwrap()).unwrap();
+        let before: Value = image.state().unwrap();
+        let state: State = image.state().unwrap();
+        let after = serde_json::to_value(&state).unwrap();
+        has_all("", &before, &after);
+        let text = before["dispatcher"]["core"].to_string();
+        let core: Core = sharing::read_once(|| serde_json::from_str(&text)).unwrap();
+        let core = sharing::written_once(|| serde_json::to_value(&core)).unwrap();
+        has_all(".core", &before["dispatcher"]["core"], &core);
+        // There is something of every owner.
+        for (pointer, at_least) in [
+            ("/connections/all", 2),
+            ("/dispatcher/subscribers", 1),
+            ("/dispatcher/executors/local/Local/processes", 2),
+            ("/dispatcher/executors/local/Local/helpers", 2),
+            ("/dispatcher/executors/agent/Other/turns", 1),
+            ("/dispatcher/notifier/undelivered", 3),
+            ("/dispatcher/core/registry/tasks", 11),
+            ("/dispatcher/core/inboxes/items", 3),
+        ] {
+            assert!(count(&before, pointer) >= at_least, "{release:?}: {pointer}");
+        }
+    }
+}
+
+/// Starts a durable daemon with the journal of a release.
+fn with_journal(release: &Path, server: &HookServer) -> TestDaemon {
+    let channel = |name: &str| {
+        let url = server.url(&format!("/{name}"));
+        format!("[channels.{name}]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n")
+    };
+    let config = format!("durable = true\n{}{}", channel("ops"), channel("web"));
+    let mut daemon = TestDaemon::builder().config(config).home_only();
+    let journal = daemon.state_dir().join("journal");
+    fs::create_dir_all(&journal).unwrap();
+    fs::copy(release.join(JOURNAL), journal.join(JOURNAL)).unwrap();
+    daemon.launch();
+    daemon
+}
+
+#[test]
+fn r123_the_journal_of_every_release_is_read() {
+    for release in releases() {
+        let server = HookServer::start();
+        let daemon = with_journal(&release, &server);
+        assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")));
+        let list: ListResult = daemon.client().call::<TaskList>(&ListParams::default()).unwrap();
+        let of = |status: Status| list.tasks.iter().filter(|task| task.status == status).count();
+        assert_eq!((of(Status::Completed), of(Status::Pending)), (4, 4), "{list:?}");
+        // What ran ended with its boot.
+        assert_eq!((of(Status::Running), list.tasks.len()), (0, 11), "{list:?}");
+        let agents: Vec<_> = list.tasks.iter().filter(|task| task.agent_session.is_some()).collect();
+        assert_eq!(agents.len(), 2, "their conversations are known");
+        assert!(daemon.inbox("chat:1").len() >= 3);
+        let groups = daemon.run(&["group", "list", "--json"]).success();
+        assert!(groups.stdout_text().contains("\"slow\""), "{}", groups.stdout_text());
+        // The notices that were not delivered, and those of the tasks that were running.
+        let told = |requests: &[bgd_tests::hooks::Request], path: &str| {
+            requests.iter().filter(|request| request.path == path).count()
+        };
+        server
+            .wait_for(|requests| (told(requests, "/ops") >= 2 && told(requests, "/web") == 1).then_some(()));
+        wait::poll_until("all are delivered", || {
+            daemon.status().channels.iter().all(|channel| channel.queued == 0).then_some(())
+        });
+        daemon.run(&["cancel", "--all"]).success();
+    }
+}

@@ -50,6 +50,7 @@ pub mod svg;
 pub mod systemd;
 pub mod templates;
 mod terminal;
+pub mod upgrades;
 pub mod user;
 mod viewer;
 pub mod wait;

@@ -9,7 +9,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, prlimit,
+};
 
 use crate::wait;
 
@@ -59,6 +61,14 @@ impl Process {
     pub fn kill(&self) {
         self.signal(Signal::KILL).expect("a process of this user can be killed");
         self.gone();
+    }
+
+    /// Limits it to this much of a resource from now on; `None` is as much as this process may have.
+    #[track_caller]
+    pub fn limit(&self, resource: Resource, current: Option<u64>) {
+        let maximum = getrlimit(resource).maximum;
+        let limit = Rlimit { current: current.or(maximum), maximum };
+        prlimit(Pid::from_raw(self.pid), resource, limit).expect("a process of this user can be limited");
     }
 
     /// Its arguments, separated by blanks; empty if it is gone.

@@ -132,6 +132,7 @@ mod tidy;
 mod top;
 mod upgrade;
 mod upgrade_agents;
+mod upgrade_faults;
 mod upgrade_notices;
 mod upgrade_ready;
 mod upgrade_terminals;

@@ -3,62 +3,21 @@
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    BlockParams, DaemonShutdown, DaemonUpgrade, Encoding, Hello, HelloParams, ShutdownParams, Stdin,
-    SubmitParams, TaskBlock, TaskWrite, UpgradeParams, UpgradeResult, WriteParams,
+    BlockParams, DaemonShutdown, Encoding, Hello, HelloParams, ShutdownParams, Stdin, SubmitParams,
+    TaskBlock, TaskWrite, WriteParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::upgrades::{exit_of, failing, refused, release, until, upgrade};
 use bgd_tests::user::must_be_root;
-use bgd_tests::{Process, Raw, TestDaemon, executable, helper_path, wait};
+use bgd_tests::{Process, Raw, TestDaemon, wait};
 use serde_json::json;
-
-/// Upgrades to the same program.
-#[track_caller]
-fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
-    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
-}
-
-/// Tries to upgrade to this program. Returns why that is refused.
-#[track_caller]
-fn refused(daemon: &TestDaemon, binary: &Path) -> String {
-    let binary = binary.to_str().expect("a path in UTF-8");
-    let outcome = daemon.run(&["daemon", "upgrade", "--binary", binary]).expect_code(65);
-    let text = outcome.stderr.clone();
-    assert!(text.contains("not upgraded, and nothing has changed: "), "{text}");
-    text
-}
-
-/// A program in the daemon's home that fails in the way that it is named after.
-fn failing(daemon: &TestDaemon, name: &str) -> PathBuf {
-    let path = daemon.home().join(name);
-    executable::copy(&helper_path("next_bgd"), &path);
-    path
-}
-
-/// A task that runs until a line is written to the pipe of this name in its folder, and then ends with this code.
-fn until(daemon: &TestDaemon, name: &str, code: u8) -> TaskId {
-    let line = format!("echo begun; mkfifo {name}; read line < {name}; echo \"$line\"; exit {code}");
-    let task = daemon.submit_shell(&line);
-    wait::for_file(&daemon.home().join(name));
-    task
-}
-
-/// Lets such a task end.
-#[track_caller]
-fn release(daemon: &TestDaemon, name: &str) {
-    fs::write(daemon.home().join(name), "released\n").expect("somebody reads it");
-}
-
-#[track_caller]
-fn exit_of(daemon: &TestDaemon, task: TaskId) -> Exit {
-    daemon.block(&[task])[0].exit.clone().expect("it has ended")
-}
 
 #[test]
 fn r121_tasks_clients_and_events_go_on_over_an_upgrade() {

@@ -5,18 +5,12 @@ use std::fs;
 use std::net::TcpListener;
 
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{
-    BlockParams, BlockUntil, DaemonUpgrade, SubmitParams, TaskBlock, UpgradeParams,
-};
+use bgd_tests::shared::request::{BlockParams, BlockUntil, SubmitParams, TaskBlock};
 use bgd_tests::shared::task::Status;
+use bgd_tests::upgrades::upgrade;
 use bgd_tests::{TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-
-#[track_caller]
-fn upgrade(daemon: &TestDaemon) {
-    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
-}
 
 /// A task that does this after its gate was opened, and is ready then.
 fn gated(daemon: &TestDaemon, number: usize, ready: &str, then: &str) -> TaskId {

@@ -11,18 +11,12 @@ use std::thread;
 
 use bgd_tests::handed::{Job, line_of};
 use bgd_tests::shared::request::{
-    DaemonUpgrade, Encoding, ExitParams, HandoffStream, ListParams, ResizeParams, SignalParams, SubmitParams,
-    TaskExit, TaskList, TaskResize, TaskSignal, TaskWrite, UpgradeParams, UpgradeResult, WriteParams,
-    WriteResult,
+    Encoding, ExitParams, HandoffStream, ListParams, ResizeParams, SignalParams, SubmitParams, TaskExit,
+    TaskList, TaskResize, TaskSignal, TaskWrite, WriteParams, WriteResult,
 };
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::{Terminal, TestDaemon, Viewer, helper_path, wait};
-
-/// Upgrades to the same program.
-#[track_caller]
-fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
-    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
-}
+use bgd_tests::upgrades::{failing, refused, upgrade};
+use bgd_tests::{Terminal, TestDaemon, Viewer, wait};
 
 /// Repeats the lines that it reads, until one says `end`. Job control is left to it.
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
@@ -236,9 +230,7 @@ fn r122_a_terminal_goes_on_if_the_next_program_turns_back() {
     let daemon = TestDaemon::start();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(REPEATS));
     viewer.until_shown("ready\r\n");
-    let path = daemon.home().join("turning-back");
-    bgd_tests::executable::copy(&helper_path("next_bgd"), &path);
-    daemon.run(&["daemon", "upgrade", "--binary", path.to_str().unwrap()]).expect_code(65);
+    refused(&daemon, &failing(&daemon, "turning-back"));
     viewer.type_keys(task.id, "word\r");
     viewer.until_shown("<word>\r\n");
     viewer.type_keys(task.id, "end\r");

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use bgd_shared::client::Client;
+use bgd_shared::client::{Client, ClientError};
 use bgd_shared::request::{
     DaemonReload, DaemonStatus, DaemonStatusOf, DaemonUpgrade, DurableStatus, Hello, HelloParams,
     HelloResult, NoParams, ReloadResult, ShutdownParams, UpgradeParams, UpgradeResult,
@@ -128,6 +128,13 @@ fn ends(tasks: &Summary) -> Option<String> {
     (!parts.is_empty()).then(|| format!("restarting {}", parts.join(" and ")))
 }
 
+/// What is said if no answer comes: the program was tried, and died where that does not show.
+const DIED_UPGRADING: &str = "the daemon ended during the upgrade: the new program died as it took over";
+
+/// What becomes of the tasks then.
+const AFTER_DEATH: &str =
+    "its tasks still run; with `durable = true` the next daemon goes on with them, otherwise it ends them";
+
 /// Has another program take the daemon's place (R120).
 fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure> {
     let binary = binary.map(|path| match context.link.host() {
@@ -137,7 +144,10 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
     });
     let binary = binary.transpose().map_err(|error| Failure::usage(format!("--binary: {error}")))?;
     let params = UpgradeParams { binary: binary.map(|path| path.into_os_string().into()) };
-    let result = context.link.existing()?.call::<DaemonUpgrade>(&params)?;
+    let result = context.link.existing()?.call::<DaemonUpgrade>(&params).map_err(|error| match error {
+        ClientError::Closed | ClientError::Io(_) => Failure::lost(DIED_UPGRADING).hint(AFTER_DEATH),
+        error => error.into(),
+    })?;
     if context.json() {
         context.print_json(&result)?;
     } else {

@@ -52,7 +52,8 @@ fn try_hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> Str
 /// Goes back to the program before this one, with the same state and why it was refused. Returns only if that fails.
 pub fn go_back(head: &Head, state: RawFd, why: &str) -> io::Error {
     let passed = [&head.descriptors[..], &[state]].concat();
-    if let Err(error) = inherited::set_inheritable(&passed, true) {
+    // This program has read the state to its end.
+    if let Err(error) = inherited::set_inheritable(&passed, true).and_then(|()| inherited::rewind(state)) {
         return error;
     }
     // That of this thread: it may have a descriptor table of its own.

@@ -2,7 +2,7 @@
 //! JSON describes itself, so that each release can read what its predecessor wrote.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufRead as _, Read as _, Seek as _, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -19,6 +19,9 @@ pub const READS: &[u32] = &[1];
 /// The most bytes that a state may have: what tasks may hold, several times over.
 pub const MOST_BYTES: u64 = 4 << 30;
 
+/// The most bytes that its first line may have: the numbers of more descriptors than a process can have.
+const MOST_HEAD_BYTES: u64 = 64 << 20;
+
 /// What the first line of every state says.
 const MAGIC: &str = "bgd-state";
 
@@ -33,6 +36,26 @@ pub struct Head {
     pub program: RawFd,
     /// The numbers of all descriptors of the state, that one included.
     pub descriptors: Vec<RawFd>,
+}
+
+impl Head {
+    /// Reads the first line alone, and leaves the file at its beginning.
+    ///
+    /// # Errors
+    /// It can't be read, or is that of something else.
+    pub fn read(file: &mut File) -> Result<Self, ImageError> {
+        let mut line = Vec::new();
+        file.rewind()?;
+        let read = io::BufReader::new(&*file).take(MOST_HEAD_BYTES).read_until(b'\n', &mut line);
+        file.rewind()?;
+        read?;
+        Self::parse(line.strip_suffix(b"\n").ok_or(ImageError::Foreign)?)
+    }
+
+    fn parse(line: &[u8]) -> Result<Self, ImageError> {
+        let head: Self = serde_json::from_slice(line).map_err(|_| ImageError::Foreign)?;
+        if head.magic == MAGIC { Ok(head) } else { Err(ImageError::Foreign) }
+    }
 }
 
 /// Why a state can't be read.
@@ -73,7 +96,7 @@ pub fn write(state: &impl Serialize, program: RawFd, descriptors: &[RawFd]) -> i
     file.write_all(b"\n")?;
     serde_json::to_writer(&mut file, state)?;
     let Hashing { mut file, hash } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.seek(SeekFrom::Start(0))?;
+    file.rewind()?;
     Ok((file.into(), hex(&hash.finalize())))
 }
 
@@ -97,8 +120,8 @@ impl Image {
             return Err(ImageError::TooLarge);
         }
         let end_of_head = memchr::memchr(b'\n', &bytes).ok_or(ImageError::Foreign)?;
-        let head: Head = serde_json::from_slice(&bytes[..end_of_head]).map_err(|_| ImageError::Foreign)?;
-        if head.magic == MAGIC { Ok(Self { bytes, end_of_head, head }) } else { Err(ImageError::Foreign) }
+        let head = Head::parse(&bytes[..end_of_head])?;
+        Ok(Self { bytes, end_of_head, head })
     }
 
     /// Returns the state in it.
@@ -162,7 +185,9 @@ mod tests {
         #[test]
         fn r122_a_state_is_read_as_it_was_written(state: Vec<(u64, String)>) {
             let (fd, digest) = write(&state, 5, &[5, 7]).unwrap();
-            let image = Image::read(&mut File::from(fd)).unwrap();
+            let mut file = File::from(fd);
+            prop_assert_eq!(Head::read(&mut file).unwrap().descriptors, [5, 7]);
+            let image = Image::read(&mut file).unwrap();
             prop_assert_eq!((image.head.program, &image.head.descriptors[..]), (5, &[5, 7][..]));
             prop_assert_eq!((image.state::<Vec<(u64, String)>>().unwrap(), image.digest()), (state, digest));
         }
@@ -170,6 +195,7 @@ mod tests {
         #[test]
         fn r123_anything_else_is_refused(bytes: Vec<u8>) {
             prop_assert!(Image::read(&mut file(&bytes)).is_err());
+            prop_assert!(Head::read(&mut file(&bytes)).is_err());
         }
     }
 

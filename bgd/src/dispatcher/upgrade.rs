@@ -12,7 +12,7 @@ use bgd_shared::request::UpgradeParams;
 
 use super::Dispatcher;
 use super::state::State;
-use super::upgrading::{Phase, Upgrade, refusal};
+use super::upgrading::{Phase, Upgrade, refusal, shutting_down};
 use crate::carry::program::{Candidate, Found};
 use crate::carry::{Named, Obstacle, handover};
 use crate::client::answer::Answer;
@@ -38,8 +38,8 @@ impl Dispatcher {
         if self.upgrade.is_some() {
             return answer.refuse(&refusal("another upgrade is under way"));
         }
-        if self.core.is_closing() || self.ended {
-            return answer.refuse(&RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down"));
+        if self.is_shutting_down() {
+            return answer.refuse(&shutting_down());
         }
         if self.premises.is_none() {
             return answer.refuse(&refusal("this daemon can't be upgraded in place"));
@@ -88,12 +88,20 @@ impl Dispatcher {
     }
 
     fn refuse_upgrade(&mut self, why: &str) {
+        self.give_up_upgrade(&refusal(why));
+    }
+
+    fn give_up_upgrade(&mut self, why: &RpcError) {
         self.let_go();
         self.notifier.hold(false);
         if let Some(upgrade) = self.upgrade.take() {
-            tracing::warn!(%why, "not upgraded");
-            upgrade.answer.refuse(&refusal(why));
+            tracing::warn!(why = why.message, "not upgraded");
+            upgrade.answer.refuse(why);
         }
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        self.core.is_closing() || self.ended
     }
 
     /// Returns when to call [`Self::upgrade_step`] again, even if nothing happens.
@@ -107,6 +115,10 @@ impl Dispatcher {
 
     /// Writes the state if nothing is under way: first for the program to try, then for it to take over.
     pub(super) fn upgrade_step(&mut self, mailbox: &Mailbox) {
+        if self.upgrade.is_some() && self.is_shutting_down() {
+            // The end of the daemon is nothing that the next program could go on with.
+            return self.give_up_upgrade(&shutting_down());
+        }
         let Some(upgrade) = &mut self.upgrade else { return };
         let (began, phase) = (upgrade.began, std::mem::replace(&mut upgrade.phase, Phase::OnWorker));
         let (since, program, was_tried) = match phase {

@@ -43,3 +43,8 @@ pub(super) enum Phase {
 pub(super) fn refusal(why: &str) -> RpcError {
     RpcError::new(ErrorKind::UpgradeRefused, format!("not upgraded, and nothing has changed: {why}"))
 }
+
+/// Returns the error for an upgrade of a daemon that ends.
+pub(super) fn shutting_down() -> RpcError {
+    RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
+}

@@ -53,6 +53,17 @@ pub fn set_inheritable(numbers: &[RawFd], is_inheritable: bool) -> io::Result<()
     Ok(())
 }
 
+/// Sets the position of a file back to its beginning, for whoever shares it.
+///
+/// # Errors
+/// It is not open, or is no file.
+#[allow(unsafe_code, reason = "its owner is elsewhere, and it is named by its number")]
+pub fn rewind(number: RawFd) -> io::Result<()> {
+    // SAFETY: lseek on a number is harmless, whatever the number is.
+    Errno::result(unsafe { libc::lseek(number, 0, libc::SEEK_SET) })?;
+    Ok(())
+}
+
 /// Takes over a descriptor that the program before this one has left open.
 #[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]
 pub fn claim(number: RawFd) -> OwnedFd {

@@ -98,17 +98,15 @@ pub fn main(args: &Args, state: RawFd) -> ExitCode {
 }
 
 fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
-    let image = Image::read(&mut file).map_err(|error| internal(&error.to_string()))?;
+    let head = Head::read(&mut file).map_err(|error| internal(&error.to_string()))?;
     // A program that has gone back is not guarded: there is nothing else to go to.
-    let guard =
-        if args.refused.is_none() { Some(Guard::start(&image.head, file.as_raw_fd())?) } else { None };
+    let guard = if args.refused.is_none() { Some(Guard::start(&head, file.as_raw_fd())?) } else { None };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return Err(given_up(guard, internal(&error.to_string()))),
     };
     runtime.block_on(async {
-        let built = catch_unwind(AssertUnwindSafe(|| build(args, &image)));
-        drop(image);
+        let built = catch_unwind(AssertUnwindSafe(|| build(args, &head, &mut file)));
         let built = match built {
             Ok(Ok(built)) => built,
             Ok(Err(failure)) => return Err(given_up(guard, failure)),
@@ -132,7 +130,12 @@ fn internal(what: &str) -> Failure {
 fn given_up(guard: Option<Guard>, failure: Failure) -> Failure {
     let Some(guard) = guard else { return failure };
     let error = guard.go_back(&failure.message);
-    Failure::new(70, format!("{}; and the program before can't be executed: {error}", failure.message))
+    stranded(&failure.message, &error)
+}
+
+/// The failure of a program that can neither take over nor go back.
+fn stranded(why: &str, error: &io::Error) -> Failure {
+    Failure::new(70, format!("{why}; and the program before can't be executed: {error}"))
 }
 
 /// Goes back to the program before if this one fails or hangs.
@@ -172,9 +175,8 @@ impl Guard {
             Ok(Self { verdict, thread })
         });
         started.map_err(|error| {
-            let why = format!("cannot take over: no guard: {error}");
-            let error = go_back(head, state, &why);
-            Failure::new(70, format!("{why}; and the program before can't be executed: {error}"))
+            let why = internal(&format!("no guard: {error}")).message;
+            stranded(&why, &go_back(head, state, &why))
         })
     }
 
@@ -208,13 +210,15 @@ struct Built {
     program: OwnedFd,
 }
 
-/// Builds every part of the daemon from the state. Must not change anything outside of this process.
-fn build(args: &Args, image: &Image) -> Result<Built, Failure> {
-    let internal = |error: io::Error| Failure::new(70, format!("cannot take over: {error}"));
-    let state: State = image.state().map_err(|error| internal(io::Error::other(error)))?;
+/// Builds every part of the daemon from the state in this file. Must not change anything outside of this process.
+fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
+    let internal = |error: io::Error| internal(&error.to_string());
+    let state: State = Image::read(file)
+        .and_then(|image| image.state())
+        .map_err(|error| internal(io::Error::other(error)))?;
     let State { since, from, asked, premises, connections, dispatcher } = state;
-    let mut came = Came::new(&image.head.descriptors).map_err(internal)?;
-    let program = came.take_number(image.head.program).map_err(internal)?;
+    let mut came = Came::new(&head.descriptors).map_err(internal)?;
+    let program = came.take_number(head.program).map_err(internal)?;
     // Without a log the daemon still works.
     let _ = log::start(args.log_target(), &premises.state_dir);
     let (text, path) = &dispatcher.config;
@@ -252,7 +256,7 @@ fn take(
     config_path: std::path::PathBuf,
     came: &mut Came,
 ) -> Result<Taken, Failure> {
-    let internal = |error: io::Error| Failure::new(70, format!("cannot take over: {error}"));
+    let internal = |error: io::Error| internal(&error.to_string());
     let PremisesState {
         instance,
         lost,

@@ -1,7 +1,7 @@
 //! A program for upgrades in the tests: a bgd that fails in the way that its file is named after, or keeps the state that it
 //! is to try, and does everything else as the real one does.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{IntoRawFd as _, RawFd};
 use std::os::unix::process::CommandExt as _;
@@ -12,6 +12,8 @@ use bgd::carry::handover::go_back;
 use bgd::carry::image::{Head, Image};
 use bgd::carry::program::{CARRIED, FORMATS, Formats, Found, REFUSED, TRY};
 use bgd::os::inherited::set_inheritable;
+use nix::sys::stat::Mode;
+use rustix::process::{Signal, getpid, kill_process};
 
 fn main() -> ExitCode {
     let own = std::env::current_exe().unwrap_or_default();
@@ -32,6 +34,15 @@ fn main() -> ExitCode {
             Ok(()) => bgd::startup::main(),
             Err(_) => ExitCode::FAILURE,
         },
+        "slow" if has(TRY) => {
+            wait_beside(&own);
+            bgd::startup::main()
+        }
+        "hanging" if has(CARRIED) && !has(REFUSED) => hang(),
+        "killed" if has(CARRIED) => {
+            let _ = kill_process(getpid(), Signal::KILL);
+            ExitCode::FAILURE
+        }
         "turning-back" if has(CARRIED) => turn_back(&args),
         "late" if has(CARRIED) => fail_late(&args, has(REFUSED)),
         _ => bgd::startup::main(),
@@ -47,6 +58,21 @@ fn say(what: &impl serde::Serialize) -> ExitCode {
     let line = serde_json::to_vec(what).unwrap_or_default();
     let _ = std::io::stdout().write_all(&line);
     ExitCode::SUCCESS
+}
+
+/// Says in the folder of this program that it was told to try, and waits until it is let go on.
+fn wait_beside(own: &Path) {
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let _ = fs::write(folder.join("trying"), "");
+    let _ = fs::read(folder.join("go"));
+}
+
+/// Has a bgd hang while it builds the daemon: its log is a pipe that nobody reads.
+fn hang() -> ExitCode {
+    let log = bgd::os::dirs::state().join(bgd::os::log::FILE);
+    let _ = fs::remove_file(&log);
+    let _ = nix::unistd::mkfifo(&log, Mode::S_IRWXU);
+    bgd::startup::main()
 }
 
 /// Has a bgd build the whole daemon from the state except that one descriptor more came with it, which belongs to nobody:

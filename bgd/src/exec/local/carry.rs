@@ -205,9 +205,12 @@ impl ProcessState {
         // The pid of one that was reaped may be another process's.
         let pidfd = match (progress.stage, &handed_tree, &handle) {
             (Stage::Rest, _, _) => Err(io::ErrorKind::NotFound.into()),
-            (_, Some(tree), _) => tree.handle().try_clone().and_then(watch::process),
-            (_, None, Some(handle)) => handle.try_clone().and_then(watch::process),
-            (Stage::AtWork | Stage::Leader, None, None) => PidFd::open(leader).and_then(watch::process),
+            (_, Some(tree), _) => Ok(tree.handle().try_clone().and_then(watch::process)?),
+            (_, None, Some(handle)) => Ok(handle.try_clone().and_then(watch::process)?),
+            (Stage::AtWork | Stage::Leader, None, None) => {
+                // Supervised without it, the process would be killed.
+                Ok(PidFd::open(leader).and_then(watch::process)?)
+            }
         };
         let (reported, is_left) = (progress.reported.clone(), progress.is_left);
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });

@@ -1,0 +1,62 @@
+//! Upgrades in place for the suites: to the same program, and to those that fail.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{DaemonUpgrade, UpgradeParams, UpgradeResult};
+use bgd_shared::task::Exit;
+
+use crate::binaries::helper_path;
+use crate::daemon::TestDaemon;
+use crate::executable;
+use crate::wait;
+
+/// Upgrades to the same program.
+#[track_caller]
+pub fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
+}
+
+/// Tries to upgrade to this program. Returns why that is refused.
+#[track_caller]
+pub fn refused(daemon: &TestDaemon, binary: &Path) -> String {
+    let binary = binary.to_str().expect("a path in UTF-8");
+    let outcome = daemon.run(&["daemon", "upgrade", "--binary", binary]).expect_code(65);
+    let text = outcome.stderr.clone();
+    assert!(text.contains("not upgraded, and nothing has changed: "), "{text}");
+    text
+}
+
+/// The params of an upgrade to this program.
+pub fn params(binary: &Path) -> UpgradeParams {
+    UpgradeParams { binary: Some(binary.as_os_str().into()) }
+}
+
+/// A program in the daemon's home that fails in the way that it is named after.
+pub fn failing(daemon: &TestDaemon, name: &str) -> PathBuf {
+    let path = daemon.home().join(name);
+    executable::copy(&helper_path("next_bgd"), &path);
+    path
+}
+
+/// A task that runs until a line is written to the pipe of this name in its folder, and then ends with this code.
+#[track_caller]
+pub fn until(daemon: &TestDaemon, name: &str, code: u8) -> TaskId {
+    let line = format!("echo begun; mkfifo {name}; read line < {name}; echo \"$line\"; exit {code}");
+    let task = daemon.submit_shell(&line);
+    wait::for_file(&daemon.home().join(name));
+    task
+}
+
+/// Lets such a task end.
+#[track_caller]
+pub fn release(daemon: &TestDaemon, name: &str) {
+    fs::write(daemon.home().join(name), "released\n").expect("somebody reads it");
+}
+
+/// Waits for the end of a task. Returns its exit.
+#[track_caller]
+pub fn exit_of(daemon: &TestDaemon, task: TaskId) -> Exit {
+    daemon.block(&[task])[0].exit.clone().expect("it has ended")
+}

@@ -1,0 +1,357 @@
+//! Faults of upgrades in place (R120 to R123): whatever comes in between, each call has one answer, and nothing is lost or
+//! done twice.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use bgd_tests::handed::Job;
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::error::{ErrorKind, RpcError};
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    DaemonShutdown, DaemonUpgrade, ExitParams, HandoffStream, Hello, HelloParams, ShutdownParams, TaskExit,
+    UpgradeParams, UpgradeResult,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::upgrades::{exit_of, failing, params, refused, release, until, upgrade};
+use bgd_tests::{Process, Raw, TestDaemon, Viewer, bgd_path, wait};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use rustix::process::Resource;
+use serde_json::json;
+
+type Upgraded = Result<UpgradeResult, ClientError>;
+
+/// Upgrades on a thread to this program.
+fn upgrading(daemon: &TestDaemon, binary: &Path) -> thread::JoinHandle<Upgraded> {
+    let (mut client, params) = (daemon.client(), params(binary));
+    thread::spawn(move || client.call::<DaemonUpgrade>(&params))
+}
+
+/// A program that takes its time to read the state, until [`let_go`].
+#[track_caller]
+fn slow(daemon: &TestDaemon) -> PathBuf {
+    mkfifo(&daemon.home().join("go"), Mode::S_IRWXU).expect("a named pipe");
+    failing(daemon, "slow")
+}
+
+/// Waits until that program reads the state.
+#[track_caller]
+fn tried(daemon: &TestDaemon) {
+    wait::for_file(&daemon.home().join("trying"));
+}
+
+#[track_caller]
+fn let_go(daemon: &TestDaemon) {
+    fs::write(daemon.home().join("go"), "go\n").expect("it waits");
+}
+
+#[track_caller]
+fn refusal(upgraded: Upgraded) -> RpcError {
+    match upgraded {
+        Err(ClientError::Rpc(error)) => error,
+        other => panic!("it is not refused: {other:?}"),
+    }
+}
+
+fn refusal_or_none(upgraded: Upgraded) -> Option<RpcError> {
+    upgraded.is_err().then(|| refusal(upgraded))
+}
+
+/// Calls for another upgrade while one is under way, which must be refused.
+#[track_caller]
+fn second(daemon: &TestDaemon) {
+    let error = refusal(daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()));
+    assert_eq!(error.kind(), ErrorKind::UpgradeRefused);
+    assert_eq!(error.message, "not upgraded, and nothing has changed: another upgrade is under way");
+}
+
+fn program(daemon: &TestDaemon) -> PathBuf {
+    fs::read_link(daemon.process().proc("exe")).expect("a process that may be looked at")
+}
+
+/// Returns the least number above those of all open descriptors.
+fn descriptors(daemon: &TestDaemon) -> u64 {
+    let all = fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+    numbers.max().expect("it has some") + 1
+}
+
+#[test]
+fn r120_a_second_upgrade_is_refused_while_the_first_is_tried() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let slow = slow(&daemon);
+    let first = upgrading(&daemon, &slow);
+    tried(&daemon);
+    (0..3).for_each(|_| second(&daemon));
+    assert_eq!(program(&daemon), bgd_path());
+    let_go(&daemon);
+    assert_eq!(first.join().unwrap().expect("it is upgraded").active, 1);
+    assert_eq!(program(&daemon), slow);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+#[test]
+fn r120_a_second_upgrade_is_refused_while_requests_are_held_for_the_first() {
+    let daemon = TestDaemon::start();
+    // An exit that is told too early is answered at the end of the process, and an upgrade waits for that.
+    let (mut job, pipe) = Job::shell(&daemon, "read go; exit 7");
+    let mut client = daemon.client();
+    let task = job.hand_over(&mut client, &[(HandoffStream::Stdout, pipe.as_fd())]).id;
+    drop(pipe);
+    let mut tells = daemon.client();
+    let told = ExitParams { id: task.into(), exit: Exit::Code(7) };
+    let told = thread::spawn(move || tells.call::<TaskExit>(&told));
+    wait::poll_until("an upgrade waits", || {
+        let error = refusal_or_none(daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()))?;
+        assert!(error.message.contains("is not known yet, and does not end: try again later"), "{error:?}");
+        Some(())
+    });
+    let mut raw = Raw::connect(daemon.socket());
+    (1..=6).for_each(|call| raw.request(call, "daemon.upgrade", &json!({})));
+    for call in 2..=6 {
+        let answer = raw.receive().expect("an answer");
+        assert_eq!(answer["id"], call);
+        assert_eq!(answer["error"]["data"]["kind"], "upgrade_refused", "{answer}");
+        assert!(answer.to_string().contains("another upgrade is under way"), "{answer}");
+    }
+    job.say("go");
+    job.wait_dead();
+    job.wait();
+    told.join().unwrap().expect("the end is known");
+    let answer = raw.receive().expect("an answer");
+    assert_eq!(answer["id"], 1);
+    assert!(answer["result"]["to"].is_string(), "{answer}");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+/// What comes at the same time is done one after the other, or refused.
+#[test]
+fn r120_upgrades_that_come_together_are_each_answered_once() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    for _ in 0..5 {
+        let all: Vec<_> = (0..8).map(|_| upgrading(&daemon, &bgd_path())).collect();
+        let mut done = 0;
+        for upgraded in all {
+            match upgraded.join().unwrap() {
+                Ok(_) => done += 1,
+                refused => assert!(refusal(refused).message.ends_with("another upgrade is under way")),
+            }
+        }
+        assert!(done > 0);
+    }
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+#[test]
+fn r123_a_daemon_that_is_told_to_end_while_the_next_program_is_tried_ends() {
+    let mut daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    let task = daemon.submit_shell("trap '' TERM; mkfifo ready; read line < ready; sleep 1000");
+    wait::for_file(&daemon.home().join("ready"));
+    let slow = slow(&daemon);
+    let upgrading = upgrading(&daemon, &slow);
+    tried(&daemon);
+    let mut ends = daemon.client();
+    let ending = thread::spawn(move || ends.call::<DaemonShutdown>(&ShutdownParams::default()));
+    assert_eq!(refusal(upgrading.join().unwrap()).kind(), ErrorKind::ShuttingDown);
+    let_go(&daemon);
+    daemon.run(&["signal", &task.to_string(), "KILL", "--tree"]).success();
+    assert_eq!(ending.join().unwrap().expect("it ends in order").cancelled, 1);
+    assert!(daemon.ended().success());
+}
+
+/// Submits tasks, as fast as the daemon takes them, on one connection until told. Each writes its number into the ledger.
+fn submits(daemon: &TestDaemon, client: u64, is_over: &AtomicBool) -> BTreeSet<u64> {
+    const AT_ONCE: usize = 8;
+    let mut raw = Raw::connect(daemon.socket());
+    let mut params = serde_json::to_value(daemon.params()).expect("params");
+    let (mut open, mut all) = (BTreeSet::new(), BTreeSet::new());
+    for number in (client * 1_000_000)..(client + 1) * 1_000_000 {
+        let is_last = is_over.load(Ordering::Relaxed);
+        if !is_last {
+            params["shell"] = format!("echo {number} >> \"$HOME/ledger\"").into();
+            raw.request(number, "task.submit", &params);
+            open.insert(number);
+        }
+        while open.len() >= AT_ONCE || (is_last && !open.is_empty()) {
+            let answer = raw.receive().expect("an answer");
+            let number = answer["id"].as_u64().expect("a number");
+            assert!(open.remove(&number), "{number} was not asked, or is answered twice");
+            assert!(answer["result"]["task"]["id"].is_string(), "{answer}");
+            all.insert(number);
+        }
+        if is_last {
+            break;
+        }
+    }
+    all
+}
+
+#[test]
+fn r121_each_submit_is_answered_once_and_run_once_over_upgrades_under_load() {
+    let daemon = TestDaemon::start();
+    let is_over = AtomicBool::new(false);
+    let all: BTreeSet<u64> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|client| {
+                scope.spawn({
+                    let (daemon, is_over) = (&daemon, &is_over);
+                    move || submits(daemon, client, is_over)
+                })
+            })
+            .collect();
+        for _ in 0..15 {
+            upgrade(&daemon);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
+    });
+    let summary = wait::poll_until("all have ended", || {
+        let summary = daemon.status().summary;
+        (summary.active() == 0).then_some(summary)
+    });
+    assert_eq!((summary.completed, summary.failed), (all.len() as u64, 0), "{summary:?}");
+    let ledger = fs::read_to_string(daemon.home().join("ledger")).expect("a ledger");
+    let mut ran: Vec<u64> = ledger.lines().map(|line| line.parse().expect("a number")).collect();
+    ran.sort_unstable();
+    assert_eq!(ran, all.into_iter().collect::<Vec<_>>(), "each has run once");
+    println!("{} tasks", ran.len());
+}
+
+#[test]
+fn r123_without_room_for_the_state_nothing_changes() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let process = daemon.process();
+    process.limit(Resource::Fsize, Some(64));
+    let text = refused(&daemon, &bgd_path());
+    assert!(text.contains("the state can't be written: File too large"), "{text}");
+    // Also if it fails only when the program is to take over.
+    process.limit(Resource::Fsize, None);
+    let slow = slow(&daemon);
+    let upgrading = upgrading(&daemon, &slow);
+    tried(&daemon);
+    process.limit(Resource::Fsize, Some(64));
+    let_go(&daemon);
+    let error = refusal(upgrading.join().unwrap());
+    assert!(error.message.contains("the state can't be written: File too large"), "{error:?}");
+    process.limit(Resource::Fsize, None);
+    assert_eq!(program(&daemon), bgd_path());
+    upgrade(&daemon);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+/// Repeats the lines that it reads, until one says `end`.
+const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
+
+#[test]
+fn r123_with_any_limit_of_descriptors_an_upgrade_is_done_or_refused() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let (mut viewer, terminal) = Viewer::run(&daemon, &daemon.in_terminal(REPEATS));
+    viewer.until_shown("ready\r\n");
+    let (process, mut client) = (daemon.process(), daemon.client());
+    let instance = client.call::<Hello>(&HelloParams::default()).unwrap().instance;
+    let least = descriptors(&daemon);
+    let (mut done, mut whys) = (0, BTreeSet::new());
+    for limit in least..least + 64 {
+        process.limit(Resource::Nofile, Some(limit));
+        match client.call::<DaemonUpgrade>(&UpgradeParams::default()) {
+            Ok(_) => done += 1,
+            outcome => _ = whys.insert(refusal(outcome).message),
+        }
+        let hello = client.call::<Hello>(&HelloParams::default()).expect("the connection goes on");
+        assert_eq!((hello.pid, &hello.instance), (process.pid(), &instance), "{limit}");
+        assert_eq!(program(&daemon), bgd_path());
+    }
+    assert!(done > 0 && !whys.is_empty(), "{done}");
+    assert!(whys.iter().all(|why| why.starts_with("not upgraded, and nothing has changed: ")), "{whys:?}");
+    println!("{done} of 64 were done; why not: {whys:#?}");
+    process.limit(Resource::Nofile, None);
+    upgrade(&daemon);
+    viewer.type_keys(terminal.id, "end\r");
+    assert_eq!(viewer.ended(terminal.id).exit, Some(Exit::Code(9)));
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+/// Upgrades to a program that is killed as soon as it is to take over.
+#[track_caller]
+fn die(daemon: &mut TestDaemon) {
+    let path = failing(daemon, "killed");
+    let outcome = daemon.run(&["daemon", "upgrade", "--binary", path.to_str().unwrap()]).expect_code(69);
+    let words = "the daemon ended during the upgrade: the new program died as it took over";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    assert_eq!(daemon.ended().signal(), Some(9));
+}
+
+#[test]
+fn r122_a_program_that_dies_as_it_takes_over_is_a_daemon_that_was_killed() {
+    let mut daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let process = Process::open(daemon.wait_running(task).pid.expect("a process")).expect("it runs");
+    die(&mut daemon);
+    assert!(process.is_alive(), "until the next daemon");
+    daemon.launch();
+    process.gone();
+    assert!(daemon.task_processes().is_empty());
+}
+
+#[test]
+fn r126_a_durable_daemon_loses_nothing_to_a_program_that_dies_as_it_takes_over() {
+    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let [goes_on, ends] = [("first", 7), ("second", 5)].map(|(name, code)| until(&daemon, name, code));
+    let process = Process::open(daemon.wait_running(ends).pid.expect("a process")).expect("it runs");
+    let terminal = daemon.run(&["submit", "--pty", "--shell", REPEATS]).success().word::<TaskId>();
+    let held = daemon.run(&["submit", "--hold", "--", "echo", "later"]).success().word::<TaskId>();
+    daemon.wait_running(terminal);
+    die(&mut daemon);
+    release(&daemon, "second");
+    process.gone();
+    daemon.launch();
+    assert_eq!(exit_of(&daemon, ends), Exit::Code(5));
+    assert_eq!(daemon.task(goes_on).status, Status::Running);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, goes_on), Exit::Code(7));
+    assert_eq!(daemon.output(goes_on), b"begun\nreleased\n");
+    daemon.run(&["write", &terminal.to_string(), "end\n"]).success();
+    assert_eq!(exit_of(&daemon, terminal), Exit::Code(9));
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!((exit_of(&daemon, held), daemon.output(held)), (Exit::Code(0), b"later\n".to_vec()));
+}
+
+#[test]
+fn r122_a_program_that_hangs_as_it_takes_over_is_replaced_by_the_one_before() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let mut client = daemon.client();
+    client.call::<Hello>(&HelloParams::default()).unwrap();
+    let hanging = failing(&daemon, "hanging");
+    // One that is patient: for others the daemon is unresponsive before that.
+    let mut raw = Raw::connect(daemon.socket());
+    raw.request(1, "daemon.upgrade", &json!(params(&hanging)));
+    let log = daemon.state_dir().join("bgd.log");
+    let is_pipe = || fs::metadata(&log).is_ok_and(|meta| meta.file_type().is_fifo());
+    wait::poll_until("its log is a pipe", || is_pipe().then_some(()));
+    wait::poll_until("the program before goes on", || (program(&daemon) == bgd_path()).then_some(()));
+    // It has the same log.
+    let _log = nix::fcntl::open(&log, OFlag::O_RDONLY | OFlag::O_NONBLOCK, Mode::empty()).expect("the log");
+    let answer = raw.receive().expect("an answer");
+    assert!(answer["error"]["message"].to_string().contains("it did not take over within 10 s"), "{answer}");
+    client.call::<Hello>(&HelloParams::default()).expect("the connection goes on");
+    upgrade(&daemon);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}

@@ -43,6 +43,7 @@ mod durable_agents;
 mod durable_kills;
 mod durable_notices;
 mod elsewhere;
+mod elsewhere_durable;
 mod elsewhere_faults;
 mod elsewhere_order;
 mod elsewhere_told;

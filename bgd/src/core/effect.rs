@@ -77,6 +77,16 @@ pub enum Effect {
         /// Its run.
         run: u32,
     },
+    /// What its executor has reported of a run is written down ([`super::PlaceFact::Lost`], [`super::PlaceFact::Submitting`]).
+    /// Only of a core that notes what is changed.
+    Written {
+        /// The run's executor.
+        executor: ExecutorName,
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+    },
     /// Answer a call.
     Reply {
         /// Whose call.

@@ -37,14 +37,27 @@ pub struct Elsewhere {
     pub requeued: u32,
     /// When it started, by the clock of that place, which may be wrong.
     pub started: Option<Timestamp>,
+    /// How many bytes of this run's output, per stream, are not in the files here, although later ones may be.
+    #[serde(default)]
+    pub missing: [u64; 2],
+    /// The key of its submission, and its index there, where that is no name of the run itself.
+    #[serde(default)]
+    pub submission: Option<(Arc<str>, u32)>,
 }
 
 impl Elsewhere {
+    /// Whether that place has said nothing of it yet.
+    pub fn is_silent(&self) -> bool {
+        let Self { id, reason, unknown, refused, requeued, started: _, missing: _, submission: _ } = self;
+        id.is_none() && reason.is_none() && unknown.is_none() && refused.is_none() && *requeued == 0
+    }
+
     /// Returns the bytes of its texts.
     pub fn text_bytes(&self) -> usize {
         let unknown = self.unknown.as_ref().map(|(_, why)| why.len());
         let texts = [&self.id, &self.reason, &self.refused].into_iter().flatten().map(|text| text.len());
-        texts.chain(unknown).sum()
+        let submission = self.submission.as_ref().map(|(key, _)| key.len());
+        texts.chain(unknown).chain(submission).sum()
     }
 }
 

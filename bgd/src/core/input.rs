@@ -8,7 +8,7 @@ use bgd_shared::consumption::PlanStep;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::order::After;
-use bgd_shared::request::{BlockMode, BlockUntil};
+use bgd_shared::request::{BlockMode, BlockUntil, Stream};
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
@@ -486,6 +486,14 @@ pub enum Fact {
 /// What another machine or a cluster says of a run there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlaceFact {
+    /// The run is about to be submitted as a part of this submission, and may be there from now on. Of a durable daemon, that
+    /// is done once it is written down.
+    Submitting {
+        /// The key of the submission.
+        key: Arc<str>,
+        /// The index in it.
+        index: u32,
+    },
     /// It has the run under this id.
     Accepted {
         /// Its id there.
@@ -530,6 +538,16 @@ pub enum PlaceFact {
     GivenBack {
         /// Its environment.
         env: Arc<Env>,
+    },
+    /// Some of its output is not in the files here. Of a durable daemon, nothing that comes after it is written there before
+    /// this is written down.
+    Lost {
+        /// The stream.
+        stream: Stream,
+        /// How many bytes.
+        bytes: u64,
+        /// Why, for people.
+        why: Box<str>,
     },
     /// The run has ended.
     Concluded(Conclusion),

@@ -24,6 +24,7 @@ mod inbox;
 mod input;
 mod intern;
 mod kept;
+mod known;
 mod machine;
 mod notice;
 mod ordinal;
@@ -55,6 +56,7 @@ pub use input::{
     BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Part, PlaceFact, PlanRequest, Refusal,
     Request, Rerun, Selection, StartTime,
 };
+pub use known::KnownRun;
 pub use machine::Core;
 pub use notice::{Delivery, Item, Notice, Tried};
 pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};

@@ -97,6 +97,7 @@ impl Dispatcher {
                 self.handle(Input::Fact { task: task.id, run: task.run, fact });
             }
             let is_gone_on_with = match runs.remove(&Key { task: task.id, run: task.run }) {
+                None if task.spec.on.is_some() => self.take_up(task.id),
                 Some(run) => self.go_on_with(&task, run),
                 None => is_complete && is_plain(&task) && self.core.take_back_start(task.id),
             };
@@ -107,6 +108,14 @@ impl Dispatcher {
         let effects = self.core.lose(self.now(), &ran, why);
         self.put_out(effects);
         self.handle(Input::GoOn);
+    }
+
+    /// Has the executor of a run elsewhere go on with it. Returns false if the task has none.
+    pub(super) fn take_up(&mut self, task: TaskId) -> bool {
+        let Some(known) = self.core.run_elsewhere(task) else { return false };
+        let Some(executor) = self.executors.of(known.spec.executor()) else { return false };
+        executor.take_up(known);
+        true
     }
 
     /// Goes on with a run that the daemon before has left. Returns whether that works.

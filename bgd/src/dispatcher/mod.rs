@@ -30,6 +30,7 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearResult, GroupListResult, SessionEndResult};
 use bgd_shared::task::Kind;
+use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
 use self::memory::FreedMemory;
@@ -41,7 +42,7 @@ use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
     Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Part, PlaceFact, Reply,
-    ReplyTo, Request, Selection, Spec,
+    ReplyTo, Request, Selection, Snapshot, Spec,
 };
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
@@ -502,6 +503,9 @@ impl Dispatcher {
                 Effect::Over { executor, task, run } => {
                     self.with(executor, |executor| executor.over(task, run));
                 }
+                Effect::Written { executor, task, run } => {
+                    self.with(executor, |executor| executor.written(task, run));
+                }
                 Effect::Forget { executor, task, run } => {
                     self.inherited.remove(&task);
                     self.with(executor, |executor| executor.forget(task));
@@ -512,23 +516,7 @@ impl Dispatcher {
                         forgotten.push((task, run));
                     }
                 }
-                Effect::Event { seq, at, kind, task } => {
-                    if kind.is_terminal() {
-                        self.inherited.remove(&task.id);
-                    }
-                    if kind.is_terminal() || kind == EventKind::Retrying {
-                        self.notifier.end_typing(task.id);
-                    }
-                    self.figures.count(kind, at, &task);
-                    let session = task.spec.session.clone();
-                    self.subscribers.publish(
-                        seq,
-                        at,
-                        kind,
-                        &view::task(&task, &self.context.folder),
-                        session,
-                    );
-                }
+                Effect::Event { seq, at, kind, task } => self.publish(seq, at, kind, &task),
                 Effect::Notice { notice, seen_by: _ } => self.tell(notice),
                 Effect::Reply { to, reply } => {
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
@@ -552,6 +540,18 @@ impl Dispatcher {
             }
         }
         self.remove_outputs(forgotten, clears);
+    }
+
+    fn publish(&mut self, seq: u64, at: Timestamp, kind: EventKind, task: &Snapshot) {
+        if kind.is_terminal() {
+            self.inherited.remove(&task.id);
+        }
+        if kind.is_terminal() || kind == EventKind::Retrying {
+            self.notifier.end_typing(task.id);
+        }
+        self.figures.count(kind, at, task);
+        let session = task.spec.session.clone();
+        self.subscribers.publish(seq, at, kind, &view::task(task, &self.context.folder), session);
     }
 
     fn start(&mut self, executor: ExecutorName, task: TaskId, run: u32, spec: Arc<Spec>, begin: Begin) {

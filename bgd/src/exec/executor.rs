@@ -23,7 +23,7 @@ use super::messages::Inherited;
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::Answer;
-use crate::core::{Begin, Control, ExecutorName, Spec};
+use crate::core::{Begin, Control, ExecutorName, KnownRun, Spec};
 use crate::remotes::{Remote, Remotes};
 
 /// Runs tasks of one kind, on the dispatcher's thread. Reports what it observes as facts, each with its task and run,
@@ -73,9 +73,24 @@ pub trait Executor {
         Err(io::Error::other("its executor leaves nothing behind"))
     }
 
+    /// Goes on with a run on another machine or a cluster, which a daemon or another program has left. It reports facts as of
+    /// one that it has started; what is known by now is not reported again.
+    fn take_up(&mut self, known: KnownRun) {
+        tracing::error!(task = %known.task, "its executor runs nothing elsewhere");
+    }
+
     /// Called by a durable daemon when the end of a run is written down, with all of its processes: what was kept of it
     /// for the next daemon is not needed any more.
     fn over(&mut self, task: TaskId, run: u32) {
+        let _ = (task, run);
+    }
+
+    /// Called by a durable daemon when what was reported of a run is written down, once for each [`PlaceFact::Lost`] and
+    /// [`PlaceFact::Submitting`].
+    ///
+    /// [`PlaceFact::Lost`]: crate::core::PlaceFact::Lost
+    /// [`PlaceFact::Submitting`]: crate::core::PlaceFact::Submitting
+    fn written(&mut self, task: TaskId, run: u32) {
         let _ = (task, run);
     }
 
@@ -150,7 +165,7 @@ pub trait Executor {
         let _ = clients;
     }
 
-    /// Called when a durable daemon ends and leaves its tasks running: adds what tells their processes.
+    /// Called when a durable daemon ends and leaves its tasks running, here and elsewhere: adds what tells their processes.
     fn leave(&mut self, left: &mut Spared) {
         let _ = left;
     }

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::carried::Carried;
 use super::executor::{Asked, Close, Done};
 use crate::carry::Obstacle;
-use crate::core::Control;
+use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
 
 /// An order for a place, which has runs of this kind and these settings.
 #[derive(Debug)]
@@ -42,6 +42,20 @@ pub enum Order<R, S> {
         /// Is told when it is done.
         done: oneshot::Sender<()>,
     },
+    /// The end of a run is written down.
+    Over {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+    },
+    /// What was reported of a run is written down: a loss of its output, or that it is about to be submitted.
+    Written {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+    },
     /// Write to a standard input.
     Write {
         /// The client's request.
@@ -59,6 +73,8 @@ pub enum Order<R, S> {
     },
     /// Use these settings from now on.
     Configure(Box<S>),
+    /// The daemon is about to end, and leaves the runs to the next one.
+    Leave,
     /// The daemon ends.
     Close,
 }
@@ -112,6 +128,16 @@ impl<R, S> Places<R, S> {
         self.order(task, Order::End { task, run, signal });
     }
 
+    /// Tells that the end of a run is written down.
+    pub fn over(&self, task: TaskId, run: u32) {
+        self.order(task, Order::Over { task, run });
+    }
+
+    /// Tells that what was reported of a run is written down.
+    pub fn written(&self, task: TaskId, run: u32) {
+        self.order(task, Order::Written { task, run });
+    }
+
     /// Writes to the standard input of a task.
     pub fn write(&self, asked: Asked) {
         self.order(asked.task.id, Order::Write { asked: Box::new(asked) });
@@ -153,6 +179,13 @@ impl<R, S> Places<R, S> {
         }
     }
 
+    /// Leaves the runs of all places to the next daemon.
+    pub fn leave(&self) {
+        for place in self.orders.values() {
+            let _ = place.send(Order::Leave);
+        }
+    }
+
     /// Ends all places.
     pub fn close(&mut self, close: Close) {
         for place in self.orders.values() {
@@ -180,4 +213,15 @@ impl<R, S> Places<R, S> {
             let _ = place.send(order);
         }
     }
+}
+
+/// The fact about a run that can't be found again.
+pub fn lost(why: &str) -> Fact {
+    let verdict = Verdict::Failed(Cause::Lost, why.into());
+    Fact::Elsewhere(PlaceFact::Concluded(Conclusion { exit: None, verdict, at: None }))
+}
+
+/// The fact about a run that may never have been submitted, and can't be now.
+pub fn no_environment() -> Fact {
+    Fact::StartFailed { failure: "the environment that it was submitted with is not kept any more".into() }
 }

@@ -99,7 +99,9 @@ impl Daemon {
         let (nofile, marks, strays, keeper) =
             (premises.nofile, premises.marks, premises.strays, premises.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-        let (machines, clusters) = elsewhere(&config, &context, &state, &life);
+        // A durable daemon is the same one after each start.
+        let name = if config.durable == Durable::No { &life } else { &instance.id };
+        let (machines, clusters) = elsewhere(&config, &context, &state, name);
         let executors = exec::table(local, agents.clone(), machines, clusters);
         let identity = Identity {
             instance: instance.id.clone(),
@@ -250,12 +252,13 @@ impl Taken {
 }
 
 /// Creates the executors of tasks on other machines and on clusters.
-fn elsewhere(config: &Config, context: &Context, state: &Path, life: &str) -> (Machines, Clusters) {
+fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> (Machines, Clusters) {
     let remotes = Arc::new(config.remotes().unwrap_or_default());
-    let (id, of_machines) = (life.to_owned(), Arc::clone(&remotes));
-    let machines = Machines::new(context.clone(), state.to_path_buf(), id.clone(), of_machines);
-    let keeps = config.durable != Durable::No;
-    (machines, Clusters::new(context.clone(), state.to_path_buf(), id, remotes, keeps))
+    let is_durable = config.durable != Durable::No;
+    let (context, state, name) = (context.clone(), state.to_path_buf(), name.to_owned());
+    let (of_machines, its_state, its_name) = (context.clone(), state.clone(), name.clone());
+    let machines = Machines::new(of_machines, its_state, its_name, Arc::clone(&remotes), is_durable);
+    (machines, Clusters::new(context, state, name, remotes, is_durable))
 }
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has

@@ -227,6 +227,20 @@ impl World {
         let fail = |error: serde_json::Error| TestCaseError::fail(error.to_string());
         let text = serde_json::to_string(&self.core).map_err(fail)?;
         self.core = serde_json::from_str(&text).map_err(fail)?;
+        // What the next daemon or program takes up is what this one has.
+        for id in &self.tasks {
+            let known = self.core.run_elsewhere(*id);
+            let run = self.runs.iter().find(|run| run.task == *id && run.on.is_some());
+            prop_assert_eq!(known.is_some(), run.is_some(), "{}", id);
+            let (Some(known), Some(run)) = (known, run) else { continue };
+            let awaits: Vec<TaskId> =
+                known.place.after.iter().filter(|other| other.is_awaited).map(|other| other.id).collect();
+            prop_assert!(awaits.iter().all(|other| run.awaits.contains(other)));
+            prop_assert_eq!(
+                (known.run, known.has_started, known.stop.is_some()),
+                (run.number, run.has_started, run.is_told_to_end)
+            );
+        }
         Ok(())
     }
 
@@ -418,7 +432,10 @@ impl World {
                     prop_assert!(self.runs.iter().all(|run| run.task != task), "{} still runs", task);
                     self.tasks.retain(|known| *known != task);
                 }
-                Effect::Reply { .. } | Effect::Notice { .. } | Effect::Over { .. } => {}
+                Effect::Reply { .. }
+                | Effect::Notice { .. }
+                | Effect::Over { .. }
+                | Effect::Written { .. } => {}
                 Effect::Exit => return Err(TestCaseError::fail("nobody has asked for the end")),
             }
         }

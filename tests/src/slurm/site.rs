@@ -53,7 +53,19 @@ impl Site {
     /// Starts a cluster, and a daemon that has only its login node.
     #[track_caller]
     pub fn far(builder: Builder) -> Self {
+        Self::far_with(builder, "")
+    }
+
+    /// The same with a durable daemon.
+    #[track_caller]
+    pub fn far_durable(builder: Builder) -> Self {
+        Self::far_with(builder, "durable = true")
+    }
+
+    #[track_caller]
+    fn far_with(builder: Builder, daemon: &str) -> Self {
         let (cluster, login, config) = behind_a_login_node(builder);
+        let config = format!("{daemon}\n{config}");
         Self { daemon: TestDaemon::builder().config(config).start(), cluster, login: Some(login) }
     }
 

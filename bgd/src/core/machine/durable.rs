@@ -16,8 +16,11 @@ use crate::core::control::Control;
 use crate::core::durable::{Changes, Counters, ItemRow, Kept, KeptEnv, TaskRow};
 use crate::core::effect::Effect;
 use crate::core::elsewhere::Cause;
+use crate::core::known::KnownRun;
 use crate::core::queue::Standing;
-use crate::core::task::{Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, Snapshot, State, Task};
+use crate::core::task::{
+    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, Task,
+};
 use crate::core::time::Now;
 use crate::core::waiters::{Then, Until};
 
@@ -181,6 +184,36 @@ impl Core {
             self.set_state(ordinal, State::Queued { env });
         }
         can
+    }
+
+    /// Returns a task's run on another machine or a cluster that goes on after the daemon before; `None` if it has none.
+    pub fn run_elsewhere(&self, id: TaskId) -> Option<KnownRun> {
+        let ordinal = self.registry.ordinal(id)?;
+        let task =
+            self.registry.get(ordinal).filter(|task| task.agent.is_none() && task.spec.on.is_some())?;
+        let (has_started, stop) = match &task.state {
+            State::Starting { stop } => (false, stop.map(|order| order.signal)),
+            State::Running { .. } => (true, None),
+            // Which signal it was told is not known any more.
+            State::Stopping { kill_at: Some(_), .. } => (true, Some(SIGTERM)),
+            State::Stopping { kill_at: None, .. } => (true, Some(SIGKILL)),
+            State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return None,
+        };
+        let again = task.plan().again.as_deref();
+        Some(KnownRun {
+            task: id,
+            run: task.run,
+            spec: task.spec.clone(),
+            env: again.map(|again| &again.env).or_else(|| self.registry.kept_env(ordinal)).cloned(),
+            place: Box::new(self.run_place(ordinal, task)),
+            elsewhere: task.elsewhere.as_deref().cloned().unwrap_or_default(),
+            has_started,
+            is_held: task.plan().held,
+            is_paused: task.paused,
+            is_ready: task.ready_at.is_some(),
+            stop,
+            base: again.map_or([0; 2], |again| again.offset),
+        })
     }
 
     /// Returns what is to be done again for a run that outlived the daemon before: its pause, or its end by force. A

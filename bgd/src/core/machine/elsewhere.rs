@@ -1,12 +1,15 @@
 //! Facts about runs on other machines and clusters (R145 to R151). A run is starting until that place runs it, however
 //! long it waits there, and may be put back into the queue.
 
+use std::sync::Arc;
+
 use bgd_shared::event::EventKind;
+use bgd_shared::request::Stream;
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
-use super::Core;
 use super::stop::{verdict, verdict_of_stop};
+use super::{Core, orders};
 use crate::core::control::Control;
 use crate::core::elsewhere::{Cause, Conclusion, Elsewhere, Verdict};
 use crate::core::input::PlaceFact;
@@ -17,6 +20,7 @@ impl Core {
     /// Notes what a place says of a run.
     pub(super) fn elsewhere(&mut self, now: Now, ordinal: Ordinal, fact: PlaceFact) {
         match fact {
+            PlaceFact::Submitting { key, index } => self.submitting(ordinal, key, index),
             PlaceFact::Accepted { id } => self.change_elsewhere(now, ordinal, |known| known.id = Some(id)),
             PlaceFact::Waiting { reason } => {
                 self.change_elsewhere(now, ordinal, |known| known.reason = Some(reason));
@@ -45,6 +49,7 @@ impl Core {
             PlaceFact::Started { at } => self.started_elsewhere(now, ordinal, at),
             PlaceFact::Requeued { reason } => self.requeued(now, ordinal, reason),
             PlaceFact::GivenBack { env } => self.given_back(now, ordinal, env),
+            PlaceFact::Lost { stream, bytes, why } => self.lost_elsewhere(now, ordinal, stream, bytes, why),
             PlaceFact::Concluded(conclusion) => self.concluded(now, ordinal, conclusion),
         }
     }
@@ -65,6 +70,35 @@ impl Core {
         });
         if changed == Some(true) {
             self.event(now, EventKind::Progress, ordinal);
+        }
+    }
+
+    /// Notes that a part of the output is not here.
+    fn lost_elsewhere(&mut self, now: Now, ordinal: Ordinal, stream: Stream, bytes: u64, why: Box<str>) {
+        self.registry.change(ordinal, |task| {
+            let missing = &mut task.elsewhere.get_or_insert_default().missing;
+            let of_stream = match stream {
+                Stream::Stdout => &mut missing[0],
+                Stream::Stderr => &mut missing[1],
+            };
+            *of_stream = of_stream.saturating_add(bytes);
+        });
+        self.lost(now, ordinal, bytes, why);
+        self.tell_written(ordinal);
+    }
+
+    /// Notes by what a run is found again that is about to be submitted.
+    fn submitting(&mut self, ordinal: Ordinal, key: Arc<str>, index: u32) {
+        self.registry.change(ordinal, |task| {
+            task.elsewhere.get_or_insert_default().submission = Some((key, index));
+        });
+        self.tell_written(ordinal);
+    }
+
+    /// Tells the executor once this step is written down.
+    fn tell_written(&mut self, ordinal: Ordinal) {
+        if let Some(task) = self.registry.get(ordinal).filter(|_| self.registry.is_tracked()) {
+            self.effects.push(orders::written(task));
         }
     }
 

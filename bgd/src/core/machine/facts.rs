@@ -11,7 +11,7 @@ use super::Core;
 use super::elsewhere::within;
 use super::stop::{verdict, verdict_of_stop};
 use crate::core::effect::Effect;
-use crate::core::input::Fact;
+use crate::core::input::{Fact, PlaceFact};
 use crate::core::task::{
     Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State, StopReason, Task,
 };
@@ -22,8 +22,13 @@ impl Core {
     pub(super) fn fact(&mut self, now: Now, task: TaskId, run: u32, fact: Fact) {
         let Some(ordinal) = self.registry.ordinal(task) else { return };
         let Some(known) = self.registry.get(ordinal).filter(|task| task.run == run) else { return };
-        let ends =
-            matches!(fact, Fact::StartFailed { .. } | Fact::Exited { others: false, .. } | Fact::TreeEmpty);
+        let ends = matches!(
+            fact,
+            Fact::StartFailed { .. }
+                | Fact::Exited { others: false, .. }
+                | Fact::TreeEmpty
+                | Fact::Elsewhere(PlaceFact::Concluded(_))
+        );
         // The task may be removed by this.
         let over = Effect::Over { executor: known.spec.executor(), task, run };
         self.of_run(now, ordinal, fact);
@@ -256,7 +261,7 @@ impl Core {
     }
 
     /// Records lost output. The loss changes nothing else: the job continues, and its outcome is judged as usual.
-    fn lost(&mut self, now: Now, ordinal: Ordinal, bytes: u64, why: Box<str>) {
+    pub(super) fn lost(&mut self, now: Now, ordinal: Ordinal, bytes: u64, why: Box<str>) {
         self.registry.change(ordinal, |task| {
             let before = task.lost.as_ref().map_or(0, |lost| lost.bytes);
             task.lost = Some(Box::new(Lost { bytes: before.saturating_add(bytes), why }));

@@ -403,24 +403,24 @@ impl Core {
         }
         self.set_state(ordinal, State::Starting { stop: None });
         let Some(task) = self.registry.get(ordinal) else { return };
-        let after = self.seen_after(task);
         let begin = match task.agent.as_deref() {
-            None => {
-                let plan = task.plan();
-                let attempt = plan.again.as_ref().map(|again| again.attempt);
-                let slots = self.queue.numbers(ordinal).into();
-                let (group, priority) = (plan.group.clone(), plan.priority);
-                let place = RunPlace { slots, group, attempt, priority, after };
-                Begin::Process { env, place: Box::new(place) }
-            }
+            None => Begin::Process { env, place: Box::new(self.run_place(ordinal, task)) },
             Some(agent) => {
                 let (prompt, settings) = (agent.prompt.clone(), agent.settings.clone());
-                Begin::Prompt { env, prompt, settings, session: None, after }
+                Begin::Prompt { env, prompt, settings, session: None, after: self.seen_after(task) }
             }
         };
         let start = orders::start(task, begin);
         self.effects.push(start);
         self.pass_on_dependents(ordinal);
+    }
+
+    fn run_place(&self, ordinal: Ordinal, task: &Task) -> RunPlace {
+        let plan = task.plan();
+        let attempt = plan.again.as_ref().map(|again| again.attempt);
+        let slots = self.queue.numbers(ordinal).into();
+        let (group, priority) = (plan.group.clone(), plan.priority);
+        RunPlace { slots, group, attempt, priority, after: self.seen_after(task) }
     }
 
     /// Resolves a selection to tasks, each once.

@@ -26,3 +26,7 @@ pub(super) fn end(task: &Task, signal: i32) -> Effect {
 pub(super) fn forget(task: &Task) -> Effect {
     Effect::Forget { executor: task.spec.executor(), task: task.id, run: task.run }
 }
+
+pub(super) fn written(task: &Task) -> Effect {
+    Effect::Written { executor: task.spec.executor(), task: task.id, run: task.run }
+}

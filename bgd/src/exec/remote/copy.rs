@@ -5,11 +5,11 @@ use std::io;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{OutputResult, Stream};
 
-use crate::core::Fact;
+use crate::core::{Fact, PlaceFact};
 use crate::exec::context::Context;
 use crate::exec::output::OutputFolder;
 
-/// Creates a task's output files unless an earlier attempt has. Returns where this run's output begins in them.
+/// Creates a task's output files unless an earlier attempt, or an earlier daemon, has. Returns their sizes.
 ///
 /// # Errors
 /// The system's, such as a full disk.
@@ -22,17 +22,22 @@ pub fn prepare(folder: &OutputFolder, task: TaskId, split: bool) -> io::Result<[
 }
 
 /// Writes a part that was asked for from `offset` on to its place here. Returns what is lost: what was dropped there
-/// before it was read, and what can't be written here.
+/// before it was read, and what can't be written here. A part behind something that was dropped is left to be read again, as
+/// nothing is written there before the next daemon would know of the gap.
 pub async fn write(
     context: &Context,
     (task, stream): (TaskId, Stream),
     (offset, at): (u64, u64),
     part: &mut OutputResult,
 ) -> Losses {
+    let before = part.offset.saturating_sub(offset);
+    if before > 0 {
+        part.next = part.offset;
+        return Losses(vec![(before, DROPPED.into())]);
+    }
     let bytes = part.encoding.decode(std::mem::take(&mut part.data)).unwrap_or_default();
-    // Before the part, or behind it.
-    let dropped = part.next.saturating_sub(offset).saturating_sub(bytes.len() as u64);
-    let dropped = (dropped > 0).then(|| (dropped, DROPPED.into()));
+    let behind = part.next.saturating_sub(part.offset).saturating_sub(bytes.len() as u64);
+    let dropped = (behind > 0).then(|| (behind, DROPPED.into()));
     let unwritten = if bytes.is_empty() {
         None
     } else {
@@ -59,7 +64,7 @@ impl Losses {
     }
 
     /// The facts to report.
-    pub fn into_facts(self) -> impl Iterator<Item = Fact> {
-        self.0.into_iter().map(|(bytes, why)| Fact::Lost { bytes, why })
+    pub fn into_facts(self, stream: Stream) -> impl ExactSizeIterator<Item = Fact> {
+        self.0.into_iter().map(move |(bytes, why)| Fact::Elsewhere(PlaceFact::Lost { stream, bytes, why }))
     }
 }

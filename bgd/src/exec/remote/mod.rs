@@ -10,6 +10,7 @@ pub mod program;
 mod run;
 mod sweep;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,9 +27,10 @@ use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
-use super::places::Places;
+use super::left::Spared;
+use super::places::{self, Places};
 use crate::carry::{Named, Obstacle};
-use crate::core::{Begin, Control, Fact, On, Work};
+use crate::core::{Begin, Control, Fact, KnownRun, On, Spec, Work};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Ssh};
 
 /// The tasks there notify nobody: their notices come from here.
@@ -41,16 +43,28 @@ pub struct Machines {
     host: Host,
     state: PathBuf,
     instance: String,
+    is_durable: bool,
     remotes: Arc<Remotes>,
+    /// How this daemon is known on the machines that are served.
+    origins: HashMap<Arc<str>, Arc<Origin>>,
     places: Places<Run, Ssh>,
 }
 
 impl Machines {
-    /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon. Machines on which an
-    /// earlier daemon may have left tasks are connected to, and those tasks ended.
-    pub fn new(context: Context, state: PathBuf, instance: String, remotes: Arc<Remotes>) -> Self {
+    /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon, or a durable daemon as a
+    /// whole. Machines on which an earlier daemon may have left tasks are connected to, and those tasks ended, except those
+    /// that are taken up at once.
+    pub fn new(
+        context: Context,
+        state: PathBuf,
+        instance: String,
+        remotes: Arc<Remotes>,
+        is_durable: bool,
+    ) -> Self {
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
-        let mut machines = Self { context, host, state, instance, remotes, places: Places::default() };
+        let places = Places::default();
+        let origins = HashMap::new();
+        let mut machines = Self { context, host, state, instance, is_durable, remotes, origins, places };
         let remotes = Arc::clone(&machines.remotes);
         for (name, ssh) in remotes.all().filter_map(|remote| ssh_of(remote)) {
             if machines.origin(name).is_remembered() {
@@ -76,8 +90,11 @@ impl Machines {
 
     fn serve(&mut self, name: &Arc<str>, ssh: &Ssh, sweeps: bool) {
         let origin = Arc::new(self.origin(name));
-        let (ssh, context, host) = (ssh.clone(), self.context.clone(), self.host.clone());
-        self.places.serve(name, |orders| Machine::new(ssh, origin, context, host, orders).run(sweeps));
+        self.origins.insert(Arc::clone(name), Arc::clone(&origin));
+        let (ssh, context, host, is_durable) =
+            (ssh.clone(), self.context.clone(), self.host.clone(), self.is_durable);
+        self.places
+            .serve(name, |orders| Machine::new(ssh, origin, context, host, orders, is_durable).run(sweeps));
     }
 
     /// Serves a machine from the first order on. `None` if it is not configured.
@@ -94,16 +111,40 @@ impl Machines {
         let (Some(on), Begin::Process { env, place }) = (&start.spec.on, &start.begin) else {
             return Err("it has no machine to run on".to_owned());
         };
+        let params = SubmitParams {
+            priority: Some(place.priority).filter(|priority| *priority != 0),
+            ..self.params((start.task, start.run), &start.spec, on, env)?
+        };
+        self.places.start(&on.name, start.task, Run::new(start.run, Arc::clone(&start.spec), params));
+        Ok(())
+    }
+
+    /// Returns what a run is submitted with to its machine, which is served from now on.
+    fn params(
+        &mut self,
+        run: (TaskId, u32),
+        spec: &Spec,
+        on: &On,
+        env: &Env,
+    ) -> Result<SubmitParams, String> {
         let remotes = Arc::clone(&self.remotes);
         let gone = || format!("the executor {} is no longer configured", on.name);
         let (_, ssh) = remotes.get(&on.name).and_then(|remote| ssh_of(remote)).ok_or_else(gone)?;
-        let origin = self.origin(&on.name);
-        let params = SubmitParams {
-            priority: Some(place.priority).filter(|priority| *priority != 0),
-            ..params(start, on, env, ssh, &origin)
-        };
         self.serve_by_name(&on.name).ok_or_else(gone)?;
-        self.places.start(&on.name, start.task, Run::new(start.run, Arc::clone(&start.spec), params));
+        let origin = self.origins.get(&on.name).ok_or_else(gone)?;
+        Ok(params(run, spec, on, env, ssh, origin))
+    }
+
+    fn try_take_up(&mut self, known: &KnownRun) -> Result<(), Fact> {
+        let Some(on) = &known.spec.on else { return Err(places::lost("it has no machine to run on")) };
+        // It may never have been submitted, and would be with another environment.
+        if known.env.is_none() && known.elsewhere.id.is_none() && !on.chosen.env.is_empty() {
+            return Err(places::no_environment());
+        }
+        let env = known.env.clone().unwrap_or_default();
+        let params =
+            self.params((known.task, known.run), &known.spec, on, &env).map_err(|why| places::lost(&why))?;
+        self.places.start(&on.name, known.task, Run::again(known, params));
         Ok(())
     }
 }
@@ -117,8 +158,14 @@ fn ssh_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Ssh)> {
 
 /// Returns what a run is submitted with there. Folder, environment and file mode mask are those of `bgctl dial` there,
 /// except for what was chosen for the task or configured for the machine.
-fn params(start: &Start, on: &On, env: &Env, ssh: &Ssh, origin: &Origin) -> SubmitParams {
-    let spec = &*start.spec;
+fn params(
+    (task, run): (TaskId, u32),
+    spec: &Spec,
+    on: &On,
+    env: &Env,
+    ssh: &Ssh,
+    origin: &Origin,
+) -> SubmitParams {
     let (argv, shell) = match &spec.work {
         Work::Argv(argv) => (Some(argv.to_vec()), None),
         Work::Shell(line) => (None, Some(line.clone())),
@@ -146,7 +193,7 @@ fn params(start: &Start, on: &On, env: &Env, ssh: &Ssh, origin: &Origin) -> Subm
         time_limit_ms: spec.time_limit_ms,
         tags: vec![origin.tag.clone()],
         // A submit whose answer was lost is sent again, and must not run twice.
-        key: Some(format!("{}:{}", start.task, start.run)),
+        key: Some(run::key_of(task, run)),
         ready: spec.ready.as_deref().cloned(),
         ready_timeout_ms: spec.ready_timeout_ms,
         ..SubmitParams::default()
@@ -156,6 +203,24 @@ fn params(start: &Start, on: &On, env: &Env, ssh: &Ssh, origin: &Origin) -> Subm
 impl Executor for Machines {
     fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
         self.places.carry()
+    }
+
+    fn take_up(&mut self, known: KnownRun) {
+        if let Err(fact) = self.try_take_up(&known) {
+            self.context.facts.send(known.task, known.run, fact);
+        }
+    }
+
+    fn over(&mut self, task: TaskId, run: u32) {
+        self.places.over(task, run);
+    }
+
+    fn written(&mut self, task: TaskId, run: u32) {
+        self.places.written(task, run);
+    }
+
+    fn leave(&mut self, _left: &mut Spared) {
+        self.places.leave();
     }
 
     fn start(&mut self, start: Start) {

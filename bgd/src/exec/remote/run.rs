@@ -9,7 +9,7 @@ use bgd_shared::order::{CancelReason, WaitingFor};
 use bgd_shared::request::{Stream, SubmitParams};
 use bgd_shared::task::{Exit, Status, Task};
 
-use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, SpawnFailure, Spec, Verdict};
+use crate::core::{Cause, Conclusion, Control, Fact, KnownRun, PlaceFact, SpawnFailure, Spec, Verdict};
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,9 +76,17 @@ pub struct Run {
     pub is_given_up: bool,
     /// Whether the dispatcher believes that the machine can't be asked.
     pub is_unknown: bool,
+    /// How many losses of its output are being written down: nothing more is copied before that is done.
+    pub unwritten_losses: usize,
+    /// Whether it was taken up from a daemon or a program before this one.
+    pub is_taken_up: bool,
     submit: Option<Box<SubmitParams>>,
     /// Whether it is to be held, and its priority, as long as it has no id there.
     queued: (bool, i32),
+    /// Whether that, and whether its processes are to be stopped, is yet to be compared with how it is there.
+    is_to_compare: bool,
+    /// Whether its processes are to be stopped, until that was compared.
+    wants_pause: Option<bool>,
     /// What it was told too late to be submitted with.
     late: Vec<Control>,
     /// Whether a submit may have arrived there without its answer arriving here.
@@ -109,8 +117,12 @@ impl Run {
             told: None,
             is_given_up: false,
             is_unknown: false,
+            unwritten_losses: 0,
+            is_taken_up: false,
             queued: (false, submit.priority.unwrap_or_default()),
             submit: Some(Box::new(submit)),
+            is_to_compare: true,
+            wants_pause: None,
             late: Vec::new(),
             was_sent: false,
             is_current: false,
@@ -121,6 +133,42 @@ impl Run {
             streams: [Copied::default(); 2],
             bytes: 0,
             end: None,
+        }
+    }
+
+    /// Goes on with a run that was left. Where there is no id of it, a submission of `submit` may be there, or under way.
+    pub fn again(known: &KnownRun, submit: SubmitParams) -> Self {
+        let there = known.elsewhere.id.as_deref().and_then(|id| id.parse().ok());
+        let missing = known.elsewhere.missing;
+        Self {
+            base: known.base,
+            there,
+            stop: known.stop,
+            is_unknown: known.elsewhere.unknown.is_some(),
+            is_taken_up: true,
+            queued: (known.is_held, known.place.priority),
+            submit: there.is_none().then(|| Box::new(submit.clone())),
+            wants_pause: known.has_started.then_some(known.is_paused),
+            was_sent: true,
+            stage: if known.has_started { Stage::Running } else { Stage::Waiting },
+            is_ready: known.is_ready,
+            is_paused: known.is_paused,
+            reason: known.elsewhere.reason.clone(),
+            streams: missing.map(|missing| Copied { missing, ..Copied::default() }),
+            ..Self::new(known.run, Arc::clone(&known.spec), submit)
+        }
+    }
+
+    /// Takes in where its output goes on, and that it can be copied: of one that is new, that is where it begins. `sizes`
+    /// are those of the files here.
+    pub fn prepared(&mut self, sizes: [u64; 2]) {
+        if !self.is_taken_up {
+            self.base = sizes;
+            return;
+        }
+        // What was written before, and what was lost before that, is not read again.
+        for (stream, copied) in self.streams.iter_mut().enumerate() {
+            copied.next = sizes[stream].saturating_sub(self.base[stream]).saturating_add(copied.missing);
         }
     }
 
@@ -147,6 +195,8 @@ impl Run {
         match control {
             Control::Hold { held } => self.queued.0 = *held,
             Control::Priority { priority } => self.queued.1 = *priority,
+            Control::Pause if self.wants_pause.is_some() => self.wants_pause = Some(true),
+            Control::Continue if self.wants_pause.is_some() => self.wants_pause = Some(false),
             Control::Signal { .. }
             | Control::Pause
             | Control::Continue
@@ -156,13 +206,27 @@ impl Run {
         true
     }
 
+    /// Whether it was taken up, and how it is there was not seen yet.
+    pub const fn is_unseen(&self) -> bool {
+        self.is_taken_up && self.is_to_compare
+    }
+
     /// Takes the orders that came too late to be submitted with it.
     pub fn take_late(&mut self) -> Vec<Control> {
         std::mem::take(&mut self.late)
     }
 
-    /// Notes what was ordered after the submission that arrived there was sent.
+    /// Notes what was ordered after the submission that arrived there was sent, or before the daemon was killed that was to
+    /// carry it out.
     fn compare(&mut self, task: &Task) {
+        if !std::mem::take(&mut self.is_to_compare) {
+            return;
+        }
+        let wants_pause = self.wants_pause.take().filter(|wants| *wants != task.paused);
+        if let Some(wants_pause) = wants_pause.filter(|_| is_running(task.status) && self.stop.is_none()) {
+            self.is_paused = task.paused;
+            self.late.push(if wants_pause { Control::Pause } else { Control::Continue });
+        }
         let (held, priority) = self.queued;
         let is_held = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Held);
         if !task.status.is_active() || self.stop.is_some() {
@@ -198,6 +262,9 @@ impl Run {
         if !self.is_current {
             return Some(Step::Look(id));
         }
+        if self.unwritten_losses > 0 && !self.is_given_up {
+            return None;
+        }
         let behind = self.of_streams().find(|stream| self.streams[index(*stream)].is_behind);
         if let Some(stream) = behind.filter(|_| !self.is_given_up) {
             let Copied { next: offset, missing, .. } = self.streams[index(stream)];
@@ -215,9 +282,9 @@ impl Run {
     pub fn learn(&mut self, task: &Task) -> Vec<Fact> {
         let mut facts = Vec::new();
         self.is_current = true;
+        self.compare(task);
         if self.there.is_none() {
             (self.there, self.submit) = (Some(task.id), None);
-            self.compare(task);
             facts.push(Fact::Elsewhere(PlaceFact::Accepted { id: task.id.to_string().into() }));
         }
         if std::mem::take(&mut self.is_unknown) {
@@ -225,6 +292,8 @@ impl Run {
         }
         let stage = match task.status {
             Status::Pending => Stage::Waiting,
+            // Its process is only being started, which is told once it is.
+            Status::Running | Status::Resumed if task.started_at.is_none() => Stage::Waiting,
             Status::Running | Status::Resumed => Stage::Running,
             Status::Completed | Status::Failed | Status::Cancelled => Stage::Ended,
         };
@@ -263,10 +332,10 @@ impl Run {
         }
     }
 
-    /// Notes that a stream was copied up to this offset, apart from so many bytes; `was_any` tells whether there was
-    /// anything to copy.
-    pub fn copied(&mut self, stream: Stream, next: u64, missing: u64, was_any: bool) {
+    /// Notes that a stream was copied up to this offset, apart from so many bytes.
+    pub fn copied(&mut self, stream: Stream, next: u64, missing: u64) {
         let copied = &mut self.streams[index(stream)];
+        let was_any = next > copied.next;
         (copied.next, copied.missing) = (next, copied.missing.saturating_add(missing));
         let has_all = self.streams.iter().map(|stream| stream.next).sum::<u64>() >= self.bytes;
         if has_all {
@@ -276,6 +345,15 @@ impl Run {
             self.streams[index(stream)].is_behind = was_any;
         }
     }
+}
+
+/// Returns the key by which a run is submitted once, and found again.
+pub fn key_of(task: TaskId, run: u32) -> String {
+    format!("{task}:{run}")
+}
+
+const fn is_running(status: Status) -> bool {
+    matches!(status, Status::Running | Status::Resumed)
 }
 
 const fn index(stream: Stream) -> usize {

@@ -7,13 +7,26 @@ use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bgd_shared::request::{InboxAck, InboxAckParams, SessionEnd, SessionEndParams};
+use bgd_shared::client::ClientError;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::request::{
+    CancelParams, ClearParams, InboxAck, InboxAckParams, ListParams, SessionEnd, SessionEndParams,
+    TaskCancel, TaskClear, TaskList,
+};
+use bgd_shared::task::Task;
 
 use super::bridge::Bridge;
 
 /// A number that no notice reaches, and that every JSON reader takes as it is.
 const ALL_NOTICES: u64 = (1 << 53) - 1;
+
+/// What the line in a note begins with that names the instance of the daemon there.
+const THERE: &str = "there ";
+
+/// How many tasks are asked for at once.
+const PAGE: usize = 1000;
 
 /// How this daemon is known on another machine.
 #[derive(Debug)]
@@ -24,17 +37,25 @@ pub struct Origin {
     pub session: String,
     instance: String,
     note: PathBuf,
+    /// The instance of the daemon there that was connected to last. Held while the note is changed.
+    there: Mutex<Option<String>>,
 }
 
 impl Origin {
-    /// Names the daemon of this machine at this socket; `instance` is its current run, `state` its state folder.
+    /// Names the daemon of this machine at this socket; `instance` is its current run, or a durable daemon as a whole, and
+    /// `state` its state folder.
     pub fn new(state: &Path, socket: &Path, instance: &str, executor: &str) -> Self {
         let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let tag = format!("bgd:{}:{}", machine.trim(), socket.display());
         // A socket's path fits into a file's name: it has 107 bytes at most.
         let name = format!("{executor}@{}", socket.to_string_lossy().replace('/', "+"));
         let note = state.join("executors").join(name);
-        Self { tag, session: session_of(instance), instance: instance.to_owned(), note }
+        let there = Note::read(&note).there;
+        Self { tag, session: session_of(instance), instance: instance.to_owned(), note, there: there.into() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that this instance may have tasks on the machine.
@@ -42,46 +63,109 @@ impl Origin {
     /// # Errors
     /// The system's, such as a full disk.
     pub fn remember(&self) -> io::Result<()> {
-        if self.instances().contains(&self.instance) {
-            return Ok(());
+        let there = self.lock();
+        let mut note = Note::read(&self.note);
+        if note.instances.insert(self.instance.clone()) || note.there != *there {
+            note.there.clone_from(&there);
+            note.write(&self.note)?;
         }
-        if let Some(folder) = self.note.parent() {
-            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+        Ok(())
+    }
+
+    /// Notes which instance of the daemon there gets tasks from now on.
+    pub fn note_there(&self, instance: &str) {
+        let mut there = self.lock();
+        *there = Some(instance.to_owned());
+        let mut note = Note::read(&self.note);
+        if !note.instances.is_empty() {
+            note.there.clone_from(&there);
+            self.note_changed(note.write(&self.note));
         }
-        let mut note = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&self.note)?;
-        note.write_all(format!("{}\n", self.instance).as_bytes())
+    }
+
+    /// Returns the instance there that was connected to last, by this daemon or the one before.
+    pub fn seen_there(&self) -> Option<String> {
+        self.lock().clone()
     }
 
     /// Notes that this instance has no task left on the machine.
     pub fn forget(&self) {
-        self.drop_from_note(|instance| instance == self.instance);
+        self.drop_from_note(&self.instance);
     }
 
     /// Whether an instance may have left tasks on the machine.
     pub fn is_remembered(&self) -> bool {
-        !self.instances().is_empty()
+        !Note::read(&self.note).instances.is_empty()
     }
 
-    /// The instances that may have tasks on the machine.
-    fn instances(&self) -> BTreeSet<String> {
-        let text = fs::read_to_string(&self.note).unwrap_or_default();
-        text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    /// Whether this very instance may have tasks on the machine: of an earlier daemon that was as durable, or of the program
+    /// before an upgrade.
+    pub fn has_been_there(&self) -> bool {
+        Note::read(&self.note).instances.contains(&self.instance)
     }
 
-    fn drop_from_note(&self, is_dropped: impl Fn(&str) -> bool) {
-        let left: Vec<String> = self.instances().into_iter().filter(|one| !is_dropped(one)).collect();
-        let written = if left.is_empty() {
-            fs::remove_file(&self.note)
-        } else {
-            let new = self.note.with_extension("new");
-            fs::write(&new, left.join("\n") + "\n").and_then(|()| fs::rename(new, &self.note))
-        };
-        match written {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %self.note.display(), %error, "note not changed");
-            }
-            Ok(()) | Err(_) => {}
+    /// The other instances that may have tasks on the machine.
+    fn earlier(&self) -> BTreeSet<String> {
+        let mut instances = Note::read(&self.note).instances;
+        instances.remove(&self.instance);
+        instances
+    }
+
+    fn drop_from_note(&self, instance: &str) {
+        let _there = self.lock();
+        let mut note = Note::read(&self.note);
+        if note.instances.remove(instance) {
+            self.note_changed(note.write(&self.note));
         }
+    }
+
+    fn note_changed(&self, written: io::Result<()>) {
+        if let Err(error) = written {
+            tracing::warn!(path = %self.note.display(), %error, "note not changed");
+        }
+    }
+}
+
+/// What a note says.
+#[derive(Debug, Default)]
+struct Note {
+    /// The instances here that may have tasks on the machine.
+    instances: BTreeSet<String>,
+    /// The instance of the daemon there.
+    there: Option<String>,
+}
+
+impl Note {
+    fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let mut note = Self::default();
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            match line.strip_prefix(THERE) {
+                Some(there) => note.there = Some(there.to_owned()),
+                None => _ = note.instances.insert(line.to_owned()),
+            }
+        }
+        note
+    }
+
+    /// Replaces the file, or removes it if there is nothing to say.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        if self.instances.is_empty() {
+            return match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                Ok(()) | Err(_) => Ok(()),
+            };
+        }
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+        }
+        let there = self.there.iter().map(|there| format!("{THERE}{there}"));
+        let text: String = self.instances.iter().cloned().chain(there).map(|line| line + "\n").collect();
+        let new = path.with_extension("new");
+        let mut file =
+            fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(new, path)
     }
 }
 
@@ -96,8 +180,8 @@ pub fn unknown(
     let entries = fs::read_dir(state.join("executors")).into_iter().flatten().flatten();
     let of_note = |note: PathBuf| {
         let name = note.file_name()?.to_str()?.strip_suffix(&end)?.to_owned();
-        let text = fs::read_to_string(&note).ok().filter(|_| !is_known(&name))?;
-        Some((name, text.lines().filter(|line| !line.is_empty()).map(session_of).collect()))
+        let note = Some(Note::read(&note)).filter(|_| !is_known(&name))?;
+        Some((name, note.instances.iter().map(|instance| session_of(instance)).collect()))
     };
     entries.filter_map(|entry| of_note(entry.path())).collect()
 }
@@ -109,10 +193,10 @@ fn session_of(instance: &str) -> String {
 
 /// Ends the tasks that earlier instances of this daemon have left on a machine.
 pub async fn end_earlier(bridge: &Bridge, origin: &Origin) {
-    for instance in origin.instances().into_iter().filter(|instance| *instance != origin.instance) {
+    for instance in origin.earlier() {
         tracing::info!(instance, "what an earlier daemon has left on another machine is ended");
         match bridge.wait::<SessionEnd>(&SessionEndParams { session: session_of(&instance) }).await {
-            Ok(_) => origin.drop_from_note(|noted| noted == instance),
+            Ok(_) => origin.drop_from_note(&instance),
             Err(error) => tracing::warn!(%error, "tasks of an earlier daemon not ended"),
         }
     }
@@ -133,4 +217,47 @@ pub async fn end_session(bridge: &Bridge, origin: &Origin) {
     if let Err(error) = bridge.wait::<SessionEnd>(&params).await {
         tracing::warn!(%error, "the session on another machine was not ended");
     }
+}
+
+/// Returns the tasks there that were submitted as this instance.
+///
+/// # Errors
+/// They can't be asked for now.
+pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientError> {
+    let session = Some(origin.session.clone());
+    let mut params = ListParams { session, limit: Some(PAGE), ..ListParams::default() };
+    let mut tasks = Vec::new();
+    loop {
+        let page = bridge.call::<TaskList>(&params).await;
+        let page = page.inspect_err(|error| tracing::warn!(%error, "tasks on another machine not listed"))?;
+        tasks.extend(page.tasks);
+        params.after = page.next;
+        if params.after.is_none() {
+            return Ok(tasks);
+        }
+    }
+}
+
+/// Ends and removes tasks there.
+pub async fn end_tasks(bridge: &Bridge, origin: &Origin, tasks: &[TaskId]) {
+    for part in tasks.chunks(PAGE) {
+        tracing::info!(tasks = part.len(), "what nobody waits for is ended on another machine");
+        if end_together(bridge, part).await.is_err() {
+            // One that is gone must not keep the others there.
+            for task in part {
+                if let Err(error) = end_together(bridge, std::slice::from_ref(task)).await {
+                    tracing::warn!(%task, %error, "a task on another machine not ended");
+                }
+            }
+        }
+    }
+    forget_notices(bridge, origin).await;
+}
+
+async fn end_together(bridge: &Bridge, tasks: &[TaskId]) -> Result<(), ClientError> {
+    let ids: Vec<TaskRef> = tasks.iter().map(|id| (*id).into()).collect();
+    let cancel = CancelParams { ids: ids.clone(), ..CancelParams::default() };
+    bridge.wait::<TaskCancel>(&cancel).await?;
+    let clear = ClearParams { ids: Some(ids), ..ClearParams::default() };
+    bridge.wait::<TaskClear>(&clear).await.map(drop)
 }

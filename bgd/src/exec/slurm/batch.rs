@@ -1,12 +1,13 @@
 //! Which runs are submitted together: those that ask the cluster for the same become one job array. Pure.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::resources::Resources;
 
-use super::run::Run;
+use super::run::{Job, Run};
 
 /// How long more runs are waited for after the last one: those of a large batch come in several turns.
 const GATHER: Duration = Duration::from_millis(50);
@@ -21,7 +22,7 @@ const LOOK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5
 const ELEMENTS: usize = 10_000;
 
 /// What a run asks of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// Resources.
     pub resources: Resources,
@@ -108,6 +109,17 @@ impl Gathering {
     }
 }
 
+/// A submission that waits until it is written down that it may be there.
+#[derive(Debug)]
+pub struct Unwritten {
+    /// The submission.
+    pub batch: Batch,
+    /// What is submitted.
+    pub jobs: Vec<(TaskId, Arc<Job>)>,
+    /// The tasks of which that is not written down.
+    pub left: HashSet<TaskId>,
+}
+
 /// A submission whose answer was lost: it may be there.
 #[derive(Debug)]
 pub struct Unsure {
@@ -123,6 +135,11 @@ impl Unsure {
     /// Creates one that is looked for soon.
     pub fn new(now: Instant, batch: Batch) -> Self {
         Self { batch, at: now + LOOK_AFTER[0], misses: 0 }
+    }
+
+    /// Puts off the next look: it is not known yet what its jobs have noted.
+    pub fn put_off(&mut self, now: Instant) {
+        self.at = now + LOOK_AFTER[0];
     }
 
     /// Notes that it was not found. Returns whether that is believed: it is not there.

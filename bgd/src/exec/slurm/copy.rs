@@ -29,21 +29,33 @@ pub struct Copy {
     end: Option<(Conclusion, Instant)>,
     /// Whether the sizes were asked for after the end.
     is_final: bool,
+    /// How many losses are being written down: nothing more is copied before that is done.
+    pub unwritten: usize,
 }
 
 impl Copy {
-    /// Creates one of which nothing was copied.
-    pub const fn new(run: u32, place: (Arc<str>, u32), split: bool, base: [u64; 2]) -> Self {
+    /// Creates one that begins at `base` in the files here, which have these `sizes`: what is there was copied, by a daemon
+    /// before this one, apart from what is `missing`.
+    pub fn new(
+        run: u32,
+        place: (Arc<str>, u32),
+        split: bool,
+        base: [u64; 2],
+        (sizes, missing): ([u64; 2], [u64; 2]),
+    ) -> Self {
+        let next =
+            [0, 1].map(|index| sizes[index].saturating_sub(base[index]).saturating_add(missing[index]));
         Self {
             run,
             place,
             split,
             base,
-            next: [0; 2],
-            missing: [0; 2],
+            next,
+            missing,
             size: [0; 2],
             end: None,
             is_final: false,
+            unwritten: 0,
         }
     }
 
@@ -77,6 +89,9 @@ impl Copy {
 
     /// Returns what to copy next.
     pub fn wanted(&self) -> Option<(Stream, Wanted)> {
+        if self.unwritten > 0 {
+            return None;
+        }
         far::streams(self.split).find_map(|stream| {
             let (offset, size) = (self.next[index(stream)], self.size[index(stream)]);
             let count = size.saturating_sub(offset).min(PART_BYTES);
@@ -106,7 +121,7 @@ impl Copy {
 
     /// Whether the run has ended, and all of its output is here.
     pub fn is_over(&self) -> bool {
-        self.is_final && self.wanted().is_none()
+        self.is_final && self.unwritten == 0 && self.wanted().is_none()
     }
 
     /// Returns how many bytes are not here, and how the run has ended, if it has.
@@ -131,7 +146,8 @@ mod tests {
 
     #[test]
     fn r150_it_is_over_when_everything_is_here_that_was_there_after_the_end() {
-        let (mut copy, now) = (Copy::new(1, ("k".into(), 3), true, [10, 20]), Instant::now());
+        let (mut copy, now) =
+            (Copy::new(1, ("k".into(), 3), true, [10, 20], ([10, 20], [0; 2])), Instant::now());
         assert_eq!(copy.names().collect::<Vec<_>>(), ["k.3.out", "k.3.err"]);
         assert!(copy.has_size(Stream::Stderr, 5) && !copy.has_size(Stream::Stderr, 5));
         let (stream, wanted) = copy.wanted().unwrap();

@@ -10,14 +10,11 @@ use bgd_shared::request::Stream;
 use bgd_shared::time::Timestamp;
 
 use super::commands::Words;
-use super::folder::{Note, WorkFolder};
+use super::folder::{NOTES, Note, WorkFolder};
 use super::script::{self, JOB, NoteKind, Noted, quoted};
 
 /// The most bytes of files in one script. The shell over there holds a script several times.
 const SCRIPT_BYTES: usize = 512 * 1024;
-
-/// How many new notes are read at once.
-const NOTES: u32 = 10_000;
 
 /// The most bytes of one file that are copied at once.
 pub const PART_BYTES: u64 = 1 << 20;
@@ -156,10 +153,15 @@ pub fn streams(split: bool) -> impl Iterator<Item = Stream> {
     [Stream::Stdout].into_iter().chain(split.then_some(Stream::Stderr))
 }
 
-/// Returns the files of a job that has ended, within the work folder: everything but its notes.
-pub fn files_of(key: &str, index: u32, split: bool) -> Vec<String> {
+/// Returns the files of a job that has ended after so many restarts, within the work folder: everything but the notes that
+/// it began, which were removed when they were read.
+pub fn files_of(key: &str, index: u32, split: bool, restarts: u32) -> Vec<String> {
     let outputs = streams(split).map(|stream| format!("output/{}", output(key, index, stream)));
-    std::iter::once(format!("jobs/{key}/{index}")).chain(outputs).collect()
+    let ends = (0..=restarts).flat_map(|restarts| {
+        [NoteKind::Exit, NoteKind::Fail]
+            .map(|kind| format!("notes/{}", Noted { batch: key, index, restarts, kind }))
+    });
+    std::iter::once(format!("jobs/{key}/{index}")).chain(outputs).chain(ends).collect()
 }
 
 /// Returns a script that removes files within the work folder, then folders of submissions if they are empty, and prints
@@ -323,8 +325,8 @@ mod tests {
             let path = folder.jobs("k1").join(index.to_string());
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             assert!(fs::read(path).unwrap() == *text);
-            for name in files_of("k1", *index, *split) {
-                assert!(folder.path().join(&name).exists(), "{name}");
+            for name in files_of("k1", *index, *split, 0).iter().filter(|name| !name.starts_with("notes/")) {
+                assert!(folder.path().join(name).exists(), "{name}");
             }
         }
         assert_eq!(fs::read_to_string(folder.script()).unwrap(), JOB);
@@ -364,12 +366,13 @@ mod tests {
         );
         assert!(!found.sizes.iter().any(|(name, _)| name == "missing"));
         assert_eq!(looked(&printed[..printed.len() - 1]), None);
-        let mut removed = files_of("k1", 0, false);
+        let mut removed = files_of("k1", 0, false, 0);
         removed.push("notes/k1.0.0.start".to_owned());
         let (_, printed) = run(&look(&folder, &removed, &["k1".to_owned()], &[]));
-        assert_eq!(looked(&printed).unwrap().notes.len(), 2);
+        let left = looked(&printed).unwrap().notes;
+        assert_eq!(left.iter().map(|note| &*note.name).collect::<Vec<_>>(), ["k1.1.0.fail"]);
         assert!(folder.jobs("k1").exists() && !folder.path().join("output/k1.0.out").exists());
-        run(&look(&folder, &files_of("k1", 1, false), &["k1".to_owned()], &[]));
+        run(&look(&folder, &files_of("k1", 1, false, 0), &["k1".to_owned()], &[]));
         assert!(!folder.jobs("k1").exists());
         run(&remove(folder.path()));
         assert_eq!(run(&look(&folder, &[], &[], &[])).0, 1);

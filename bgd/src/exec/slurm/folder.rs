@@ -15,7 +15,7 @@ use bgd_shared::time::Timestamp;
 use super::script::{JOB, NOTE_BYTES, NoteKind, Noted};
 
 /// How many notes are read at once.
-const NOTES: usize = 10_000;
+pub const NOTES: usize = 10_000;
 
 /// The folder of a daemon instance for one cluster.
 #[derive(Clone, Debug)]

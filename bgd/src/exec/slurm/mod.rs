@@ -29,6 +29,7 @@ mod work;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::ExecutorCheck;
@@ -45,9 +46,10 @@ use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
-use super::places::Places;
+use super::left::Spared;
+use super::places::{self, Places};
 use crate::carry::{Named, Obstacle};
-use crate::core::{Begin, Control, Fact};
+use crate::core::{Begin, Control, Fact, KnownRun};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Slurm};
 
 /// The executor of tasks on clusters.
@@ -58,28 +60,29 @@ pub struct Clusters {
     state: PathBuf,
     instance: String,
     remotes: Arc<Remotes>,
-    keeps_outputs: bool,
+    is_durable: bool,
     places: Places<Run, Slurm>,
 }
 
 impl Clusters {
-    /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon. Jobs that an earlier
-    /// daemon may have left are cancelled. `keeps_outputs` tells whether those of finished tasks stay after the daemon's
-    /// end.
+    /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon, or a durable daemon as a
+    /// whole. Jobs that an earlier daemon may have left are cancelled, except those that are taken up at once.
     pub fn new(
         context: Context,
         state: PathBuf,
         instance: String,
         remotes: Arc<Remotes>,
-        keeps_outputs: bool,
+        is_durable: bool,
     ) -> Self {
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
         let mut clusters =
-            Self { context, host, state, instance, remotes, keeps_outputs, places: Places::default() };
+            Self { context, host, state, instance, remotes, is_durable, places: Places::default() };
         let remotes = Arc::clone(&clusters.remotes);
         for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
-            if !clusters.origin(name, slurm).earlier().is_empty() {
-                clusters.serve(name, slurm, true);
+            let origin = clusters.origin(name, slurm);
+            let has_earlier = !origin.earlier().is_empty();
+            if has_earlier || origin.has_been_there() {
+                clusters.serve(name, slurm, has_earlier);
             }
         }
         clusters.sweep_unknown();
@@ -116,7 +119,7 @@ impl Clusters {
             folder: Arc::new(WorkFolder::new(folder)),
             origin: Arc::new(origin),
             context: self.context.clone(),
-            keeps_outputs: self.keeps_outputs,
+            is_durable: self.is_durable,
         };
         let (slurm, host) = (slurm.clone(), self.host.clone());
         self.places.serve(name, |orders| Cluster::new(slurm, host, tools, orders).run(sweeps));
@@ -133,6 +136,21 @@ impl Clusters {
     }
 }
 
+impl Clusters {
+    fn try_take_up(&mut self, known: &KnownRun) -> Result<(), Fact> {
+        let Some(on) = &known.spec.on else { return Err(places::lost("it has no cluster to run on")) };
+        // It may never have been submitted, and would be with another environment.
+        if known.env.is_none() && known.elsewhere.id.is_none() {
+            return Err(places::no_environment());
+        }
+        let gone = || places::lost(&format!("the executor {} is no longer configured", on.name));
+        self.serve_by_name(&on.name).ok_or_else(gone)?;
+        let env = known.env.clone().unwrap_or_default();
+        self.places.start(&on.name, known.task, Run::again(Instant::now(), known, env));
+        Ok(())
+    }
+}
+
 fn slurm_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Slurm)> {
     match &remote.settings {
         RemoteSettings::Slurm(slurm) => Some((&remote.name, slurm)),
@@ -143,6 +161,24 @@ fn slurm_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Slurm)> {
 impl Executor for Clusters {
     fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
         self.places.carry()
+    }
+
+    fn take_up(&mut self, known: KnownRun) {
+        if let Err(fact) = self.try_take_up(&known) {
+            self.context.facts.send(known.task, known.run, fact);
+        }
+    }
+
+    fn over(&mut self, task: TaskId, run: u32) {
+        self.places.over(task, run);
+    }
+
+    fn written(&mut self, task: TaskId, run: u32) {
+        self.places.written(task, run);
+    }
+
+    fn leave(&mut self, _left: &mut Spared) {
+        self.places.leave();
     }
 
     fn start(&mut self, start: Start) {

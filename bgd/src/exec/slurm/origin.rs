@@ -79,6 +79,12 @@ impl Origin {
         folder::replace(&self.note, &serde_json::to_vec(&note)?)
     }
 
+    /// Whether this very instance may have jobs on the cluster: of an earlier daemon that was as durable, or of the program
+    /// before an upgrade.
+    pub fn has_been_there(&self) -> bool {
+        self.note.exists()
+    }
+
     /// Notes that there is nothing left on the cluster.
     pub fn forget(&self) {
         remove(&self.note);

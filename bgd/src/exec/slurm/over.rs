@@ -1,6 +1,6 @@
 //! What is under way over a login node. It decides nothing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
@@ -18,6 +18,8 @@ pub struct Over {
     pub copies: HashMap<TaskId, Copy>,
     /// Whether parts of them are under way.
     pub is_copying: bool,
+    /// The names of the notes that were taken in and are not removed yet.
+    pub kept: HashSet<String>,
     /// What the next look removes.
     pub leavings: Look,
     /// The time to the next look while nothing moves.
@@ -31,6 +33,7 @@ impl Default for Over {
         Self {
             copies: HashMap::new(),
             is_copying: false,
+            kept: HashSet::new(),
             leavings: Look::default(),
             quiet: FIRST_LOOK,
             idle_at: None,

@@ -10,11 +10,12 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
+use super::acts::Deed;
 use super::job::{self, JobId};
 use super::parse::ScriptExit;
 use super::script::{NoteKind, NotedExit};
 use super::states::{self, End, Standing};
-use crate::core::{Cause, Conclusion, Fact, PlaceFact, RunPlace, Spec, Verdict};
+use crate::core::{Cause, Conclusion, Fact, KnownRun, PlaceFact, RunPlace, Spec, Verdict};
 
 /// How long the cluster's own cause is waited for after a job has noted an exit that the cluster may explain.
 const CAUSE_WITHIN: Duration = Duration::from_secs(5);
@@ -91,6 +92,13 @@ pub struct Run {
     pub is_unknown: bool,
     /// Whether its end is being reported.
     pub is_concluded: bool,
+    /// Whether it was taken up from a daemon or a program before this one, so that what it was told is compared with how it
+    /// is once the cluster says that.
+    pub is_to_compare: bool,
+    /// How much of its output, per stream, is known not to be in the files here.
+    pub missing_output: [u64; 2],
+    /// Whether it was reported to be ready before it was taken up.
+    pub is_ready: bool,
     /// When it got its id.
     accepted: Option<Instant>,
     /// Since when it runs.
@@ -156,6 +164,9 @@ impl Run {
             is_given_up: false,
             is_unknown: false,
             is_concluded: false,
+            is_to_compare: false,
+            missing_output: [0; 2],
+            is_ready: false,
             accepted: None,
             running: None,
             restarts: 0,
@@ -174,6 +185,50 @@ impl Run {
             script: None,
             was_asked: false,
         }
+    }
+
+    /// Goes on with a run that was left. Where it has a place but no id, it may have been submitted.
+    pub fn again(now: Instant, known: &KnownRun, env: Arc<Env>) -> Self {
+        let place = Box::new(RunPlace::clone(&known.place));
+        let job = Job::new(Arc::clone(&known.spec), env, place);
+        job.set_base(known.base);
+        let elsewhere = &known.elsewhere;
+        let id = elsewhere.id.as_deref().and_then(JobId::parse);
+        Self {
+            place: elsewhere.submission.clone(),
+            id,
+            stop: known.stop,
+            hold: known.is_held,
+            is_unknown: elsewhere.unknown.is_some(),
+            is_to_compare: true,
+            missing_output: elsewhere.missing,
+            is_ready: known.is_ready,
+            accepted: id.map(|_| now),
+            running: known.has_started.then_some(now),
+            restarts: elsewhere.requeued,
+            reason: elsewhere.reason.clone(),
+            is_stopped: known.is_paused,
+            ..Self::new(known.run, job)
+        }
+    }
+
+    /// Returns what it was told, as far as the cluster does not say that it is so; once, of one that was taken up.
+    pub fn compare(&mut self, state: &str, reason: &str) -> Vec<Deed> {
+        let standing = states::standing(state);
+        let can_tell = matches!(standing, Standing::Waiting | Standing::Running | Standing::Stopped);
+        if !can_tell || !std::mem::take(&mut self.is_to_compare) || self.stop.is_some() {
+            return Vec::new();
+        }
+        let mut deeds = Vec::new();
+        if standing == Standing::Waiting {
+            if states::is_held(reason) != self.hold {
+                deeds.push(Deed::Hold(self.hold));
+            }
+            deeds.extend((self.nice() > 0).then(|| Deed::Nice(self.nice())));
+        } else if self.running.is_some() && (standing == Standing::Stopped) != self.is_stopped {
+            deeds.push(Deed::Pause(self.is_stopped));
+        }
+        deeds
     }
 
     /// How far its priority is lowered. Users of a cluster can't raise one.
@@ -380,6 +435,11 @@ impl Run {
             self.answered = Some(asked);
         }
         says_something
+    }
+
+    /// Whether it has an id there, or has noted that it began.
+    pub const fn is_there(&self) -> bool {
+        self.id.is_some() || self.running.is_some()
     }
 
     /// Takes in that the cluster has forgotten it, and its id is another job's.

@@ -50,6 +50,11 @@ pub enum End {
 /// The reason of a job that is to follow what has not succeeded.
 pub const NEVER: &str = "DependencyNeverSatisfied";
 
+/// Whether a waiting job's reason is that its user holds it.
+pub fn is_held(reason: &str) -> bool {
+    reason.starts_with("JobHeldUser")
+}
+
 /// Returns what a state means, as `squeue` and `sacct` print it. `sacct` adds who cancelled a job.
 pub fn standing(state: &str) -> Standing {
     match state.split([' ', '+']).next().unwrap_or_default() {

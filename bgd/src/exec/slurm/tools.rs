@@ -27,8 +27,8 @@ pub struct Tools {
     pub origin: Arc<Origin>,
     /// Workers and the output folder.
     pub context: Context,
-    /// Whether the outputs of finished tasks stay after the daemon's end.
-    pub keeps_outputs: bool,
+    /// Whether the daemon is durable: it tells when what is reported is written down, and tasks and outputs stay after its end.
+    pub is_durable: bool,
 }
 
 /// Why there is no job.

@@ -14,7 +14,7 @@ use super::acts::{self, Act};
 use super::batch::Batch;
 use super::commands::{self, RECORDS, Submission};
 use super::far::Looked;
-use super::folder::{Note, WorkFolder};
+use super::folder::{NOTES, Note, WorkFolder};
 use super::job::JobId;
 use super::login::Login;
 use super::parse::{self, Settings};
@@ -33,15 +33,15 @@ pub enum Done {
     /// A submission.
     Submitted(Batch, Result<Accepted, NotSubmitted>),
     /// A search for a submission, by its key.
-    Found(Arc<str>, Result<Option<u64>, Trouble>),
+    Found(Arc<str>, Result<Option<JobId>, Trouble>),
     /// A query for all jobs, which began then.
     Asked(Instant, Result<String, Trouble>),
     /// A query for the accounting's records: what was asked for and answered, and why the rest was not.
     Recorded(Vec<(Vec<JobId>, String)>, Option<(Vec<JobId>, Trouble)>),
     /// A query for how the scripts of jobs have ended.
     Exits(Result<String, Trouble>),
-    /// A look at the notes: all names that were seen, and the new notes.
-    Scanned(HashSet<String>, Vec<Note>),
+    /// A look at the notes: all names that were seen, and the new notes; and whether these are all.
+    Scanned(HashSet<String>, Vec<Note>, bool),
     /// A look over a login node, which began then.
     Looked(Instant, Look, Result<Looked, Trouble>),
     /// Parts of outputs that were copied from a login node.
@@ -50,10 +50,21 @@ pub enum Done {
     Abandoned,
     /// Orders that were carried out.
     Acted(Vec<Act>, Result<(), Trouble>),
-    /// All that is left to report of a run.
-    Settled(TaskId, u32, Vec<Fact>),
+    /// All that is left to report of a run, and its files.
+    Settled(TaskId, u32, Vec<Fact>, Files),
     /// A search for what earlier daemons have left; `false` if it must be repeated.
     Swept(bool),
+}
+
+/// The files of a job, which are needed until its end is known for good.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// Its submission, and its index there.
+    pub place: (Arc<str>, u32),
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Whether it has two output files.
+    pub split: bool,
 }
 
 /// A submission that the cluster has accepted.
@@ -194,7 +205,7 @@ pub async fn find(tools: Tools, key: Arc<str>) -> Done {
     let answer = tools.programs.run(commands::keys(&tools.origin.job_name)).await;
     let found = answer.map(|text| {
         let mut jobs = parse::keys(&text);
-        jobs.find(|(_, other)| **other == *key).map(|(id, _)| id.job)
+        jobs.find(|(_, other)| **other == *key).map(|(id, _)| id)
     });
     Done::Found(key, found)
 }
@@ -210,12 +221,16 @@ pub async fn scan(tools: Tools, mut seen: HashSet<String>) -> Done {
     let folder = Arc::clone(&tools.folder);
     let scanned = tools.context.workers.run(move || (folder.scan(&mut seen), seen));
     match scanned.await {
-        Some((Ok(notes), seen)) => Done::Scanned(seen, notes),
+        Some((Ok(notes), seen)) => {
+            let are_all = notes.len() < NOTES;
+            Done::Scanned(seen, notes, are_all)
+        }
         Some((Err(error), seen)) => {
             tracing::warn!(folder = %tools.folder.path().display(), %error, "notes of jobs not read");
-            Done::Scanned(seen, Vec::new())
+            // Where nothing was ever written, nothing was noted.
+            Done::Scanned(seen, Vec::new(), error.kind() == io::ErrorKind::NotFound)
         }
-        None => Done::Scanned(HashSet::new(), Vec::new()),
+        None => Done::Scanned(HashSet::new(), Vec::new(), false),
     }
 }
 
@@ -262,33 +277,33 @@ pub async fn record(tools: Tools, jobs: Vec<JobId>) -> Done {
     Done::Recorded(answered, None)
 }
 
-/// Looks at a run's output for the last time, and removes what only the job has needed.
+/// Looks at a run's output for the last time.
 pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done {
-    let Settling { place: (key, index), restarts, split, is_tracked, conclusion } = job;
+    let Settling { files, is_tracked, conclusion } = job;
     let Tools { folder, context, .. } = &tools;
-    let folder = Arc::clone(folder);
-    let cleaned = context.workers.run(move || {
-        folder.refresh(task, split);
-        folder.remove_job(&key, index, restarts);
-    });
-    let _ = cleaned.await;
+    let (folder, split) = (Arc::clone(folder), files.split);
+    let _ = context.workers.run(move || folder.refresh(task, split)).await;
     if !is_tracked {
         context.outputs.track(task, run, split);
     }
     let output = context.outputs.settle(task, false).await;
     let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
-    Done::Settled(task, run, output.into_iter().chain([end]).collect())
+    Done::Settled(task, run, output.into_iter().chain([end]).collect(), files)
+}
+
+/// Removes what only a job has needed.
+pub async fn clean(tools: Tools, files: Files) -> Done {
+    let Files { place: (key, index), restarts, .. } = files;
+    let folder = Arc::clone(&tools.folder);
+    let _ = tools.context.workers.run(move || folder.remove_job(&key, index, restarts)).await;
+    Done::Abandoned
 }
 
 /// What the last look at a run needs.
 #[derive(Debug)]
 pub struct Settling {
-    /// Its submission, and its index there.
-    pub place: (Arc<str>, u32),
-    /// How often it was started again.
-    pub restarts: u32,
-    /// Whether it has two output files.
-    pub split: bool,
+    /// Its files.
+    pub files: Files,
     /// Whether its output is followed.
     pub is_tracked: bool,
     /// How it has ended.
@@ -351,10 +366,22 @@ pub async fn copy(tools: Tools, login: Arc<Login>, pieces: Vec<Piece>) -> Done {
 pub async fn settle_copy(
     tools: Tools,
     (task, run): (TaskId, u32),
-    kind: (bool, bool),
+    (files, is_tracked): (Files, bool),
     missing: u64,
     conclusion: Conclusion,
 ) -> Done {
-    let facts = there::settle(&tools, (task, run), kind, missing, conclusion).await;
-    Done::Settled(task, run, facts)
+    let facts = there::settle(&tools, (task, run), (files.split, is_tracked), missing, conclusion).await;
+    Done::Settled(task, run, facts, files)
+}
+
+/// Ends jobs that carry this daemon's name, and that no run is known to be.
+pub async fn end_unknown(tools: Tools, jobs: Vec<JobId>) -> Done {
+    tracing::info!(jobs = jobs.len(), "jobs that nobody waits for are cancelled");
+    for command in commands::cancel_named(&tools.origin.job_name, jobs) {
+        match tools.programs.run(command).await {
+            Ok(_) | Err(Trouble::Gone) => {}
+            Err(trouble) => tracing::warn!(?trouble, "jobs that nobody waits for not cancelled"),
+        }
+    }
+    Done::Abandoned
 }

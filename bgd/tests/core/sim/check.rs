@@ -117,6 +117,7 @@ impl Sim {
             Effect::Over { task, run, .. } => {
                 prop_assert!(self.living(task, run).is_none(), "its end is not over");
             }
+            Effect::Written { .. } => return Err(TestCaseError::fail("nothing of it is elsewhere")),
             Effect::Forget { task, run, .. } => {
                 let lives = self.procs.iter().any(|proc| proc.task == task && !proc.gave_up);
                 prop_assert!(!lives, "forgotten while it lives");

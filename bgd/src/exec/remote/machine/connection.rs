@@ -7,12 +7,12 @@ use bgd_shared::event::News;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 
-use super::{Called, IDLE, Machine, Outcome, PAUSES, lost};
+use super::{IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
+use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, Trouble};
 use crate::exec::remote::link::{Link, LinkEvent};
 use crate::exec::remote::run::Run;
-use crate::exec::remote::sweep;
 
 impl Machine {
     /// Handles news of the connection.
@@ -45,16 +45,15 @@ impl Machine {
         self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
         if self.instance.as_ref().is_some_and(|known| *known != instance) {
             let text = format!("the daemon of {} was restarted, and its tasks are lost", self.ssh.shell.host);
-            self.lose(Run::may_exist, &lost(&text));
+            self.lose(Run::may_exist, &places::lost(&text));
         }
-        self.instance = Some(instance);
-        if !std::mem::replace(&mut self.has_swept, true) {
-            let origin = Arc::clone(&self.origin);
-            self.calls.push(Box::pin(async move {
-                sweep::end_earlier(&bridge, &origin).await;
-                Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Done }
-            }));
+        if self.instance.as_ref() != Some(&instance) {
+            // Before anything is submitted there: the next daemon must know which one may have it.
+            self.origin.note_there(&instance);
+            self.instance = Some(instance);
         }
+        self.sweep(bridge);
+        self.has_connected = true;
         self.ready.extend(self.runs.keys().copied());
     }
 
@@ -102,5 +101,7 @@ impl Machine {
         let pause = self.pause.max(at_least);
         self.pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);
         self.link = Link::Broken(Instant::now() + pause, trouble);
+        self.has_connected = true;
+        self.refuse_kept();
     }
 }

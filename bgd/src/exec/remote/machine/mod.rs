@@ -2,7 +2,9 @@
 //! known and wanted of each run together there. A broken connection loses nothing: submits carry keys, outputs offsets,
 //! and everything else is asked again. It decides nothing about tasks.
 
+mod again;
 mod connection;
+mod ends;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,9 +13,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::{
-    CancelParams, ClearParams, OutputResult, Stream, TaskCancel, TaskClear, TaskGet, TaskOutput, TaskSubmit,
-};
+use bgd_shared::request::{CancelParams, OutputResult, Stream, TaskCancel, TaskGet, TaskOutput, TaskSubmit};
 use bgd_shared::request::{ExecutorCheck, IdParams, OutputParams};
 use bgd_shared::task::Task;
 use futures_util::StreamExt as _;
@@ -21,14 +21,15 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
+use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, SIGKILL};
+use crate::exec::places;
 use crate::exec::remote::bridge::{self, Bridge, Trouble};
 use crate::exec::remote::copy::{self, Losses};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
-use crate::exec::remote::run::{Run, Step, conclusion};
+use crate::exec::remote::run::{Run, Step};
 use crate::exec::remote::sweep::{self, Origin};
 use crate::remotes::Ssh;
 
@@ -48,6 +49,7 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 const PART_BYTES: u64 = 256 * 1024;
 
 /// A machine, and the runs that it has.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Machine {
     ssh: Ssh,
     origin: Arc<Origin>,
@@ -71,8 +73,22 @@ pub struct Machine {
     concluded: Vec<TaskRef>,
     /// Whether a call that clears some is under way.
     is_clearing: bool,
+    /// The ids there of concluded runs whose ends are not written down yet, so that they must not be cleared.
+    unwritten: HashMap<(TaskId, u32), TaskId>,
+    /// Whether ends and losses are written down by a durable daemon, which tells when they are.
+    is_durable: bool,
+    /// Whether the runs are left to the next daemon.
+    leaves: bool,
     /// Whether what an earlier daemon has left there was looked for.
     has_swept: bool,
+    /// Whether that may have been of the same instance, whose runs were taken up.
+    may_have_left: bool,
+    /// Whether the first connection was made, or can't be.
+    has_connected: bool,
+    /// Orders that came before that, or before it was seen how the run is there.
+    early_orders: Vec<Order>,
+    /// Who waits for what a run was told before that.
+    early_done: HashMap<TaskId, Vec<oneshot::Sender<()>>>,
     /// The pause before the next attempt to connect.
     pause: Duration,
 }
@@ -92,6 +108,7 @@ enum Outcome {
     Read(Stream, Result<Box<OutputResult>, ClientError>, Losses),
     Told(i32, Result<(), ClientError>),
     Settled(Box<Task>, Option<Fact>),
+    Left(Option<Vec<Task>>),
     Cleared,
     Done,
 }
@@ -104,7 +121,9 @@ impl Machine {
         context: Context,
         host: Host,
         orders: mpsc::UnboundedReceiver<Order>,
+        is_durable: bool,
     ) -> Self {
+        let (instance, may_have_left) = (origin.seen_there(), origin.has_been_there());
         Self {
             ssh,
             origin,
@@ -117,19 +136,31 @@ impl Machine {
             ready: VecDeque::new(),
             calls: FuturesUnordered::new(),
             link: Link::Idle,
-            instance: None,
+            instance,
             give_up: BTreeSet::new(),
             concluded: Vec::new(),
             is_clearing: false,
+            unwritten: HashMap::new(),
+            is_durable,
+            leaves: false,
             has_swept: false,
+            may_have_left,
+            has_connected: false,
+            early_orders: Vec::new(),
+            early_done: HashMap::new(),
             pause: Duration::ZERO,
         }
     }
 
-    /// Serves the machine until the daemon ends. With `sweeps`, first ends what an earlier daemon has left there.
+    /// Serves the machine until the daemon ends. With `sweeps`, first ends what an earlier daemon has left there, except
+    /// what is taken up.
     pub async fn run(mut self, sweeps: bool) {
         if sweeps {
             self.open();
+        }
+        // What is taken up must be known before anything is ended.
+        while let Ok(order) = self.orders.try_recv() {
+            self.order(order);
         }
         loop {
             let due = self.due();
@@ -147,8 +178,11 @@ impl Machine {
         self.close().await;
     }
 
-    /// Ends what is kept there for this daemon, if it can be reached.
+    /// Ends what is kept there for this daemon, if it can be reached and is not left to the next one.
     async fn close(self) {
+        if self.leaves && !(self.runs.is_empty() && self.unwritten.is_empty()) {
+            return;
+        }
         let Link::Open(bridge, _) = &self.link else { return };
         if tokio::time::timeout(CONFIRMED_WITHIN / 4, sweep::end_session(bridge, &self.origin)).await.is_ok()
             && self.runs.is_empty()
@@ -158,6 +192,7 @@ impl Machine {
     }
 
     fn order(&mut self, order: Order) {
+        let Some(order) = self.keep_order(order) else { return };
         match order {
             Order::Start { task, run } => self.start(task, *run),
             Order::End { task, run, signal } => self.end(task, run, signal),
@@ -170,7 +205,11 @@ impl Machine {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);
                 }
+                self.over(|known, _| known == task);
             }
+            Order::Over { task, run } => self.over(|known, its_run| (known, its_run) == (task, run)),
+            Order::Written { task, run } => self.written(task, run),
+            Order::Leave => self.leaves = true,
             Order::Check { tell } => self.check(tell),
             Order::Configure(ssh) => self.ssh = *ssh,
             Order::Close => {}
@@ -179,19 +218,29 @@ impl Machine {
 
     fn start(&mut self, task: TaskId, mut run: Run) {
         let (context, origin) = (self.context.clone(), Arc::clone(&self.origin));
-        let (number, is_split) = (run.number, run.spec.split);
+        let (number, is_split, is_taken_up) = (run.number, run.spec.split, run.is_taken_up);
+        let stop = run.stop;
         run.is_busy = true;
+        self.by_id.extend(run.there.map(|there| (there, task)));
         self.runs.insert(task, run);
         self.spawn(task, number, None, async move {
             let workers = context.workers.clone();
             let prepared = workers.run(move || {
                 // Before anything is there that would have to be ended.
-                origin.remember().map_err(|error| format!("cannot write to the state folder: {error}"))?;
-                copy::prepare(&context.folder, task, is_split)
-                    .map_err(|error| format!("cannot create its output file: {error}"))
+                let noted =
+                    origin.remember().map_err(|error| format!("cannot write to the state folder: {error}"));
+                let sizes = noted.and_then(|()| {
+                    copy::prepare(&context.folder, task, is_split)
+                        .map_err(|error| format!("cannot create its output file: {error}"))
+                });
+                // One that may run already can't fail to start.
+                if is_taken_up { Ok(context.folder.sizes(task, is_split)) } else { sizes }
             });
             Outcome::Prepared(prepared.await.unwrap_or_else(|| Err("the daemon is ending".to_owned())))
         });
+        if let Some(signal) = stop {
+            self.end(task, number, signal);
+        }
     }
 
     fn spawn(
@@ -367,10 +416,14 @@ impl Machine {
 
     fn called(&mut self, called: Called) {
         let Called { task, run: number, bridge, outcome } = called;
-        if let Outcome::Cleared = outcome {
-            self.is_clearing = false;
-            return;
-        }
+        let outcome = match outcome {
+            Outcome::Cleared => {
+                self.is_clearing = false;
+                return;
+            }
+            Outcome::Left(tasks) => return self.end_unknown(bridge, tasks),
+            outcome => outcome,
+        };
         let is_current = match (&bridge, &self.link) {
             (Some(asked), Link::Open(open, _)) => Arc::ptr_eq(asked, open),
             (Some(_), _) => false,
@@ -385,8 +438,8 @@ impl Machine {
         }
         self.ready.push_back(task);
         match outcome {
-            Outcome::Prepared(Ok(base)) => {
-                run.base = base;
+            Outcome::Prepared(Ok(sizes)) => {
+                run.prepared(sizes);
                 self.context.outputs.track(task, number, run.spec.split);
             }
             Outcome::Prepared(Err(why)) => {
@@ -398,8 +451,10 @@ impl Machine {
                 self.call_failed(task, &error);
             }
             Outcome::Read(stream, Ok(part), lost) => {
-                run.copied(stream, part.next, lost.bytes(), part.next > part.offset);
-                for lost in lost.into_facts() {
+                run.copied(stream, part.next, lost.bytes());
+                let losses = lost.into_facts(stream);
+                run.unwritten_losses += if self.is_durable { losses.len() } else { 0 };
+                for lost in losses {
                     self.context.facts.send(task, number, lost);
                 }
                 self.learn(task, &part.task);
@@ -412,7 +467,7 @@ impl Machine {
                     self.cut(&error.to_string());
                 }
             }
-            Outcome::Told(_, Ok(())) | Outcome::Cleared | Outcome::Done => {}
+            Outcome::Told(_, Ok(())) | Outcome::Cleared | Outcome::Left(_) | Outcome::Done => {}
             Outcome::Settled(end, output) => self.conclude(task, &end, output),
         }
     }
@@ -429,10 +484,7 @@ impl Machine {
         for fact in facts {
             self.context.facts.send(task, number, fact);
         }
-        let late = self.runs.get_mut(&task).map(Run::take_late).unwrap_or_default();
-        for control in late {
-            self.control(task, control, oneshot::channel().0);
-        }
+        self.catch_up(task);
         if self.runs.get(&task).is_some_and(|run| run.stop.is_some()) {
             self.tell_to_end(task);
         }
@@ -449,7 +501,7 @@ impl Machine {
                 return self.cut(&error.to_string());
             }
             Some(ErrorKind::TaskNotFound) if is_known => {
-                lost(&format!("the daemon of {host} no longer knows it"))
+                places::lost(&format!("the daemon of {host} no longer knows it"))
             }
             Some(_) if is_known => {
                 // Whatever it is, asking again at once would not help.
@@ -463,35 +515,6 @@ impl Machine {
         self.remove(task);
     }
 
-    fn conclude(&mut self, task: TaskId, end: &Task, output: Option<Fact>) {
-        let Some(run) = self.runs.get(&task) else { return };
-        let (number, there) = (run.number, end.id);
-        for fact in output.into_iter().chain([conclusion(end, &self.ssh.shell.host)]) {
-            self.context.facts.send(task, number, fact);
-        }
-        self.remove(task);
-        self.concluded.push(there.into());
-    }
-
-    /// Clears the concluded tasks there, as all of them is here. One call at a time, so that many go together. What a
-    /// broken connection leaves is cleared with the session.
-    fn clear_concluded(&mut self) {
-        let Some(bridge) = self.bridge().filter(|_| !self.is_clearing && !self.concluded.is_empty()) else {
-            return;
-        };
-        self.is_clearing = true;
-        let params = ClearParams { ids: Some(std::mem::take(&mut self.concluded)), ..ClearParams::default() };
-        let origin = Arc::clone(&self.origin);
-        self.calls.push(Box::pin(async move {
-            if let Err(error) = bridge.call::<TaskClear>(&params).await {
-                tracing::warn!(%error, "ended tasks on another machine not cleared");
-            } else {
-                sweep::forget_notices(&bridge, &origin).await;
-            }
-            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Cleared }
-        }));
-    }
-
     fn remove(&mut self, task: TaskId) {
         if let Some(there) = self.runs.remove(&task).and_then(|run| run.there) {
             self.by_id.remove(&there);
@@ -501,10 +524,14 @@ impl Machine {
         }
     }
 
+    fn is_idle(&self) -> bool {
+        self.runs.is_empty() && self.unwritten.is_empty()
+    }
+
     fn due(&self) -> Option<Instant> {
         let link = match &self.link {
             Link::Broken(at, ..) => Some(*at),
-            Link::Open(_, idle_at) if self.runs.is_empty() && self.calls.is_empty() => Some(*idle_at),
+            Link::Open(_, idle_at) if self.is_idle() && self.calls.is_empty() => Some(*idle_at),
             Link::Idle | Link::Opening(_) | Link::Open(..) => None,
         };
         let give_up = self.give_up.first().map(|(at, _)| *at);
@@ -522,34 +549,13 @@ impl Machine {
         }
         match &self.link {
             Link::Broken(at, ..) if *at <= now => self.open(),
-            Link::Open(_, idle_at) if self.runs.is_empty() && *idle_at <= now => {
+            Link::Open(_, idle_at) if self.is_idle() && *idle_at <= now => {
                 self.link = Link::Idle;
                 self.origin.forget();
             }
             Link::Idle | Link::Opening(_) | Link::Open(..) | Link::Broken(..) => {}
         }
     }
-
-    /// Tells the dispatcher that the end of a run can't be confirmed. The machine is still told to end it.
-    fn give_up_on(&mut self, task: TaskId) {
-        let why =
-            format!("{}: it may still run there, and is ended once that is possible", self.unreachable());
-        let Some(run) = self.runs.get_mut(&task).filter(|run| run.stop.is_some() && !run.is_given_up) else {
-            return;
-        };
-        run.is_given_up = true;
-        let fact = if run.is_waiting() {
-            Fact::StartFailed { failure: why.into() }
-        } else {
-            Fact::GaveUp { why: why.into() }
-        };
-        self.context.facts.send(task, run.number, fact);
-    }
-}
-
-fn lost(message: &str) -> Fact {
-    let verdict = Verdict::Failed(Cause::Lost, message.into());
-    Fact::Elsewhere(PlaceFact::Concluded(Conclusion { exit: None, verdict, at: None }))
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

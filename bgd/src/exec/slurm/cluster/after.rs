@@ -84,7 +84,7 @@ impl Cluster {
         let (number, env) = (run.number, Arc::clone(&run.job.env));
         if let Some((key, index)) = run.place.clone() {
             self.works.push(Box::pin(work::discard(self.tools.clone(), Arc::clone(&key), index)));
-            self.leave(&(key, index), run.job.spec.split);
+            self.leave(&(key, index), run.job.spec.split, run.restarts());
         }
         self.send(task, number, Fact::Elsewhere(PlaceFact::GivenBack { env }));
         self.remove(task);

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 
 use super::{Cluster, TICK};
-use crate::core::{Conclusion, Fact};
+use crate::core::{Conclusion, Fact, PlaceFact};
 use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::far::{self, Looked, PARTS_BYTES};
+use crate::exec::slurm::folder::{NOTES, Note};
+use crate::exec::slurm::run::Run;
+use crate::exec::slurm::script::{NoteKind, Noted};
 use crate::exec::slurm::there::{Copied, Look, Piece};
 use crate::exec::slurm::trouble::Trouble;
-use crate::exec::slurm::work;
+use crate::exec::slurm::work::{self, Files};
 
 /// The longest time between two looks while there are jobs.
 const LATEST_LOOK: Duration = Duration::from_secs(10);
@@ -51,7 +54,17 @@ impl Cluster {
         let Some(login) = self.tools.programs.login().cloned() else { return };
         let seen = self.seen.take().unwrap_or_default();
         let mut look = std::mem::take(&mut self.over.leavings);
-        look.removed.extend(seen.into_iter().map(|name| format!("notes/{name}")));
+        // How a job has ended is read again by the next daemon, until that is written down.
+        let needed: HashSet<&(Arc<str>, u32)> =
+            self.by_place.keys().chain(self.ended.values().map(|files| &files.place)).collect();
+        let is_needed = |name: &String| {
+            let noted = Noted::parse(name).filter(|noted| noted.kind != NoteKind::Start);
+            noted.is_some_and(|noted| needed.contains(&(Arc::from(noted.batch), noted.index)))
+        };
+        let (kept, removed): (Vec<String>, Vec<String>) = seen.into_iter().partition(is_needed);
+        look.removed.extend(removed.into_iter().map(|name| format!("notes/{name}")));
+        self.over.kept.retain(is_needed);
+        self.over.kept.extend(kept);
         look.outputs = self.over.copies.values().flat_map(Copy::names).collect();
         self.works.push(Box::pin(work::look(self.tools.clone(), login, look)));
     }
@@ -92,11 +105,14 @@ impl Cluster {
             }
             copy.was_looked_at(began);
         }
-        if has_grown || !looked.notes.is_empty() {
+        self.has_scanned |= looked.notes.len() < NOTES;
+        let seen = looked.notes.iter().map(|note| note.name.clone()).collect();
+        let is_new = |note: &Note| !self.over.kept.contains(&note.name);
+        let notes: Vec<Note> = looked.notes.into_iter().filter(is_new).collect();
+        if has_grown || !notes.is_empty() {
             self.expect_more(now);
         }
-        let seen = looked.notes.iter().map(|note| note.name.clone()).collect();
-        self.scanned(now, seen, &looked.notes);
+        self.scanned(now, seen, &notes);
         self.copy_more(now);
     }
 
@@ -104,12 +120,14 @@ impl Cluster {
     pub(super) fn follow(&mut self, task: TaskId) {
         let Some(run) = self.runs.get(&task) else { return };
         let Some(place) = run.place.clone().filter(|_| self.is_far()) else { return };
-        let copy = || Copy::new(run.number, place, run.job.spec.split, run.job.base());
+        let (split, missing) = (run.job.spec.split, run.missing_output);
+        let sizes = self.tools.context.folder.sizes(task, split);
+        let copy = || Copy::new(run.number, place, split, run.job.base(), (sizes, missing));
         self.over.copies.entry(task).or_insert_with(copy);
     }
 
     /// Copies what there is more of, and reports the ends of runs whose output is here.
-    fn copy_more(&mut self, now: Instant) {
+    pub(super) fn copy_more(&mut self, now: Instant) {
         let Some(login) = self.tools.programs.login().cloned() else { return };
         let over: Vec<TaskId> =
             self.over.copies.iter().filter(|(_, copy)| copy.is_over()).map(|(task, _)| *task).collect();
@@ -157,8 +175,9 @@ impl Cluster {
             if let Some(copy) = copy {
                 let missing = if let Some(Fact::Lost { bytes, .. }) = &lost { *bytes } else { 0 };
                 copy.copied(stream, &wanted, count, missing);
-                if let Some(lost) = lost {
-                    self.send(task, run, lost);
+                if let Some(Fact::Lost { bytes, why }) = lost {
+                    copy.unwritten += usize::from(self.tools.is_durable);
+                    self.send(task, run, Fact::Elsewhere(PlaceFact::Lost { stream, bytes, why }));
                 }
             }
         }
@@ -177,18 +196,19 @@ impl Cluster {
     /// Reports the end of a run with the output that is here.
     pub(super) fn settle_there(&mut self, task: TaskId) {
         let Some(copy) = self.over.copies.remove(&task) else { return };
-        self.leave(&copy.place.clone(), copy.split);
-        let (run, split, is_tracked) = (copy.run, copy.split, self.tracked.contains(&task));
+        let (run, is_tracked) = (copy.run, self.tracked.contains(&task));
+        let restarts = self.runs.get(&task).map_or(0, Run::restarts);
+        let files = Files { place: copy.place.clone(), restarts, split: copy.split };
         let (missing, Some(conclusion)) = copy.into_end() else { return };
         let settle =
-            work::settle_copy(self.tools.clone(), (task, run), (split, is_tracked), missing, conclusion);
+            work::settle_copy(self.tools.clone(), (task, run), (files, is_tracked), missing, conclusion);
         self.works.push(Box::pin(settle));
     }
 
-    /// Has the files of a job removed, apart from its notes, which are removed when they were read.
-    pub(super) fn leave(&mut self, place: &(Arc<str>, u32), split: bool) {
+    /// Has the files of a job removed, with how it has ended; that it began was removed when it was read.
+    pub(super) fn leave(&mut self, place: &(Arc<str>, u32), split: bool, restarts: u32) {
         if self.is_far() {
-            self.over.leavings.removed.extend(far::files_of(&place.0, place.1, split));
+            self.over.leavings.removed.extend(far::files_of(&place.0, place.1, split, restarts));
             let key = place.0.to_string();
             if !self.over.leavings.keys.contains(&key) {
                 self.over.leavings.keys.push(key);

@@ -4,6 +4,7 @@
 
 mod acts;
 mod after;
+mod again;
 mod costs;
 mod far;
 mod news;
@@ -25,7 +26,7 @@ use crate::exec::host::{Host, SIGKILL};
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
 use crate::exec::slurm::acts::Acts;
-use crate::exec::slurm::batch::{Gathering, Unsure};
+use crate::exec::slurm::batch::{Gathering, Unsure, Unwritten};
 use crate::exec::slurm::check;
 use crate::exec::slurm::commands;
 use crate::exec::slurm::costs::Costs;
@@ -39,7 +40,7 @@ use crate::exec::slurm::run::Run;
 use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::trouble::Trouble;
-use crate::exec::slurm::work::{self, Done};
+use crate::exec::slurm::work::{self, Done, Files};
 use crate::os::watch::Changes;
 use crate::remotes::Slurm;
 
@@ -113,11 +114,22 @@ pub struct Cluster {
     sweep_at: Option<Instant>,
     give_up: BTreeSet<(Instant, TaskId)>,
     over: Over,
+    /// Submissions that wait until it is written down that they may be there.
+    unwritten: Vec<Unwritten>,
+    /// The files of runs that have ended, until that is written down.
+    ended: HashMap<(TaskId, u32), Files>,
+    /// Whether the runs are left to the next daemon.
+    leaves: bool,
+    /// Whether all notes were read that were there at the start.
+    has_scanned: bool,
+    /// Whether there may be jobs of this daemon's name that no run is known to be.
+    may_have_left: bool,
 }
 
 impl Cluster {
     /// Creates a cluster without runs.
     pub fn new(settings: Slurm, host: Host, tools: Tools, orders: mpsc::UnboundedReceiver<Order>) -> Self {
+        let may_have_left = tools.origin.has_been_there();
         Self {
             settings: Box::new(settings),
             host,
@@ -153,12 +165,25 @@ impl Cluster {
             sweep_at: None,
             give_up: BTreeSet::new(),
             over: Over::default(),
+            unwritten: Vec::new(),
+            ended: HashMap::new(),
+            leaves: false,
+            has_scanned: false,
+            may_have_left,
         }
     }
 
     /// Serves the cluster until the daemon ends. With `sweeps`, first ends what an earlier daemon has left there.
     pub async fn run(mut self, sweeps: bool) {
         self.sweep_at = sweeps.then(Instant::now);
+        // What is taken up must be known before anything is ended.
+        while let Ok(order) = self.orders.try_recv() {
+            self.order(order);
+        }
+        if self.may_have_left {
+            self.pace.moved(Instant::now());
+            self.scan_by(Instant::now());
+        }
         loop {
             self.advance(Instant::now());
             let due = self.due();
@@ -178,13 +203,17 @@ impl Cluster {
         self.close().await;
     }
 
-    /// Cancels what is still there for this daemon, and removes its files.
+    /// Cancels what is still there for this daemon, and removes its files, unless that is left to the next one.
     async fn close(self) {
-        if self.known.is_none() && self.unsure.is_empty() {
+        let has_runs = !self.runs.is_empty() || !self.unsure.is_empty();
+        if self.leaves && (has_runs || !self.ended.is_empty() || self.may_have_left) {
             return;
         }
-        let Tools { programs, folder, origin, context, keeps_outputs, name: _ } = self.tools;
-        if !self.runs.is_empty() || !self.unsure.is_empty() {
+        if self.known.is_none() && !has_runs {
+            return;
+        }
+        let Tools { programs, folder, origin, context, is_durable, name: _ } = self.tools;
+        if has_runs {
             let cancelled = programs.run(commands::cancel_all(&origin.job_name));
             match tokio::time::timeout(LAST_WITHIN, cancelled).await {
                 Ok(Ok(_) | Err(Trouble::Gone)) => {}
@@ -198,7 +227,7 @@ impl Cluster {
             }
             let outputs = Arc::clone(&context.folder);
             let remove = move || {
-                if keeps_outputs {
+                if is_durable {
                     outputs.bring_home(folder.path())?;
                 }
                 folder.remove()
@@ -216,6 +245,7 @@ impl Cluster {
     fn order(&mut self, order: Order) {
         let now = Instant::now();
         match order {
+            Order::Start { task, run } if run.is_to_compare => self.take_up(now, task, *run),
             Order::Start { task, run } => {
                 // What is left of an earlier run has no other name than that of its job.
                 self.remove(task);
@@ -229,11 +259,16 @@ impl Cluster {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);
                 }
+                self.over(|known, _| known == task);
+                self.written_down(task);
                 if !self.is_far() {
                     let folder = Arc::clone(&self.tools.folder);
                     self.tools.context.workers.later(move || folder.remove_output(task));
                 }
             }
+            Order::Over { task, run } => self.over(|known, its_run| (known, its_run) == (task, run)),
+            Order::Written { task, run } => self.written(now, task, run),
+            Order::Leave => self.leaves = true,
             Order::Check { tell } => {
                 let tools = self.tools.clone();
                 tokio::spawn(async move {
@@ -294,11 +329,12 @@ impl Cluster {
         if let Some(id) = run.id {
             self.by_id.remove(&id);
         }
+        let restarts = run.restarts();
         if let Some(place) = run.place {
             self.by_place.remove(&place);
             // Without a copy, its files were removed before, or it never had any.
             if self.over.copies.remove(&task).is_some() {
-                self.leave(&place, run.job.spec.split);
+                self.leave(&place, run.job.spec.split, restarts);
             }
         }
         self.readiness.remove(&task);
@@ -312,7 +348,7 @@ impl Cluster {
         let scan = self.scan_at.filter(|_| self.seen.is_some());
         let scan = scan.map(|at| if self.is_far() { after_pause(at) } else { at });
         let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
-        let query = self.pace.due().filter(|_| !self.is_asking && self.answer.is_none());
+        let query = self.pace.due().filter(|_| !self.is_asking && self.answer.is_none() && !self.is_learning);
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
         let asking = [gathered, query, search, acts, self.sweep_at, self.costs_due()]
@@ -407,10 +443,14 @@ impl Cluster {
                 break;
             }
         }
-        if self.by_id.is_empty() && !self.acts.has_doubts() {
+        if self.by_id.is_empty() && !self.acts.has_doubts() && !self.may_have_left {
             self.pace.rests();
         }
-        if self.pace.due().is_some_and(|at| at <= now) && !self.is_asking && self.answer.is_none() {
+        let asks = self.pace.due().is_some_and(|at| at <= now) && !self.is_asking && self.answer.is_none();
+        if asks && self.known.is_none() {
+            // Only its settings say whether an answer without a job says something.
+            self.learn();
+        } else if asks {
             self.is_asking = true;
             self.pace.asks(now);
             self.works.push(Box::pin(work::ask(self.tools.clone())));
@@ -457,14 +497,18 @@ impl Cluster {
                 self.is_recording = false;
                 self.recorded(now, &answered, trouble);
             }
-            Done::Scanned(seen, notes) => self.scanned(now, seen, &notes),
+            Done::Scanned(seen, notes, has_worked) => {
+                self.has_scanned |= has_worked;
+                self.scanned(now, seen, &notes);
+            }
             Done::Looked(began, look, result) => self.looked(now, began, look, result),
             Done::Copied(pieces, result) => self.copied(now, pieces, result),
             Done::Acted(acts, result) => self.acted(now, acts, &result),
-            Done::Settled(task, run, facts) => {
+            Done::Settled(task, run, facts, files) => {
                 for fact in facts {
                     self.send(task, run, fact);
                 }
+                self.has_ended(task, run, files);
                 if self.runs.get(&task).is_some_and(|known| known.number == run) {
                     self.want_costs(now, task);
                     self.remove(task);

@@ -17,7 +17,7 @@ use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::{self, Record, ScriptExit};
 use crate::exec::slurm::script::Noted;
 use crate::exec::slurm::trouble::Trouble;
-use crate::exec::slurm::work::{self, Settling};
+use crate::exec::slurm::work::{self, Files, Settling};
 
 impl Cluster {
     /// Takes in a look at the notes, and the answer that came before it.
@@ -65,7 +65,8 @@ impl Cluster {
             }
             if is_requeued {
                 self.readiness.remove(&task);
-                if let Some(run) = self.runs.get(&task) {
+                if let Some(run) = self.runs.get_mut(&task) {
+                    run.is_ready = false;
                     run.job.set_base(self.tools.context.folder.sizes(task, run.job.spec.split));
                 }
             }
@@ -74,7 +75,7 @@ impl Cluster {
         }
     }
 
-    fn started(&mut self, task: TaskId) {
+    pub(super) fn started(&mut self, task: TaskId) {
         let Some(run) = self.runs.get(&task) else { return };
         let (number, spec) = (run.number, Arc::clone(&run.job.spec));
         let context = self.tools.context.clone();
@@ -83,7 +84,7 @@ impl Cluster {
         if self.tracked.insert(task) {
             context.outputs.track(task, number, spec.split);
         }
-        if let Some(Ready::Line(pattern)) = spec.ready.as_deref() {
+        if let Some(Ready::Line(pattern)) = spec.ready.as_deref().filter(|_| !run.is_ready) {
             let files = context.folder.files(task, spec.split);
             let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
             // What earlier attempts have written does not count.
@@ -103,14 +104,22 @@ impl Cluster {
             // After a reset of the controller, an id may be that of another submission.
             let Some(run) = run else { continue };
             listed.insert(line.id);
+            let deeds = run.compare(line.state, line.reason);
+            if deeds.iter().any(|deed| matches!(deed, Deed::Pause(_))) {
+                run.was_paused(now);
+            }
             let facts = run.listed(now, asked, line.state, line.reason);
             let is_ending = run.is_ending();
             has_moved |= !facts.is_empty() || is_ending;
             self.report(now, task, facts);
+            for deed in deeds {
+                self.order_act(now, deed, task, None);
+            }
             if is_ending {
                 self.conclude(now, task);
             }
         }
+        self.end_unknown(text);
         let has_accounting = self.known.as_ref().is_some_and(|known| known.has_accounting);
         let mut missing = Vec::new();
         let unlisted: Vec<(JobId, TaskId)> =
@@ -205,13 +214,13 @@ impl Cluster {
         }
         let Some(run) = self.runs.get_mut(&task) else { return };
         run.is_concluded = true;
-        let (number, split, restarts) = (run.number, run.job.spec.split, run.restarts());
+        let number = run.number;
+        let files = Files { place, restarts: run.restarts(), split: run.job.spec.split };
         self.readiness.remove(&task);
         if self.is_far() {
             return self.conclude_there(now, task, conclusion);
         }
-        let settling =
-            Settling { place, restarts, split, is_tracked: self.tracked.contains(&task), conclusion };
+        let settling = Settling { files, is_tracked: self.tracked.contains(&task), conclusion };
         self.works.push(Box::pin(work::settle(self.tools.clone(), task, number, settling)));
     }
 

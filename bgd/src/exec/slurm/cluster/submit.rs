@@ -7,9 +7,10 @@ use bgd_shared::id::TaskId;
 
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
-use crate::exec::slurm::batch::{Batch, Unsure};
+use crate::exec::slurm::batch::{Batch, Unsure, Unwritten};
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::Settings;
+use crate::exec::slurm::run::Job;
 use crate::exec::slurm::tools::NotSubmitted;
 use crate::exec::slurm::trouble::{self, Trouble};
 use crate::exec::slurm::work::{self, Accepted};
@@ -29,13 +30,18 @@ impl Cluster {
                 self.known = Some(settings);
                 self.reached();
             }
-            // It has no commands of Slurm, or none that can be used.
-            Err(Trouble::Refused(why) | Trouble::NoAccess(why)) => {
-                while let Some(batch) = self.gathering.take(Some(u32::MAX)) {
-                    self.not_submitted(&batch, &why);
+            Err(trouble) => {
+                // It has no commands of Slurm, or none that can be used.
+                if let Trouble::Refused(why) | Trouble::NoAccess(why) = &trouble {
+                    while let Some(batch) = self.gathering.take(Some(u32::MAX)) {
+                        self.not_submitted(&batch, why);
+                    }
+                    if self.runs.is_empty() && !self.may_have_left {
+                        return;
+                    }
                 }
+                self.failed(now, &trouble);
             }
-            Err(trouble) => self.failed(now, &trouble),
         }
     }
 
@@ -48,11 +54,33 @@ impl Cluster {
                 run.place = Some((Arc::clone(&batch.key), index));
                 self.by_place.insert((Arc::clone(&batch.key), index), *task);
                 jobs.push((*task, Arc::clone(&run.job)));
+                let (number, key) = (run.number, Arc::clone(&batch.key));
+                self.send(*task, number, Fact::Elsewhere(PlaceFact::Submitting { key, index }));
             }
         }
         self.under_way[0] += 1;
+        if self.tools.is_durable && !jobs.is_empty() {
+            let left = jobs.iter().map(|(task, _)| *task).collect();
+            self.unwritten.push(Unwritten { batch, jobs, left });
+        } else {
+            self.submit_now(batch, jobs);
+        }
+    }
+
+    fn submit_now(&mut self, batch: Batch, jobs: Vec<(TaskId, Arc<Job>)>) {
         let watches = self.watch.is_none();
         self.works.push(Box::pin(work::submit(self.tools.clone(), batch, jobs, watches)));
+    }
+
+    /// Submits what waited until it is written down that this run may be there.
+    pub(super) fn written_down(&mut self, task: TaskId) {
+        for unwritten in &mut self.unwritten {
+            unwritten.left.remove(&task);
+        }
+        let ready: Vec<Unwritten> = self.unwritten.extract_if(.., |one| one.left.is_empty()).collect();
+        for Unwritten { batch, jobs, left: _ } in ready {
+            self.submit_now(batch, jobs);
+        }
     }
 
     pub(super) fn submitted(&mut self, now: Instant, batch: Batch, result: Result<Accepted, NotSubmitted>) {
@@ -61,7 +89,8 @@ impl Cluster {
                 self.watch =
                     inotify.and_then(|inotify| watch::changes(inotify).ok()).or_else(|| self.watch.take());
                 self.reached();
-                self.accepted(now, &batch, job);
+                let is_array = batch.tasks.len() > 1;
+                self.accepted(now, &batch, job, is_array);
             }
             Err(NotSubmitted::Unwritten(why) | NotSubmitted::Trouble(Trouble::NoAccess(why))) => {
                 self.not_submitted(&batch, &why);
@@ -113,10 +142,10 @@ impl Cluster {
             .collect()
     }
 
-    fn accepted(&mut self, now: Instant, batch: &Batch, job: u64) {
-        let is_array = batch.tasks.len() > 1;
+    pub(super) fn accepted(&mut self, now: Instant, batch: &Batch, job: u64, is_array: bool) {
         for (index, task) in self.of_batch(batch) {
             let Some(run) = self.runs.get_mut(&task) else { continue };
+            let is_taken_up = run.is_to_compare;
             let id = JobId { job, index: is_array.then_some(index) };
             let (number, fact) = (run.number, run.accepted(now, id));
             if let Some(other) = self.by_id.insert(id, task).filter(|other| *other != task) {
@@ -124,7 +153,9 @@ impl Cluster {
             }
             self.costs.forget(id);
             self.send(task, number, fact);
-            self.order_late(now, task, &batch.wish);
+            if !is_taken_up {
+                self.order_late(now, task, &batch.wish);
+            }
             self.tell_to_end(task);
         }
         self.pace.moved(now);
@@ -165,18 +196,28 @@ impl Cluster {
         }
     }
 
-    pub(super) fn found(&mut self, now: Instant, key: &Arc<str>, result: Result<Option<u64>, Trouble>) {
+    pub(super) fn found(&mut self, now: Instant, key: &Arc<str>, result: Result<Option<JobId>, Trouble>) {
         match result {
-            Ok(Some(job)) => {
+            Ok(Some(JobId { job, index })) => {
                 self.reached();
                 if let Some(unsure) = self.unsure.remove(key) {
-                    self.accepted(now, &unsure.batch, job);
+                    self.accepted(now, &unsure.batch, job, index.is_some());
                 }
+            }
+            Ok(None) if !self.has_scanned => {
+                self.reached();
+                if let Some(unsure) = self.unsure.get_mut(key) {
+                    unsure.put_off(now);
+                }
+                self.scan_by(now);
             }
             Ok(None) => {
                 self.reached();
                 let is_missing = self.unsure.get_mut(key).is_some_and(|unsure| unsure.missed(now));
                 if is_missing && let Some(unsure) = self.unsure.remove(key) {
+                    if self.were_there(now, &unsure.batch) {
+                        return;
+                    }
                     // If it comes after all, its jobs find no files and end before they begin.
                     self.works.push(Box::pin(work::abandon(self.tools.clone(), Arc::clone(key))));
                     self.again(now, &unsure.batch);

@@ -1,0 +1,115 @@
+//! What another daemon or another program has left on a machine: what is taken up goes on, and what nobody knows of is ended.
+//! And what this daemon holds back so that the next one can do the same.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Task;
+use tokio::sync::oneshot;
+
+use super::{Called, Machine, Order, Outcome};
+use crate::exec::remote::bridge::Bridge;
+use crate::exec::remote::run::{Run, key_of};
+use crate::exec::remote::sweep;
+
+impl Machine {
+    /// Keeps an order for a run that was taken up until it is seen how that is there, or the machine can't be connected to.
+    /// Returns any other one.
+    pub(super) fn keep_order(&mut self, order: Order) -> Option<Order> {
+        let Some(task) = task_of(&order) else { return Some(order) };
+        let may_be_seen = !self.has_connected || self.bridge().is_some();
+        let run = self.runs.get_mut(&task).filter(|run| run.is_unseen() && run.there.is_some());
+        let Some(run) = run.filter(|_| may_be_seen) else { return Some(order) };
+        match order {
+            // It is compared with that.
+            Order::Control { control, done, .. } if run.takes(&control) => {
+                self.early_done.entry(task).or_default().push(done);
+            }
+            order => self.early_orders.push(order),
+        }
+        None
+    }
+
+    /// Refuses what was kept, as there is no connection.
+    pub(super) fn refuse_kept(&mut self) {
+        self.early_done.clear();
+        for order in std::mem::take(&mut self.early_orders) {
+            self.order(order);
+        }
+    }
+
+    /// Carries out what a run was told, as far as it is not so there.
+    pub(super) fn catch_up(&mut self, task: TaskId) {
+        let late = self.runs.get_mut(&task).map(Run::take_late).unwrap_or_default();
+        // Whoever waits for nothing more is answered by this.
+        let mut done = self.early_done.remove(&task).unwrap_or_default().into_iter();
+        for control in late {
+            self.control(task, control, done.next().unwrap_or_else(|| oneshot::channel().0));
+        }
+        let kept: Vec<Order> =
+            self.early_orders.extract_if(.., |order| task_of(order) == Some(task)).collect();
+        for order in kept {
+            self.order(order);
+        }
+    }
+
+    /// Goes on copying the output of a run.
+    pub(super) fn written(&mut self, task: TaskId, number: u32) {
+        let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
+        run.unwritten_losses = run.unwritten_losses.saturating_sub(1);
+        self.ready.push_back(task);
+    }
+
+    /// Looks for what earlier daemons have left there.
+    pub(super) fn sweep(&mut self, bridge: Arc<Bridge>) {
+        if std::mem::replace(&mut self.has_swept, true) {
+            return;
+        }
+        let (origin, is_own_left) = (Arc::clone(&self.origin), self.may_have_left);
+        self.calls.push(Box::pin(async move {
+            sweep::end_earlier(&bridge, &origin).await;
+            let left = if is_own_left { sweep::left(&bridge, &origin).await } else { Ok(Vec::new()) };
+            Called {
+                task: TaskId::from_u128(0),
+                run: 0,
+                bridge: Some(bridge),
+                outcome: Outcome::Left(left.ok()),
+            }
+        }));
+    }
+
+    /// Ends and removes those of these tasks there that no run here is known to be.
+    pub(super) fn end_unknown(&mut self, bridge: Option<Arc<Bridge>>, tasks: Option<Vec<Task>>) {
+        let (Some(bridge), Some(tasks)) = (bridge, tasks) else {
+            // By the next connection.
+            self.has_swept = false;
+            return;
+        };
+        let known: HashSet<String> = self
+            .runs
+            .iter()
+            .map(|(task, run)| key_of(*task, run.number))
+            .chain(self.unwritten.keys().map(|(task, run)| key_of(*task, *run)))
+            .collect();
+        let is_unknown = |task: &Task| task.key.as_ref().is_none_or(|key| !known.contains(key));
+        let unknown: Vec<TaskId> = tasks.iter().filter(|task| is_unknown(task)).map(|task| task.id).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let origin = Arc::clone(&self.origin);
+        self.calls.push(Box::pin(async move {
+            sweep::end_tasks(&bridge, &origin, &unknown).await;
+            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Done }
+        }));
+    }
+}
+
+/// The task that a client's order is about which needs a connection.
+fn task_of(order: &Order) -> Option<TaskId> {
+    match order {
+        Order::Control { task, .. } => Some(*task),
+        Order::Write { asked } => Some(asked.task.id),
+        _ => None,
+    }
+}

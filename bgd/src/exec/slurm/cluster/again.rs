@@ -1,0 +1,139 @@
+//! What another daemon or another program has left on a cluster: what is taken up goes on, and what nobody knows of is ended.
+//! And what this daemon holds back so that the next one can do the same.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bgd_shared::id::TaskId;
+
+use super::Cluster;
+use crate::exec::slurm::batch::{Batch, Unsure, Wish};
+use crate::exec::slurm::job::{self, JobId};
+use crate::exec::slurm::parse;
+use crate::exec::slurm::run::Run;
+use crate::exec::slurm::states::{self, Standing};
+use crate::exec::slurm::work::{self, Files};
+
+impl Cluster {
+    /// Goes on with a run that was left.
+    pub(super) fn take_up(&mut self, now: Instant, task: TaskId, mut run: Run) {
+        let (number, place, id, has_started) = (run.number, run.place.clone(), run.id, !run.is_waiting());
+        let stop = run.stop.take();
+        // One that was never submitted has nothing that it could be compared with.
+        run.is_to_compare = place.is_some();
+        self.runs.insert(task, run);
+        match place {
+            None => self.gather(now, task),
+            Some(place) => {
+                self.by_place.insert(place.clone(), task);
+                match id {
+                    Some(id) => _ = self.by_id.insert(id, task),
+                    None => self.doubt(now, place, (task, number)),
+                }
+            }
+        }
+        if has_started {
+            self.started(task);
+        }
+        if let Some(signal) = stop {
+            self.end(now, task, number, signal);
+        }
+        self.pace.moved(now);
+        self.scan_by(now);
+    }
+
+    /// Notes that a run may have been submitted.
+    fn doubt(&mut self, now: Instant, (key, index): (Arc<str>, u32), run: (TaskId, u32)) {
+        let unsure = self.unsure.entry(Arc::clone(&key)).or_insert_with(|| {
+            let wish = Wish::default();
+            Unsure::new(now, Batch { key, wish, tasks: Vec::new() })
+        });
+        // Those of the same submission that are not known here belong to nobody.
+        let nobody = (TaskId::from_u128(0), 0);
+        let (index, tasks) = (index as usize, &mut unsure.batch.tasks);
+        tasks.resize(tasks.len().max(index.saturating_add(1)), nobody);
+        if let Some(place) = tasks.get_mut(index) {
+            *place = run;
+        }
+    }
+
+    /// Takes in that no job of a submission is listed which was looked for. Returns whether some have noted that they were
+    /// there: then all were, and the cluster has forgotten them.
+    pub(super) fn were_there(&mut self, now: Instant, batch: &Batch) -> bool {
+        let tasks: Vec<TaskId> = self.of_batch(batch).into_iter().map(|(_, task)| task).collect();
+        let was_there = |task: &TaskId| self.runs.get(task).is_some_and(Run::is_there);
+        if !tasks.iter().any(was_there) {
+            return false;
+        }
+        for task in tasks {
+            if let Some(run) = self.runs.get_mut(&task) {
+                run.is_forgotten();
+            }
+            self.conclude(now, task);
+        }
+        true
+    }
+
+    /// Takes in an answer of the cluster: ends the jobs in it that carry this daemon's name, and that no run is known to be.
+    /// Only once, as all others were submitted by this daemon.
+    pub(super) fn end_unknown(&mut self, text: &str) {
+        if !std::mem::take(&mut self.may_have_left) {
+            return;
+        }
+        let keys: HashSet<&str> = self.by_place.keys().map(|(key, _)| &**key).collect();
+        let places = |line: &parse::Listed<'_>| {
+            let place = (Arc::from(line.key), line.id.index.unwrap_or(0));
+            self.by_place.contains_key(&place)
+        };
+        let is_unknown = |line: &parse::Listed<'_>| {
+            let is_over = matches!(states::standing(line.state), Standing::Ended(_));
+            let is_known = self.by_id.contains_key(&line.id)
+                || places(line)
+                // Somebody has changed its comment.
+                || !job::is_key(line.key) && !keys.is_empty();
+            !is_over && !is_known
+        };
+        let unknown: Vec<JobId> = parse::queue(text).filter(is_unknown).map(|line| line.id).collect();
+        if !unknown.is_empty() {
+            self.works.push(Box::pin(work::end_unknown(self.tools.clone(), unknown)));
+        }
+    }
+
+    /// Notes that a run has ended, so that its files can go once that is written down.
+    pub(super) fn has_ended(&mut self, task: TaskId, run: u32, files: Files) {
+        let is_known = self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_given_up);
+        if self.tools.is_durable && is_known {
+            self.ended.insert((task, run), files);
+        } else {
+            self.clean(files);
+        }
+    }
+
+    /// Removes the files of the runs that pass the filter, whose ends are written down.
+    pub(super) fn over(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
+        let over: Vec<Files> =
+            self.ended.extract_if(|(task, run), _| filter(*task, *run)).map(|(_, files)| files).collect();
+        for files in over {
+            self.clean(files);
+        }
+    }
+
+    fn clean(&mut self, files: Files) {
+        if self.is_far() {
+            self.leave(&files.place, files.split, files.restarts);
+        } else {
+            self.works.push(Box::pin(work::clean(self.tools.clone(), files)));
+        }
+    }
+
+    /// Goes on with what waited until something of this run is written down.
+    pub(super) fn written(&mut self, now: Instant, task: TaskId, run: u32) {
+        let copy = self.over.copies.get_mut(&task).filter(|copy| copy.run == run && copy.unwritten > 0);
+        if let Some(copy) = copy {
+            copy.unwritten -= 1;
+            return self.copy_more(now);
+        }
+        self.written_down(task);
+    }
+}

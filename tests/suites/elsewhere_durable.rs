@@ -1,0 +1,353 @@
+//! Tasks on another machine outlive a durable daemon here (R151): after a kill and after a stop the next daemon finds them
+//! again, and each has run once.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::WaitingFor;
+use bgd_tests::shared::task::{Exit, Output, Status, Task};
+use bgd_tests::{TestDaemon, wait};
+
+/// Starts a durable daemon here, and another machine.
+fn two() -> Far {
+    let mut far = Far::start();
+    far.start_here("durable = true");
+    far
+}
+
+/// Kills the daemon here, does something, and starts the next one.
+#[track_caller]
+fn kill(far: &mut Far, meanwhile: impl FnOnce(&Far)) {
+    far.here().kill9();
+    meanwhile(far);
+    far.here().launch();
+}
+
+/// A file of the other machine, and shell that waits there until it exists.
+fn gate(far: &Far, name: &str) -> (PathBuf, String) {
+    let path = far.daemon.home().join(name);
+    let line = format!("until [ -e {} ]; do sleep 0.02; done", path.display());
+    (path, line)
+}
+
+/// Waits until a task runs there.
+#[track_caller]
+fn running(far: &mut Far, id: TaskId) -> Task {
+    far.until(id, "it runs", |task| task.status == Status::Running)
+}
+
+/// Waits until nothing of this daemon is left there.
+#[track_caller]
+fn forgotten(far: &Far) {
+    wait::poll_until("the machine has forgotten all", || far.tasks_there().is_empty().then_some(()));
+}
+
+#[test]
+fn r151_what_ran_waited_or_ended_over_there_goes_on_after_a_kill() {
+    let mut far = two();
+    let (first, until_first) = gate(&far, "first");
+    let (second, until_second) = gate(&far, "second");
+    let ended = far.submit_on(&[], &format!("echo begun; {until_first}; echo over; exit 7"));
+    let goes_on = far.submit_on(
+        &["--split"],
+        &format!("echo begun; echo err >&2; {until_second}; echo over; echo late >&2; exit 3"),
+    );
+    let held = far.submit_on(&["--hold"], "true");
+    let next = far.submit_on(&["--after", &format!("{goes_on}:fail")], "echo next");
+    let again = far.submit_on(
+        &["--retry", "1", "--retry-delay", "0"],
+        &format!("echo try; test -e $HOME/tried && exit 5; touch $HOME/tried; {until_second}; exit 4"),
+    );
+    let before = [ended, goes_on, again].map(|id| running(&mut far, id));
+    far.here().wait_output(goes_on, "begun");
+    kill(&mut far, |far| {
+        fs::write(first, "").unwrap();
+        wait::poll_until("it has ended there", || {
+            far.tasks_there().iter().any(|task| task.exit == Some(Exit::Code(7))).then_some(())
+        });
+    });
+    let task = far.ended(ended);
+    assert_eq!((task.status, task.exit, task.run), (Status::Failed, Some(Exit::Code(7)), 1));
+    assert_eq!(task.started_at, before[0].started_at);
+    assert_eq!(far.here().output(ended), b"begun\nover\n");
+    let task = far.here().task(goes_on);
+    assert_eq!((task.status, task.started_at), (Status::Running, before[1].started_at));
+    assert_eq!(task.elsewhere.and_then(|there| there.id), before[1].elsewhere.clone().unwrap().id);
+    let task = far.here().task(held);
+    assert_eq!(task.waiting.map(|waiting| waiting.reason), Some(WaitingFor::Held));
+    far.here().cancel(&[held]);
+    fs::write(second, "").unwrap();
+    let task = far.ended(goes_on);
+    assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(3))));
+    let errors = far.run_here(&["output", "--stderr", &goes_on.to_string()]).success().stdout_text();
+    assert_eq!((far.here().output(goes_on), &*errors), (b"begun\nover\n".to_vec(), "err\nlate\n"));
+    assert_eq!(far.ended(next).status, Status::Completed);
+    let task = far.ended(again);
+    assert_eq!((task.exit, task.attempts.len()), (Some(Exit::Code(5)), 1), "{:?}", task.attempts);
+    assert_eq!(far.here().output(again), b"try\ntry\n");
+    forgotten(&far);
+}
+
+#[test]
+fn r151_after_a_kill_a_task_over_there_can_be_paused_signalled_written_to_and_cancelled() {
+    let mut far = two();
+    let line = "trap 'echo usr; exit 6' USR1; echo up; while read word; do echo \"<$word>\"; done; exit 7";
+    let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
+    let sleeps = far.submit_on(&[], "exec sleep 1000");
+    far.until(reads, "it is ready", |task| task.ready_at.is_some());
+    running(&mut far, sleeps);
+    let held = far.submit_on(&["--priority", "3"], "echo held");
+    let id = far.ended(held).id;
+    assert_eq!(far.here().output(id), b"held\n");
+    far.run_here(&["pause", &sleeps.to_string()]).success();
+    kill(&mut far, |_| ());
+    assert!(far.here().task(sleeps).paused);
+    // Although the connection is only being made.
+    far.run_here(&["continue", &sleeps.to_string()]).success();
+    assert!(!far.here().task(sleeps).paused);
+    wait::poll_until("it goes on there", || far.tasks_there().iter().all(|task| !task.paused).then_some(()));
+    far.run_here(&["write", &reads.to_string(), "-n", "words"]).success();
+    far.here().wait_output(reads, "<words>");
+    far.run_here(&["signal", &reads.to_string(), "USR1"]).success();
+    let task = far.ended(reads);
+    assert_eq!(task.exit, Some(Exit::Code(6)), "{task:?}");
+    far.run_here(&["pause", &sleeps.to_string()]).success();
+    wait::poll_until("it is paused there", || far.tasks_there().iter().any(|task| task.paused).then_some(()));
+    let task = far.here().cancel(&[sleeps]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
+    forgotten(&far);
+}
+
+#[test]
+fn r151_what_waits_over_there_keeps_its_place_and_can_be_released_after_a_kill() {
+    let mut far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
+    far.start_here("durable = true");
+    let (open, until_open) = gate(&far, "open");
+    let first = far.submit_on(&[], &until_open);
+    running(&mut far, first);
+    let [low, high, held] = [["--priority", "-5"], ["--priority", "5"], ["--priority", "0"]]
+        .map(|options| far.submit_on(&options, "date +%s%N; echo >>$HOME/ran"));
+    for id in [low, high, held] {
+        far.until(id, "it waits there", |task| {
+            task.elsewhere.as_ref().is_some_and(|there| there.id.is_some())
+        });
+    }
+    far.run_here(&["hold", &held.to_string()]).success();
+    kill(&mut far, |_| ());
+    for id in [low, high, held] {
+        assert_eq!(far.here().task(id).status, Status::Pending);
+    }
+    far.run_here(&["edit", &low.to_string(), "--priority", "9"]).success();
+    fs::write(open, "").unwrap();
+    let ended = far.here().block(&[first, low, high]);
+    assert!(ended.iter().all(|task| task.status == Status::Completed), "{ended:?}");
+    let when =
+        |far: &mut Far, id| String::from_utf8(far.here().output(id)).unwrap().trim().parse::<u64>().unwrap();
+    assert!(when(&mut far, low) < when(&mut far, high));
+    assert_eq!(far.here().task(held).status, Status::Pending);
+    far.run_here(&["release", &held.to_string()]).success();
+    assert_eq!(far.ended(held).status, Status::Completed);
+    assert_eq!(fs::read_to_string(far.daemon.home().join("ran")).unwrap().lines().count(), 3);
+    forgotten(&far);
+}
+
+#[test]
+fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    far.start_here("durable = true");
+    let mut whole = 0;
+    // Not the first, which also connects.
+    for _ in 0..2 {
+        let before = wire.carried_there();
+        let id = far.submit_on(&[], "true");
+        far.ended(id);
+        forgotten(&far);
+        whole = wire.carried_there() - before;
+    }
+    for stage in 0..8 {
+        far.wrap("exit 255");
+        wire.cut_asking_after(1 + whole * stage / 8);
+        let id = far.submit_on(&[], &format!("echo once >>\"$HOME/times{stage}\"; exit {stage}"));
+        let is_cut = |task: &Task| task.elsewhere.as_ref().is_some_and(|there| there.unknown_since.is_some());
+        let task = far.until(id, "it is cut or over", |task| is_cut(task) || task.completed_at.is_some());
+        kill(&mut far, |far| far.wrap(""));
+        let ended = far.ended(id);
+        assert_eq!((ended.run, task.run), (1, 1));
+        let code = Some(Exit::Code(i32::try_from(stage).unwrap()));
+        assert_eq!(ended.exit, code, "{stage}: {ended:?}");
+        let times = fs::read_to_string(far.daemon.home().join(format!("times{stage}"))).unwrap();
+        assert_eq!(times, "once\n", "{stage}");
+        // Connected, so that the next one can be cut.
+        let check = || Some(far.run_here(&["executors", "--check", "far"]).code).filter(|code| *code == 0);
+        wait::poll_until("a connection", check);
+    }
+    forgotten(&far);
+}
+
+#[test]
+fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
+    let mut far = two();
+    let (open, until_open) = gate(&far, "open");
+    let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
+    let ends = far.submit_on(&[], "exec sleep 1000");
+    running(&mut far, runs);
+    running(&mut far, ends);
+    far.here().wait_output(runs, "begun");
+    kill(&mut far, |far| far.wrap("exit 255"));
+    let unknown = |task: &Task| task.elsewhere.as_ref().and_then(|there| there.unknown_since).is_some();
+    let task = far.until(runs, "it is not known", unknown);
+    assert_eq!(task.status, Status::Running);
+    let page = far.run_here(&["status", &runs.to_string()]).success().stdout_text();
+    assert!(page.contains("not known"), "{page}");
+    let since = task.elsewhere.unwrap().unknown_since;
+    // A second daemon that can't reach it keeps that time.
+    kill(&mut far, |_| ());
+    let task = far.until(runs, "it is not known", unknown);
+    assert_eq!(task.elsewhere.unwrap().unknown_since, since);
+    // What is ended meanwhile is ended there once that is possible.
+    let mut cancel = far.here().bgctl(&["cancel", &ends.to_string()]).spawn().unwrap();
+    fs::write(open, "").unwrap();
+    far.wrap("");
+    assert!(cancel.wait().unwrap().success());
+    assert_eq!(far.ended(runs).exit, Some(Exit::Code(3)));
+    assert_eq!(far.here().output(runs), b"begun\n");
+    forgotten(&far);
+}
+
+#[test]
+fn r151_a_stopped_durable_daemon_leaves_its_tasks_over_there_and_counts_them() {
+    let mut far = two();
+    let (open, until_open) = gate(&far, "open");
+    let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
+    let here = far.here().submit_shell(&format!("{until_open}; exit 4"));
+    running(&mut far, runs);
+    far.here().wait_running(here);
+    let words = far.run_here(&["daemon", "stop"]).success().stdout_text();
+    assert_eq!(words, "stopped; 2 tasks go on, and the next daemon finds them again\n");
+    assert!(far.here().ended().success());
+    assert_eq!(far.tasks_there()[0].status, Status::Running);
+    far.here().launch();
+    assert!(far.here().stop().success(), "by SIGTERM");
+    fs::write(open, "").unwrap();
+    wait::poll_until("it has ended there", || far.tasks_there()[0].exit.clone());
+    far.here().launch();
+    assert_eq!(far.ended(runs).exit, Some(Exit::Code(3)));
+    assert_eq!(far.here().output(runs), b"begun\n");
+    assert_eq!(far.ended(here).exit, Some(Exit::Code(4)));
+    forgotten(&far);
+    // And it can take them along.
+    let cancelled = far.submit_on(&[], "exec sleep 1000");
+    running(&mut far, cancelled);
+    far.run_here(&["daemon", "stop", "--cancel"]).success();
+    assert!(far.here().ended().success());
+    forgotten(&far);
+    far.here().launch();
+    assert_eq!(far.here().task(cancelled).status, Status::Cancelled);
+}
+
+#[test]
+fn r151_what_a_plain_daemon_has_left_over_there_is_ended_by_a_durable_one_and_the_other_way_round() {
+    let mut far = Far::start();
+    far.start_here("");
+    for config in ["durable = true", ""] {
+        let left = far.submit_on(&[], "exec sleep 1000");
+        running(&mut far, left);
+        far.here().kill9();
+        far.configure_here(config);
+        far.here().launch();
+        forgotten(&far);
+    }
+}
+
+#[test]
+fn r151_twenty_kills_lose_nothing_over_there_and_start_nothing_twice() {
+    let mut far = two();
+    let mut all = Vec::new();
+    for round in 0..20 {
+        for number in 0..2 {
+            let line = format!(
+                "echo ran >>$HOME/ran-{round}-{number}; echo begun; sleep 0.{round}; echo over; exit {number}"
+            );
+            all.push(far.submit_on(&[], &line));
+        }
+        // At another moment of their lives in each round.
+        let last = *all.last().unwrap();
+        match round % 4 {
+            0 => {}
+            1 => _ = far.until(last, "it is there", |task| task.elsewhere.is_some()),
+            2 => _ = far.until(last, "it has begun", |task| task.started_at.is_some()),
+            _ => _ = far.until(last, "it has ended", |task| task.completed_at.is_some()),
+        }
+        kill(&mut far, |_| ());
+    }
+    for (task, place) in far.here().block(&all).iter().zip(0..) {
+        let (round, number) = (place / 2, place % 2);
+        let ran = fs::read_to_string(far.daemon.home().join(format!("ran-{round}-{number}")));
+        assert_eq!(ran.unwrap_or_default().lines().count(), 1, "{task:?}");
+        assert_eq!(task.exit, Some(Exit::Code(number)), "{task:?}");
+        assert_eq!(far.here().output(task.id), b"begun\nover\n", "{task:?}");
+    }
+    forgotten(&far);
+}
+
+#[test]
+fn r151_no_byte_from_over_there_is_lost_or_written_twice_by_kills_while_it_flows() {
+    let mut far = two();
+    let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
+    let id = far.submit_on(&[], line);
+    running(&mut far, id);
+    let mut seen = 0;
+    for _ in 0..6 {
+        let task = far.until(id, "more output, or its end", |task| {
+            task.output.bytes > seen || task.completed_at.is_some()
+        });
+        seen = task.output.bytes;
+        kill(&mut far, |_| ());
+    }
+    assert_eq!(far.ended(id).exit, Some(Exit::Code(9)));
+    let whole: String = (0..40_000).map(|number| format!("line {number}\n")).collect();
+    assert!(far.here().output(id) == whole.as_bytes());
+}
+
+#[test]
+fn r151_a_gap_in_the_output_from_over_there_is_one_gap_for_the_next_daemons_too() {
+    let mut far = Far::of(TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start());
+    far.start_here("durable = true");
+    let ([write, more], [until_write, until_more]) = {
+        let (one, two) = (gate(&far, "write"), gate(&far, "more"));
+        ([one.0, two.0], [one.1, two.1])
+    };
+    let line = format!(
+        "echo first; {until_write}; head -c 60000000 /dev/zero | tr '\\0' x
+         {until_more}; echo last; exit 3"
+    );
+    let id = far.submit_on(&[], &line);
+    far.here().wait_output(id, "first");
+    kill(&mut far, |far| {
+        fs::write(write, "").unwrap();
+        wait::poll_until("a small file there", || {
+            let output = far.tasks_there().remove(0).output;
+            (output.bytes > 60_000_000 && output.dropped_bytes > 50_000_000).then_some(())
+        });
+    });
+    for _ in 0..3 {
+        kill(&mut far, |_| ());
+    }
+    far.until(id, "the rest of it is here", |task| task.output.bytes + task.output.lost_bytes > 60_000_000);
+    kill(&mut far, |_| ());
+    fs::write(more, "").unwrap();
+    let task = far.ended(id);
+    assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
+    // Each byte that was written is here or was lost.
+    let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
+    assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000 + "first\nlast\n".len() as u64, 0));
+    assert!(lost_bytes > 50_000_000, "{lost_bytes}");
+    let output = far.here().output(id);
+    assert_eq!(output.len() as u64, bytes);
+    let text =
+        output.strip_prefix(b"first\n").and_then(|text| text.strip_suffix(b"last\n")).expect("both ends");
+    assert!(text.iter().all(|byte| *byte == b'x'));
+}

@@ -242,7 +242,7 @@ impl Far {
     }
 
     /// The processes of ssh by which this machine's daemon is connected to the other one.
-    fn bridges(&self) -> Vec<Process> {
+    pub fn bridges(&self) -> Vec<Process> {
         let is_bridge = |process: &Process| {
             let line = process.cmdline();
             line.starts_with("ssh ") && line.contains(" dial")

@@ -133,6 +133,7 @@ mod tidy;
 mod top;
 mod upgrade;
 mod upgrade_agents;
+mod upgrade_elsewhere;
 mod upgrade_faults;
 mod upgrade_notices;
 mod upgrade_ready;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{ListParams, TaskList};
+use bgd_tests::shared::request::{DaemonUpgrade, ListParams, TaskList, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::slurm::{Builder, Site, unknown};
 use bgd_tests::wait;
@@ -230,6 +230,40 @@ fn r151_a_stopped_durable_daemon_leaves_its_jobs_as_root() {
 #[test]
 fn r151_a_stopped_durable_daemon_leaves_its_jobs_behind_a_login_node_as_root() {
     is_left_by_a_stop(Site::far_durable(Builder::default()));
+}
+
+fn is_carried(site: Site) {
+    let (open, until_open) = gate(&site, "open");
+    let ran = site.cluster.path("ran");
+    let runs = site.submit(&["--cpus", "16"], &format!("echo begun; {until_open}; echo over; exit 3"));
+    let job = site.running(runs);
+    site.until(runs, "its output is here", |task| task.output.bytes == 6);
+    let waits = site.submit(&["--cpus", "16"], &format!("echo ran >>{}", ran.display()));
+    let waiting = site.job(waits);
+    for _ in 0..3 {
+        site.daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    }
+    // While it is being submitted.
+    let under_way = site.submit(&["--cpus", "16"], &format!("echo ran >>{}", ran.display()));
+    site.daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    assert_eq!((site.daemon.task(runs).status, site.job(runs)), (Status::Running, job));
+    assert_eq!((site.daemon.task(waits).status, site.job(waits)), (Status::Pending, waiting));
+    fs::write(open, "").unwrap();
+    assert_eq!(site.ended(runs).exit, Some(Exit::Code(3)));
+    assert_eq!(site.output(runs), "begun\nover\n");
+    let ended = site.daemon.block(&[waits, under_way]);
+    assert!(ended.iter().all(|task| task.status == Status::Completed), "{ended:?}");
+    assert_eq!(lines_of(&ran), 2);
+}
+
+#[test]
+fn r121_an_upgrade_carries_jobs_as_root() {
+    is_carried(Site::start());
+}
+
+#[test]
+fn r121_an_upgrade_carries_jobs_behind_a_login_node_as_root() {
+    is_carried(Site::far(Builder::default()));
 }
 
 /// Kills the daemon twenty times while forty jobs, half of them of arrays, are submitted, wait, run and end.

@@ -150,6 +150,9 @@ impl Dispatcher {
                 executor.resume(carried, came, &spec)?;
             }
         }
+        for task in self.core.with_runs() {
+            self.take_up(task.id);
+        }
         match executors.keys().next() {
             None => Ok(()),
             Some(name) => Err(io::Error::other(format!("this program has no executor {name:?}"))),

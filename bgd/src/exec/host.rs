@@ -68,6 +68,13 @@ impl Host {
         Self { reports, purpose }
     }
 
+    /// Ends the processes for the same purpose that came over an upgrade, and that nobody has taken up.
+    pub fn end_rest(&self, context: &Context) {
+        for process in context.helpers.rest(self.purpose) {
+            self.reports.send(Report::EndHelper { process, signal: SIGKILL });
+        }
+    }
+
     /// Starts a process.
     ///
     /// # Errors

@@ -9,9 +9,7 @@ use bgd_shared::request::ExecutorCheck;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::carried::Carried;
 use super::executor::{Asked, Close, Done};
-use crate::carry::Obstacle;
 use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
 
 /// An order for a place, which has runs of this kind and these settings.
@@ -73,6 +71,11 @@ pub enum Order<R, S> {
     },
     /// Use these settings from now on.
     Configure(Box<S>),
+    /// Begin nothing from now on, or again.
+    Hold {
+        /// Whether to begin nothing.
+        holds: bool,
+    },
     /// The daemon is about to end, and leaves the runs to the next one.
     Leave,
     /// The daemon ends.
@@ -161,21 +164,17 @@ impl<R, S> Places<R, S> {
         self.send(name, Order::Configure(Box::new(settings)));
     }
 
-    /// Returns the state of places without tasks: none, as they are connected to again when they are needed.
-    ///
-    /// # Errors
-    /// A task is at one of them.
-    pub fn carry(&self) -> Result<Carried, Obstacle> {
-        match self.tasks.iter().next() {
-            None => Ok(Carried::Nothing),
-            Some((task, name)) => Err(Obstacle::lasting(format!("task {task} is at {name}"))),
-        }
-    }
-
     /// Waits until the task of a place has ended.
     pub async fn attend(&mut self) {
         if self.served.join_next().await.is_none() {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Has all places begin nothing from now on, or again.
+    pub fn hold(&self, holds: bool) {
+        for place in self.orders.values() {
+            let _ = place.send(Order::Hold { holds });
         }
     }
 

@@ -74,17 +74,13 @@ impl Helpers {
         self.all.iter().filter(|(_, helper)| is_wanted(helper)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the state.
+    /// Returns the state. A connection to another machine is made again by whoever needs it, and its process ended.
     ///
     /// # Errors
-    /// One of them can't be carried over an upgrade.
+    /// One of them is being started.
     pub(super) fn state(&self) -> Result<Vec<HelperState>, Obstacle> {
         let mut all = Vec::new();
         for (id, Helper { purpose, waiting: _, watcher }) in &self.all {
-            match purpose {
-                Purpose::Agent | Purpose::Hook => {}
-                Purpose::Bridge => return Err(Obstacle::lasting("a connection to another machine is open")),
-            }
             if watcher.begun.is_some() {
                 return Err(Obstacle::passing("a process is being started"));
             }

@@ -30,6 +30,7 @@ use super::host::{Host, Purpose};
 use super::left::Spared;
 use super::places::{self, Places};
 use crate::carry::{Named, Obstacle};
+use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, On, Spec, Work};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Ssh};
 
@@ -201,8 +202,17 @@ fn params(
 }
 
 impl Executor for Machines {
+    /// What is known of the runs is in the core, and connections are made again.
     fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        self.places.carry()
+        Ok(Carried::Nothing)
+    }
+
+    fn go_on(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
+        self.host.end_rest(&self.context);
+    }
+
+    fn hold_starts(&mut self, holds: bool) {
+        self.places.hold(holds);
     }
 
     fn take_up(&mut self, known: KnownRun) {

@@ -27,6 +27,7 @@ mod tools;
 mod trouble;
 mod work;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,6 +50,7 @@ use super::host::{Host, Purpose};
 use super::left::Spared;
 use super::places::{self, Places};
 use crate::carry::{Named, Obstacle};
+use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Slurm};
 
@@ -159,8 +161,17 @@ fn slurm_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Slurm)> {
 }
 
 impl Executor for Clusters {
+    /// What is known of the runs is in the core, and everything else is asked again.
     fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        self.places.carry()
+        Ok(Carried::Nothing)
+    }
+
+    fn go_on(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
+        self.host.end_rest(&self.context);
+    }
+
+    fn hold_starts(&mut self, holds: bool) {
+        self.places.hold(holds);
     }
 
     fn take_up(&mut self, known: KnownRun) {

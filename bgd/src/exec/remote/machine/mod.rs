@@ -79,6 +79,8 @@ pub struct Machine {
     is_durable: bool,
     /// Whether the runs are left to the next daemon.
     leaves: bool,
+    /// Whether no call begins, as an upgrade waits for a moment without work.
+    is_held: bool,
     /// Whether what an earlier daemon has left there was looked for.
     has_swept: bool,
     /// Whether that may have been of the same instance, whose runs were taken up.
@@ -143,6 +145,7 @@ impl Machine {
             unwritten: HashMap::new(),
             is_durable,
             leaves: false,
+            is_held: false,
             has_swept: false,
             may_have_left,
             has_connected: false,
@@ -209,6 +212,7 @@ impl Machine {
             }
             Order::Over { task, run } => self.over(|known, its_run| (known, its_run) == (task, run)),
             Order::Written { task, run } => self.written(task, run),
+            Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
             Order::Check { tell } => self.check(tell),
             Order::Configure(ssh) => self.ssh = *ssh,
@@ -346,6 +350,9 @@ impl Machine {
 
     /// Takes the next steps of the runs, as far as calls may be made.
     fn advance(&mut self) {
+        if self.is_held {
+            return;
+        }
         if !self.ready.is_empty() && matches!(self.link, Link::Idle) {
             self.open();
         }

@@ -120,6 +120,8 @@ pub struct Cluster {
     ended: HashMap<(TaskId, u32), Files>,
     /// Whether the runs are left to the next daemon.
     leaves: bool,
+    /// Whether nothing begins, as an upgrade waits for a moment without work.
+    is_held: bool,
     /// Whether all notes were read that were there at the start.
     has_scanned: bool,
     /// Whether there may be jobs of this daemon's name that no run is known to be.
@@ -168,6 +170,7 @@ impl Cluster {
             unwritten: Vec::new(),
             ended: HashMap::new(),
             leaves: false,
+            is_held: false,
             has_scanned: false,
             may_have_left,
         }
@@ -185,8 +188,10 @@ impl Cluster {
             self.scan_by(Instant::now());
         }
         loop {
-            self.advance(Instant::now());
-            let due = self.due();
+            if !self.is_held {
+                self.advance(Instant::now());
+            }
+            let due = self.due().filter(|_| !self.is_held);
             tokio::select! {
                 order = self.orders.recv() => match order {
                     Some(Order::Close) | None => break,
@@ -268,6 +273,7 @@ impl Cluster {
             }
             Order::Over { task, run } => self.over(|known, its_run| (known, its_run) == (task, run)),
             Order::Written { task, run } => self.written(now, task, run),
+            Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
             Order::Check { tell } => {
                 let tools = self.tools.clone();

@@ -1,0 +1,142 @@
+//! An upgrade in place takes up tasks on another machine where they are (R121), and waits for no machine.
+
+use std::fs;
+use std::time::Duration;
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{DaemonUpgrade, UpgradeParams};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::{Process, wait};
+
+fn two() -> Far {
+    let mut far = Far::start();
+    far.start_here("");
+    far
+}
+
+#[track_caller]
+fn upgrade(far: &mut Far) {
+    far.here().client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+}
+
+#[track_caller]
+fn running(far: &mut Far, id: TaskId) -> Task {
+    far.until(id, "it runs", |task| task.status == Status::Running)
+}
+
+#[track_caller]
+fn forgotten(far: &Far) {
+    wait::poll_until("the machine has forgotten all", || far.tasks_there().is_empty().then_some(()));
+}
+
+#[test]
+fn r121_an_upgrade_carries_tasks_on_another_machine() {
+    let mut far = two();
+    let line = "trap 'echo usr; exit 6' USR1; echo up; while read word; do echo \"<$word>\"; done; exit 7";
+    let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
+    let sleeps = far.submit_on(&[], "exec sleep 1000");
+    let held = far.submit_on(&["--hold"], "true");
+    far.until(reads, "it is ready", |task| task.ready_at.is_some());
+    let before = running(&mut far, sleeps);
+    let after = far.submit_on(&["--after", &format!("{reads}:fail")], "echo after");
+    for round in 0..5 {
+        upgrade(&mut far);
+        // Although the connection is only being made.
+        far.run_here(&["pause", &sleeps.to_string()]).success();
+        assert!(far.here().task(sleeps).paused, "{round}");
+        upgrade(&mut far);
+        far.run_here(&["continue", &sleeps.to_string()]).success();
+        assert!(!far.here().task(sleeps).paused, "{round}");
+        far.run_here(&["write", &reads.to_string(), "-n", &format!("words {round}")]).success();
+    }
+    let task = far.here().task(sleeps);
+    assert_eq!((task.started_at, task.elsewhere), (before.started_at, before.elsewhere));
+    assert_eq!(far.here().task(held).status, Status::Pending);
+    far.run_here(&["signal", &reads.to_string(), "USR1"]).success();
+    assert_eq!(far.ended(reads).exit, Some(Exit::Code(6)));
+    let output = String::from_utf8(far.here().output(reads)).unwrap();
+    let words: String = (0..5).map(|round| format!("<words {round}>\n")).collect();
+    assert_eq!(output, format!("up\n{words}usr\n"));
+    assert_eq!(far.ended(after).status, Status::Completed);
+    let cancelled = far.here().cancel(&[sleeps, held]);
+    assert!(cancelled.iter().all(|task| task.status == Status::Cancelled && !task.lingering));
+    forgotten(&far);
+    // Nothing is left of the connections of the programs before.
+    assert_eq!(far.bridges().len(), 1);
+}
+
+#[test]
+fn r121_no_byte_from_another_machine_is_lost_or_written_twice_by_upgrades_while_it_flows() {
+    let mut far = two();
+    let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
+    let id = far.submit_on(&[], line);
+    running(&mut far, id);
+    let mut seen = 0;
+    for _ in 0..10 {
+        let task = far.until(id, "more output, or its end", |task| {
+            task.output.bytes > seen || task.completed_at.is_some()
+        });
+        seen = task.output.bytes;
+        upgrade(&mut far);
+    }
+    assert_eq!(far.ended(id).exit, Some(Exit::Code(9)));
+    let whole: String = (0..40_000).map(|number| format!("line {number}\n")).collect();
+    assert!(far.here().output(id) == whole.as_bytes());
+}
+
+#[test]
+fn r121_submissions_under_way_at_an_upgrade_run_once() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    wire.delay(Duration::from_millis(50));
+    far.start_here("");
+    let mut all = Vec::new();
+    for round in 0..10 {
+        all.push(far.submit_on(&[], &format!("echo ran >>$HOME/ran{round}; exit {round}")));
+        if round % 3 == 0 {
+            far.until(all[round], "it is there", |task| task.elsewhere.is_some());
+        }
+        upgrade(&mut far);
+    }
+    for (round, task) in far.here().block(&all).iter().enumerate() {
+        assert_eq!(task.exit, Some(Exit::Code(i32::try_from(round).unwrap())), "{task:?}");
+        let ran = fs::read_to_string(far.daemon.home().join(format!("ran{round}"))).unwrap();
+        assert_eq!(ran, "ran\n", "{round}");
+    }
+    forgotten(&far);
+}
+
+#[test]
+fn r121_an_upgrade_waits_for_no_machine() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    far.start_here("");
+    let gate = far.daemon.home().join("gate");
+    let id = far.submit_on(&[], &format!("until [ -e {} ]; do sleep 0.02; done; exit 3", gate.display()));
+    let ends = far.submit_on(&[], "exec sleep 1000");
+    running(&mut far, id);
+    running(&mut far, ends);
+    // It does not answer, and nobody knows yet.
+    wire.freeze();
+    upgrade(&mut far);
+    upgrade(&mut far);
+    assert_eq!(far.here().task(id).status, Status::Running);
+    // It can't be reached.
+    far.wrap("exit 255");
+    let unknown = |task: &Task| task.elsewhere.as_ref().is_some_and(|there| there.unknown_since.is_some());
+    let task = wait::poll_until("it is not known", || {
+        far.bridges().iter().for_each(Process::kill);
+        Some(far.here().task(id)).filter(unknown)
+    });
+    let since = task.elsewhere.unwrap().unknown_since;
+    upgrade(&mut far);
+    let task = far.until(id, "it is not known", unknown);
+    assert_eq!((task.status, task.elsewhere.unwrap().unknown_since), (Status::Running, since));
+    wire.thaw();
+    far.wrap("");
+    fs::write(gate, "").unwrap();
+    assert_eq!(far.ended(id).exit, Some(Exit::Code(3)));
+    assert_eq!(far.here().cancel(&[ends])[0].status, Status::Cancelled);
+    forgotten(&far);
+}

@@ -15,13 +15,25 @@ use crate::limits::FDS_PER_FRAME;
 /// # Errors
 /// The system's error; `InvalidInput` for more than [`FDS_PER_FRAME`] descriptors.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(socket, bytes, fds, MsgFlags::empty())
+}
+
+/// Like [`send`], but never waits for room.
+///
+/// # Errors
+/// The same; `WouldBlock` if there is no room now.
+pub fn send_now(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    send_with(socket, bytes, fds, MsgFlags::MSG_DONTWAIT)
+}
+
+fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: MsgFlags) -> io::Result<usize> {
     if fds.len() > FDS_PER_FRAME {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one line"));
     }
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
     let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
-    let flags = MsgFlags::MSG_NOSIGNAL;
+    let flags = flags | MsgFlags::MSG_NOSIGNAL;
     Ok(sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
 }
 

@@ -157,25 +157,68 @@ fn r126_an_upgrade_in_place_keeps_what_outlived_a_kill_and_the_keeper() {
     assert_eq!(exits, [Some(Exit::Code(1)), Some(Exit::Code(2))]);
 }
 
-#[test]
-fn r126_without_its_keeper_a_killed_daemon_takes_its_tasks_along() {
-    let mut daemon = durable("");
-    let before = daemon.submit_shell("exec sleep 1000");
-    daemon.wait_running(before);
-    daemon.keepers()[0].kill();
-    wait::poll_until("there is another one", || (daemon.keepers().len() == 1).then_some(()));
-    // Nothing that starts meanwhile fails.
-    let after = daemon.submit_shell("exec sleep 1000");
-    daemon.wait_running(after);
-    daemon.kill9();
-    daemon.launch();
+/// How many descriptors a process has open.
+#[track_caller]
+fn descriptors(process: &Process) -> usize {
+    fs::read_dir(process.proc("fd")).expect("its descriptors").count()
+}
 
-    let task = daemon.task(before);
-    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the daemon was killed")));
-    assert!(matches!(task.exit, Some(Exit::Unknown(_))), "no code is made up: {:?}", task.exit);
-    assert_eq!(daemon.task(after).status, Status::Running);
-    daemon.cancel(&[after]);
-    assert!(daemon.task_processes().is_empty());
+/// Kills the keeper, and waits until another one has so many descriptors.
+#[track_caller]
+fn kill_keeper(daemon: &TestDaemon, held: usize) {
+    let gone = daemon.keepers().remove(0);
+    gone.kill();
+    wait::poll_until("there is another one, which has everything", || {
+        let keepers = daemon.keepers();
+        let has_all = |keeper: &Process| keeper.pid() != gone.pid() && descriptors(keeper) >= held;
+        keepers.first().is_some_and(has_all).then_some(())
+    });
+}
+
+#[test]
+fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_all_that_runs() {
+    let mut daemon = durable("max_concurrent_tasks = 8");
+    let (script, file) = waits_for(&daemon, "go");
+    let commands = [1, 2].map(|code| daemon.submit_shell(&format!("echo begun; {script}; exit {code}")));
+    let terminal = daemon.run(&["submit", "--pty", "--shell", REPEATS]).success().word::<TaskId>();
+    let argv = Some(["sh", "-c", "cat; exit 4"].map(Into::into).to_vec());
+    let piped = SubmitParams { argv, stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let piped = daemon.submit_with(&piped).id;
+    let lingering = daemon.submit_shell("setsid -f sh -c 'mkfifo rest; read line < rest'; exit 5");
+    wait::for_file(&daemon.home().join("rest"));
+    commands.into_iter().chain([terminal, piped]).for_each(|task| _ = daemon.wait_running(task));
+    let mut viewer = Viewer::attach(&daemon, terminal, Some((24, 80)));
+    viewer.until("its prompt", |viewer| viewer.screen().contains("ready"));
+    let held = descriptors(&daemon.keepers()[0]);
+    // The first keeper is a child of the daemon, the next one of a daemon that is gone.
+    for _ in 0..3 {
+        kill_keeper(&daemon, held);
+        daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+        kill_keeper(&daemon, held);
+        daemon.kill9();
+        daemon.launch();
+        assert!(commands.into_iter().all(|task| daemon.task(task).status == Status::Running));
+        // What starts meanwhile is held, too.
+        assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].exit, Some(Exit::Code(0)));
+    }
+    let write = WriteParams { id: piped.into(), data: "typed\n".into(), encoding: Encoding::Utf8, eof: true };
+    daemon.client().call::<TaskWrite>(&write).unwrap();
+    assert_eq!(
+        (daemon.block(&[piped])[0].exit.clone(), daemon.output(piped)),
+        (Some(Exit::Code(4)), b"typed\n".to_vec())
+    );
+    let mut viewer = Viewer::attach(&daemon, terminal, Some((24, 80)));
+    assert!(viewer.screen().contains("ready"), "{viewer:?}");
+    viewer.type_keys(terminal, "word\r");
+    viewer.until("the answer", |viewer| viewer.screen().contains("<word>"));
+    viewer.type_keys(terminal, "end\r");
+    assert_eq!(viewer.ended(terminal).exit, Some(Exit::Code(9)));
+    assert!(daemon.task(lingering).lingering, "{:?}", daemon.task(lingering));
+    fs::write(daemon.home().join("rest"), "over\n").expect("somebody reads it");
+    wait::poll_until("nothing lingers", || (!daemon.task(lingering).lingering).then_some(()));
+    fs::write(file, "").unwrap();
+    let exits: Vec<_> = daemon.block(&commands).into_iter().map(|task| task.exit).collect();
+    assert_eq!(exits, [Some(Exit::Code(1)), Some(Exit::Code(2))]);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Upgrades in place (R120 to R123): the program is replaced, and what the daemon has goes on.
 
 use std::collections::BTreeSet;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -124,6 +125,36 @@ fn r121_what_waits_goes_on_waiting_over_an_upgrade() {
     assert_eq!(daemon.inbox("s")[0].notice.task.id, pending);
     assert_eq!(daemon.task(delayed).status, Status::Pending);
     daemon.cancel(&[delayed, paused]);
+}
+
+#[test]
+fn r121_what_was_written_to_a_standard_input_and_not_read_yet_goes_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let line = "mkfifo go; read go < go; cksum; exit 6";
+    let params = SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let task = daemon.submit_with(&params).id;
+    wait::for_file(&daemon.home().join("go"));
+    let parts: Vec<String> = (0..5).map(|n| format!("{n}").repeat(100_000)).collect();
+    let mut raw = Raw::connect(daemon.socket());
+    let mut gone = Raw::connect(daemon.socket());
+    let write = |n: usize, part: &str| json!({"id": task, "data": part, "eof": n == 4});
+    for (n, part) in parts.iter().enumerate() {
+        // One whose client does not wait for the answer.
+        let raw = if n == 2 { &mut gone } else { &mut raw };
+        raw.request(n as u64, "task.write", &write(n, part));
+        assert!(raw.is_served(), "it was taken");
+    }
+    drop(gone);
+    (0..3).for_each(|_| _ = upgrade(&daemon));
+    release(&daemon, "go");
+    for n in [0, 1, 3, 4] {
+        let answer = raw.receive().expect("an answer");
+        assert_eq!((&answer["id"], &answer["result"]["written"]), (&json!(n), &json!(100_000)));
+    }
+    assert_eq!(exit_of(&daemon, task), Exit::Code(6));
+    fs::write(daemon.home().join("all"), parts.concat()).unwrap();
+    let all = Command::new("cksum").stdin(File::open(daemon.home().join("all")).unwrap()).output().unwrap();
+    assert_eq!(daemon.output(task), all.stdout);
 }
 
 #[test]

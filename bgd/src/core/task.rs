@@ -394,7 +394,7 @@ impl Task {
     /// Whether its run can outlive a durable daemon that ends: its process goes on, or so does another place with it, or its
     /// agent's turn is taken for interrupted and can be resumed. Nothing that a client has in its foreground does.
     pub fn outlives_daemon(&self) -> bool {
-        self.foreground.is_none() && self.spec.origin != Origin::Handoff
+        self.foreground.is_none()
     }
 
     /// Whether it has ended and is not being resumed.

@@ -4,7 +4,7 @@
 //! While the journal can't be written, submissions are refused, and what is pending does not start: a start that nobody
 //! wrote down could happen twice. Everything else goes on.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::recording::{Durable, HeldStart, Step};
 use crate::client::answer::Answer;
 use crate::core::durable::{Kept, TaskRow};
 use crate::core::{Core, Effect, Fact, Input, Ordinal, Reply, Request, State, Task};
-use crate::exec::left::{Left, Resumed};
+use crate::exec::left::{Ended, Left, Resumed};
 use crate::journal::{Journal, Recorded};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
@@ -32,15 +32,15 @@ pub struct LeftRuns {
 }
 
 impl LeftRuns {
-    /// Keeps the runs that tasks still have.
+    /// Keeps the runs that tasks still have, and those whose output has not ended.
     pub fn retain_known(&mut self, kept: &Kept) {
-        let has = |(_, row): &(Ordinal, TaskRow)| {
+        let of = |(_, row): &(Ordinal, TaskRow)| {
             let task = &row.task;
             let is_local = task.agent.is_none() && task.spec.on.is_none();
-            (is_local && task.has_run()).then_some(Key { task: task.id, run: task.run })
+            is_local.then_some((Key { task: task.id, run: task.run }, task.has_run()))
         };
-        let known: HashSet<Key> = kept.tasks.iter().filter_map(has).collect();
-        self.runs.retain(|key, _| known.contains(key));
+        let known: HashMap<Key, bool> = kept.tasks.iter().filter_map(of).collect();
+        self.runs.retain(|key, run| known.get(key).is_some_and(|has_run| *has_run || run.is_drained()));
     }
 }
 
@@ -98,7 +98,7 @@ impl Dispatcher {
             }
             let is_gone_on_with = match runs.remove(&Key { task: task.id, run: task.run }) {
                 None if task.spec.on.is_some() => self.take_up(task.id),
-                Some(run) => self.go_on_with(&task, run),
+                Some(run) => self.go_on_with(&task, run, false),
                 None => is_complete && is_plain(&task) && self.core.take_back_start(task.id),
             };
             if !is_gone_on_with {
@@ -107,6 +107,11 @@ impl Dispatcher {
         }
         let effects = self.core.lose(self.now(), &ran, why);
         self.put_out(effects);
+        for (Key { task, .. }, run) in runs {
+            if let Ok(task) = self.core.get(&task.into()) {
+                self.go_on_with(&task, run, true);
+            }
+        }
         self.handle(Input::GoOn);
     }
 
@@ -118,11 +123,18 @@ impl Dispatcher {
         true
     }
 
-    /// Goes on with a run that the daemon before has left. Returns whether that works.
-    fn go_on_with(&mut self, task: &Task, run: Left) -> bool {
+    /// Goes on with a run that the daemon before has left, or with its output alone if it is over. Returns whether that
+    /// works.
+    fn go_on_with(&mut self, task: &Task, run: Left, is_over: bool) -> bool {
+        let has_exited = task.is_finished() || matches!(task.state, State::Stopping { exit: Some(_), .. });
+        let ended = match (is_over, has_exited) {
+            (true, _) => Ended::Tree,
+            (false, true) => Ended::Leader,
+            (false, false) => Ended::Nothing,
+        };
         let resumed = Resumed {
             spec: Arc::clone(&task.spec),
-            has_exited: task.is_finished() || matches!(task.state, State::Stopping { exit: Some(_), .. }),
+            ended,
             is_ready: task.ready_at.is_some(),
             is_paused: task.paused,
         };

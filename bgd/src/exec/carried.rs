@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::helper::{Life, Purpose};
+use super::input::UnreadState;
 use super::mark::Mark;
 use super::messages::Inherited;
 use super::output::Tracked;
@@ -51,6 +52,9 @@ pub struct LocalState {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LeftState {
     pub(super) process: ProcessState,
+    /// The drains of its output, if it was handed over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) drains: Vec<FlowState>,
     /// What the descriptors are called that come along, in their order.
     pub(super) names: Vec<Fd>,
 }
@@ -73,6 +77,9 @@ pub(super) struct ProcessState {
     pub(super) mark: Option<Mark>,
     pub(super) split: bool,
     pub(super) input: Option<Fd>,
+    /// What was written to it and not read yet.
+    #[serde(default, skip_serializing_if = "UnreadState::is_empty")]
+    pub(super) unread: UnreadState,
     #[serde(default)]
     pub(super) probe: Option<ProbeState>,
     pub(super) progress: Progress,
@@ -118,6 +125,9 @@ pub(super) struct FlowState {
     pub(super) file: Option<Fd>,
     pub(super) offset: u64,
     pub(super) is_losing: bool,
+    /// The pipe that a socket is drained through, out and in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) via: Option<(Fd, Fd)>,
 }
 
 /// The terminal of a process.

@@ -1,32 +1,95 @@
-//! Standard input that clients write to: the daemon's end of a pipe.
+//! Standard input that clients write to: the daemon's end of a pipe. What the task has not read yet stays here, and goes on
+//! in the program that takes over.
 
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::io::AsyncWriteExt as _;
+use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
+
+use super::owed::Owed;
+use super::terminal::still::WriteState;
+use crate::client::Client;
+use crate::client::answer::AnswerState;
 
 /// How many writes may be queued for one task.
 const QUEUE: usize = 64;
 
 /// A write to a task's standard input.
+#[derive(Debug)]
 struct Write {
-    data: Vec<u8>,
-    eof: bool,
+    state: InputWrite,
     done: oneshot::Sender<io::Result<u64>>,
+}
+
+/// A write that is not done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct InputWrite {
+    /// What is written.
+    pub write: WriteState,
+    /// Whether the pipe is closed after it.
+    pub eof: bool,
+}
+
+/// What clients have written and the task has not read, for the program that takes over.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct UnreadState {
+    writes: Vec<InputWrite>,
+    owed: Vec<(u64, AnswerState)>,
+}
+
+impl UnreadState {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+}
+
+/// The writes that are not done, in their order.
+#[derive(Clone, Debug, Default)]
+struct Writes(Arc<Mutex<VecDeque<Write>>>);
+
+impl Writes {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Write>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes as much of the first as the pipe takes. Returns whether all of it is written.
+    fn advance(&self, pipe: &pipe::Sender) -> io::Result<bool> {
+        let mut writes = self.lock();
+        let Some(Write { state: InputWrite { write, .. }, .. }) = writes.front_mut() else { return Ok(true) };
+        while write.written < write.data.len() {
+            match pipe.try_write(&write.data[write.written..]) {
+                Ok(count) => write.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes all of the first.
+    async fn write_first(&self, pipe: &pipe::Sender) -> io::Result<()> {
+        while !self.advance(pipe)? {
+            pipe.writable().await?;
+        }
+        Ok(())
+    }
 }
 
 /// The write end of a task's standard input. It closes when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct InputPipe {
-    writes: mpsc::Sender<Write>,
-    /// The pipe's number, while it is open.
-    number: RawFd,
-    /// Writes that are not done.
-    waiting: Arc<AtomicUsize>,
+    /// One for each write.
+    queued: mpsc::Sender<()>,
+    writes: Writes,
+    /// It is gone once it is closed.
+    pipe: Weak<pipe::Sender>,
+    /// The answers for what was written.
+    pub owed: Owed,
 }
 
 impl InputPipe {
@@ -35,48 +98,80 @@ impl InputPipe {
     /// # Errors
     /// The pipe can't be registered with the runtime.
     pub fn new(end: OwnedFd) -> io::Result<Self> {
-        let mut pipe = pipe::Sender::from_owned_fd(end)?;
-        let number = pipe.as_fd().as_raw_fd();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let is_done = Arc::clone(&waiting);
-        let (writes, mut queue) = mpsc::channel::<Write>(QUEUE);
+        let pipe = Arc::new(pipe::Sender::from_owned_fd(end)?);
+        let (queued, mut queue) = mpsc::channel(QUEUE);
+        let input =
+            Self { queued, writes: Writes::default(), pipe: Arc::downgrade(&pipe), owed: Owed::default() };
+        let writes = input.writes.clone();
         tokio::spawn(async move {
-            while let Some(Write { data, eof, done }) = queue.recv().await {
-                let result = pipe.write_all(&data).await.map(|()| data.len() as u64);
-                let broken = result.is_err();
-                let _ = done.send(result);
-                is_done.fetch_sub(1, Ordering::Relaxed);
-                if eof || broken {
+            while let Some(()) = queue.recv().await {
+                let result = writes.write_first(&pipe).await;
+                let Some(Write { state, done }) = writes.lock().pop_front() else { break };
+                let is_broken = result.is_err();
+                let _ = done.send(result.map(|()| state.write.data.len() as u64));
+                if state.eof || is_broken {
                     break;
                 }
             }
+            // What was queued after that is answered, too.
+            drop(queue);
+            writes.lock().clear();
         });
-        Ok(Self { writes, number, waiting })
+        Ok(input)
     }
 
     /// Returns the pipe's number; `None` if it is closed.
     pub fn number(&self) -> Option<RawFd> {
-        (!self.writes.is_closed()).then_some(self.number)
+        self.pipe.upgrade().map(|pipe| pipe.as_fd().as_raw_fd())
     }
 
-    /// Whether writes are waiting for the task to read.
-    pub fn is_busy(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+    /// Returns a copy of the pipe's end; `None` if it is closed.
+    pub fn copy(&self) -> Option<io::Result<OwnedFd>> {
+        self.pipe.upgrade().map(|pipe| pipe.as_fd().try_clone_to_owned())
     }
 
-    /// Writes all of the data, waiting while the pipe is full.
+    /// Writes all of the data, waiting while the pipe is full. The number is that of the owed answer.
     ///
     /// # Errors
     /// `BrokenPipe` if the task, or an earlier write with `eof`, has closed it; `WouldBlock` if too many writes are
     /// queued already.
-    pub async fn write(&self, data: Vec<u8>, eof: bool) -> io::Result<u64> {
-        let (done, result) = oneshot::channel();
-        self.writes.try_send(Write { data, eof, done }).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => io::Error::from(io::ErrorKind::WouldBlock),
-            mpsc::error::TrySendError::Closed(_) => io::Error::from(io::ErrorKind::BrokenPipe),
-        })?;
-        // Its task runs on this thread, and so has not begun yet.
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        result.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+    pub fn write(
+        &self,
+        number: u64,
+        data: Vec<u8>,
+        eof: bool,
+    ) -> impl Future<Output = io::Result<u64>> + Send + use<> {
+        self.go_on_writing(InputWrite { write: WriteState { number, data, written: 0 }, eof })
+    }
+
+    /// The same for a write that another program has begun.
+    pub fn go_on_writing(&self, state: InputWrite) -> impl Future<Output = io::Result<u64>> + Send + use<> {
+        let queued = self.queued.try_send(()).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(()) => io::Error::from(io::ErrorKind::WouldBlock),
+            mpsc::error::TrySendError::Closed(()) => io::Error::from(io::ErrorKind::BrokenPipe),
+        });
+        let ordered = queued.map(|()| {
+            let (done, result) = oneshot::channel();
+            // The task that writes runs on this thread, and so has not looked for it yet.
+            self.writes.lock().push_back(Write { state, done });
+            result
+        });
+        async move { ordered?.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into())) }
+    }
+
+    /// Returns what the task has not read; `None` while something is written and not answered.
+    pub fn unread(&self) -> Option<UnreadState> {
+        let writes: Vec<InputWrite> = self.writes.lock().iter().map(|write| write.state.clone()).collect();
+        let owed = self.owed.state();
+        let waits = |number: u64| writes.iter().any(|write| write.write.number == number);
+        owed.iter().all(|(number, _)| waits(*number)).then_some(UnreadState { writes, owed })
+    }
+
+    /// Goes on with what another program has not written, and with the answers that it owed to clients that are still
+    /// there. Returns the writes.
+    pub fn again(&self, unread: UnreadState, clients: &HashMap<u64, Arc<Client>>) -> Vec<InputWrite> {
+        let UnreadState { writes, owed } = unread;
+        self.owed.keep_again(owed, clients);
+        writes
     }
 }

@@ -13,12 +13,15 @@ use bgd_shared::proc;
 use rustix::fs::{FileType, fstat};
 
 use super::awaited::Awaited;
-use super::carried::{LeftState, ProcessState};
+use super::carried::{FlowState, LeftState, ProcessState};
+use super::handed::copies::FlowCopy;
+use super::input::UnreadState;
 use super::mark::{self, Mark};
 use super::members::{self, Stat, TASK_MARK};
 use super::progress::Progress;
 use super::pty::size_of;
 use super::ready::ProbeState;
+use super::terminal::still::{self, FollowedState};
 use super::tree::Tree;
 use crate::carry::{Came, Fd, Named};
 use crate::core::Spec;
@@ -31,6 +34,7 @@ pub struct Left {
     pub key: Key,
     pub(super) pid: i32,
     pub(super) process: ProcessState,
+    pub(super) drains: Vec<FlowState>,
     pub(super) came: Came,
 }
 
@@ -49,12 +53,23 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
 pub struct Resumed {
     /// What the task is.
     pub spec: Arc<Spec>,
-    /// Whether its leader had ended.
-    pub has_exited: bool,
+    /// What of it had ended.
+    pub ended: Ended,
     /// Whether it was reported to be ready.
     pub is_ready: bool,
     /// Whether it is paused.
     pub is_paused: bool,
+}
+
+/// What of a run had ended when the next daemon goes on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing.
+    Nothing,
+    /// Its leader.
+    Leader,
+    /// All of its processes, and only its output had not.
+    Tree,
 }
 
 impl Left {
@@ -64,9 +79,27 @@ impl Left {
     /// Another version has written what this one can't read.
     pub fn read(kept: Kept) -> io::Result<Self> {
         let Kept { key, pid, text, descriptors } = kept;
-        let LeftState { process, names } = serde_json::from_slice(&text)?;
+        let LeftState { process, drains, names } = serde_json::from_slice(&text)?;
         let came = Came::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
-        Ok(Self { key, pid, process, came })
+        Ok(Self { key, pid, process, drains, came })
+    }
+
+    /// Whether its output is drained, which may go on when its processes have ended.
+    pub fn is_drained(&self) -> bool {
+        !self.drains.is_empty()
+    }
+
+    /// Has its drains go on at the ends of their files.
+    ///
+    /// # Errors
+    /// A file can't be looked at.
+    pub(super) fn refresh_drains(&mut self) -> io::Result<()> {
+        for flow in &mut self.drains {
+            if let Some(file) = flow.file.and_then(|file| self.came.get(file)) {
+                flow.offset = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets the standard input if it was closed.
@@ -132,9 +165,61 @@ impl<'a> Parcel<'a> {
     /// Returns what the keeper is told, with the descriptors besides that of the process.
     pub(super) fn seal(self, process: ProcessState) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
         let Self { named: _, names, descriptors } = self;
-        // It has no map with keys that are no text, and so can always be written.
-        let text = serde_json::to_vec(&LeftState { process, names }).unwrap_or_default();
-        (text, descriptors)
+        (text_of(process, Vec::new(), names), descriptors)
+    }
+}
+
+fn text_of(process: ProcessState, drains: Vec<FlowState>, names: Vec<Fd>) -> Vec<u8> {
+    // It has no map with keys that are no text, and so can always be written.
+    serde_json::to_vec(&LeftState { process, drains, names }).unwrap_or_default()
+}
+
+/// Copies of descriptors that go to the keeper with a run, and their names.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    named: Named,
+    names: Vec<Fd>,
+    all: Vec<OwnedFd>,
+}
+
+impl Copies {
+    /// Adds a copy.
+    pub(super) fn add(&mut self, copy: OwnedFd) -> Fd {
+        let name = self.named.add(&copy);
+        self.names.push(name);
+        self.all.push(copy);
+        name
+    }
+
+    /// Adds those of a drain.
+    pub(super) fn add_flow(&mut self, flow: FlowCopy) -> FlowState {
+        let FlowCopy { source, is_pipe, file, via } = flow;
+        FlowState {
+            source: self.add(source),
+            is_pipe,
+            file: file.map(|file| self.add(file)),
+            offset: 0,
+            is_losing: false,
+            via: via.map(|via| (self.add(via.out), self.add(via.into))),
+        }
+    }
+
+    /// Adds those of a terminal, whose screen is drawn again from what was kept of it.
+    ///
+    /// # Errors
+    /// It does not tell its size.
+    pub(super) fn add_terminal(&mut self, terminal: still::Copies) -> io::Result<FollowedState> {
+        let still::Copies { master, slave, leader_news, output } = terminal;
+        let size = size_of(&master)?;
+        let master = self.add(master);
+        let sides = [slave, leader_news].map(|side| side.map(|copy| self.add(copy)));
+        Ok(FollowedState::of_new(size, master, sides, self.add(output)))
+    }
+
+    /// Returns what the keeper is told, with the descriptors besides that of the process.
+    pub(super) fn seal(self, process: ProcessState, drains: Vec<FlowState>) -> (Vec<u8>, Vec<OwnedFd>) {
+        let Self { named: _, names, all } = self;
+        (text_of(process, drains, names), all)
     }
 }
 
@@ -175,6 +260,7 @@ impl ProcessState {
             mark: None,
             split: false,
             input: None,
+            unread: UnreadState::default(),
             probe: None,
             progress: Progress::default(),
             terminal: None,

@@ -1,6 +1,7 @@
 //! The messages between the parts of executors and the dispatcher: orders down, facts up. Everybody may use this
 //! module; it uses no executor.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use super::helper::{Purpose, Watcher};
 use super::mark::Mark;
 use super::pty::Pty;
 use crate::core::{Fact, RunPlace, SpawnFailure, Spec};
+use crate::keeper::Key;
+use crate::keeper::client::Socket;
 use crate::os::pidfd::PidFd;
 
 /// The order to start a process.
@@ -84,6 +87,8 @@ pub struct Begun {
     pub awaited: Option<Box<Awaited>>,
     /// Its terminal. The process then only leads the terminal, and its job does the work.
     pub terminal: Option<Box<NewTerminal>>,
+    /// The keeper that it has announced itself to, if any.
+    pub announced: Option<Arc<Socket>>,
 }
 
 /// A terminal in which a job has started.
@@ -101,6 +106,17 @@ pub struct NewTerminal {
     pub job: i32,
     /// The job's pidfd.
     pub job_handle: PidFd,
+}
+
+/// Copies of the descriptors of a run for the keeper.
+#[derive(Debug)]
+pub struct Copied {
+    /// The pid of its process.
+    pub pid: i32,
+    /// What the keeper is told of it.
+    pub text: Vec<u8>,
+    /// The copies, that of the process first.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// A report to the owner of all processes.
@@ -144,6 +160,18 @@ pub enum Report {
     KeeperGone,
     /// There is another one.
     KeeperCame,
+    /// Copies of descriptors of a run were made for the keeper.
+    Copied {
+        /// The run.
+        key: Key,
+        /// The copies, or why there are none.
+        copied: io::Result<Copied>,
+    },
+    /// The output of a handed-over process has reached its end, after the process itself.
+    Drained {
+        /// The run.
+        key: Key,
+    },
 }
 
 /// Sends the reports of spawners, of supervisors and of those who need helpers.

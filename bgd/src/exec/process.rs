@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::context::Context;
 use super::handed::drain::Drains;
 use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
-use super::input::InputPipe;
+use super::input::{InputPipe, UnreadState};
 use super::members::{Member, send};
 use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
@@ -63,7 +63,7 @@ pub struct TerminalJob {
     /// Its pid.
     pub pid: i32,
     /// Its pidfd.
-    pub handle: PidFd,
+    pub handle: Arc<PidFd>,
     /// The terminal's path.
     pub name: PathBuf,
     /// The terminal.
@@ -90,8 +90,10 @@ pub struct Taken {
 #[derive(Debug)]
 pub(super) struct Supervised {
     pub(super) run: u32,
-    control: async_mpsc::UnboundedSender<Control>,
+    pub(super) control: async_mpsc::UnboundedSender<Control>,
     pub(super) input: Option<InputPipe>,
+    /// What the program before this one has not written to it, until it goes on.
+    pub(super) unread: UnreadState,
     /// Checks whether it is ready, for as long as its leader lives.
     pub(super) probe: Option<Probe>,
     /// The tree as it began.
@@ -99,8 +101,8 @@ pub(super) struct Supervised {
     /// Whether standard output and error have separate files.
     pub(super) split: bool,
     pub(super) shown: Shown,
-    /// The pid of the job that it leads, if it leads a terminal, and the number of that one's pidfd.
-    pub(super) job: Option<(i32, RawFd)>,
+    /// The pid of the job that it leads, if it leads a terminal, and that one's pidfd.
+    pub(super) job: Option<(i32, Arc<PidFd>)>,
     /// The leader's pidfd, if a daemon that was killed has started it: its exit can't be waited for otherwise.
     pub(super) handle: Option<PidFd>,
 }
@@ -139,7 +141,7 @@ impl Processes {
     /// Supervises a started process, and returns its pid: that of its job, which does the work, if it leads a
     /// terminal.
     pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun, job: Option<TerminalJob>) -> i32 {
-        let Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal: _ } = begun;
+        let Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal: _, announced: _ } = begun;
         let input = input.and_then(|end| {
             InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
         });
@@ -211,11 +213,12 @@ impl Processes {
             run,
             control,
             input,
+            unread: UnreadState::default(),
             probe: None,
             tree: of_owner,
             split,
             shown: shown.clone(),
-            job: job.as_ref().map(|job| (job.pid, job.handle.as_fd().as_raw_fd())),
+            job: job.as_ref().map(|job| (job.pid, Arc::clone(&job.handle))),
             handle: None,
         };
         self.supervised.insert(task, supervised);

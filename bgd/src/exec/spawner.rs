@@ -35,7 +35,7 @@ use super::terminal::birth::{self, BirthError, Born, LeaderPlan};
 use super::terminal::order::JobOrder;
 use crate::core::{SpawnFailure, Spec, Work};
 use crate::keeper::PID_AT;
-use crate::keeper::client::Keeper;
+use crate::keeper::client::{Keeper, Socket};
 use crate::os::descriptors;
 use crate::os::spawn::{Announce, ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
 
@@ -194,9 +194,10 @@ impl Common {
                     awaited: awaited.as_deref(),
                 });
                 let pid = self.begin_plainly(&spec, &program, (mark, left), &streams, procs, stack);
-                pid.map(|Spawned { pid, pidfd }| {
+                pid.map(|(Spawned { pid, pidfd }, announced)| {
                     let Open { input, split, .. } = streams;
-                    Begun { pid, pidfd, input, cgroup: None, mark, split, awaited: None, terminal: None }
+                    let (cgroup, awaited, terminal) = (None, None, None);
+                    Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
                 })
             }
             Some(size) => self.begin_in_terminal(task, &spec, &program, mark, streams, procs, size, stack),
@@ -221,7 +222,7 @@ impl Common {
         streams: &Open,
         cgroup: Option<BorrowedFd<'_>>,
         stack: &mut ChildStack,
-    ) -> Result<Spawned, SpawnFailure> {
+    ) -> Result<(Spawned, Option<Arc<Socket>>), SpawnFailure> {
         let plan = Plan {
             programs: &program.programs,
             argv: &program.argv,
@@ -239,14 +240,16 @@ impl Common {
     }
 
     /// Starts a process, which announces itself to the keeper if there is one. If that has just ended, waits for the next
-    /// one.
+    /// one. Returns the keeper that has it.
     fn spawn_kept(
         &self,
         plan: &Plan<'_>,
         left: Option<Starting<'_>>,
         stack: &mut ChildStack,
-    ) -> Result<Spawned, SpawnError> {
-        let (Some(keeper), Some(left)) = (&self.settings.keeper, left) else { return spawn(plan, stack) };
+    ) -> Result<(Spawned, Option<Arc<Socket>>), SpawnError> {
+        let (Some(keeper), Some(left)) = (&self.settings.keeper, left) else {
+            return spawn(plan, stack).map(|spawned| (spawned, None));
+        };
         let (message, descriptors) = left.announcement();
         let socket = keeper.socket();
         let announce =
@@ -257,9 +260,10 @@ impl Common {
                 let Some(socket) = keeper.after(&socket) else {
                     return Err(SpawnError { stage: Stage::Announce, errno });
                 };
-                spawn(&Plan { announce: announce(socket.as_fd()), ..plan }, stack)
+                let spawned = spawn(&Plan { announce: announce(socket.as_fd()), ..plan }, stack)?;
+                Ok((spawned, Some(socket)))
             }
-            spawned => spawned,
+            spawned => Ok((spawned?, Some(socket))),
         }
     }
 
@@ -315,7 +319,8 @@ impl Common {
         let terminal = NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle };
         let Spawned { pid, pidfd } = leader;
         let terminal = Some(Box::new(terminal));
-        Ok(Begun { pid, pidfd, input: None, cgroup: None, mark, split, awaited: None, terminal })
+        let (input, cgroup, awaited, announced) = (None, None, None, None);
+        Ok(Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced })
     }
 
     /// Opens the standard streams of a process.

@@ -1,5 +1,5 @@
 //! The daemon's side of the keeper: starts it, finds the one of a daemon that is gone, and orders it to hold and to close.
-//! Orders are sent by a thread of their own, so that a keeper that somebody has stopped delays nobody.
+//! An order that the keeper has no room for is sent by a thread, so that one that somebody has stopped delays nobody.
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -18,11 +18,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::net::{bind, connect, listen, socket_with, socketpair};
 
 use super::{ARGUMENT, HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, SOCKET, Word};
+use crate::os::pidfd::{PidFd, wait_for_all};
 use crate::os::spawn::{ChildStack, Place, Plan, spawn};
 use crate::os::watch;
 
 /// How long the keeper may take to receive a message, or to send one.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it takes until a keeper that could not be started is tried again, and at most to send everything.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// How many daemons may wait for their turn; there is one at most, and it may be killed while it waits.
 const BACKLOG: i32 = 16;
@@ -43,6 +47,8 @@ pub struct Socket {
     pub socket: OwnedFd,
     /// The pid.
     pub pid: i32,
+    /// The process, if this program has started it and so has to reap it.
+    pub child: Option<PidFd>,
 }
 
 impl AsFd for Socket {
@@ -80,9 +86,14 @@ enum Order {
         message: Vec<u8>,
         descriptors: Vec<OwnedFd>,
     },
-    /// Start another keeper, as the one before is gone.
-    Renew,
+    /// Start another keeper, as the one before is gone, and tell when it is there.
+    Renew(Tell),
+    /// Tell that everything before this was sent.
+    Settle(mpsc::Sender<()>),
 }
+
+/// Is told that there is another keeper.
+type Tell = Box<dyn FnOnce() + Send>;
 
 impl Keeper {
     /// Starts a keeper for the instance with this folder.
@@ -109,7 +120,8 @@ impl Keeper {
         let of_all = runs.len();
         runs.retain(|kept| !kept.descriptors.is_empty());
         let is_complete = runs.len() == of_all;
-        Ok((Some(Self::again(folder, Socket { socket, pid })?), Found { runs, is_complete }))
+        let socket = Socket { socket, pid, child: None };
+        Ok((Some(Self::again(folder, socket)?), Found { runs, is_complete }))
     }
 
     /// Goes on with the keeper of the program before this one.
@@ -142,7 +154,7 @@ impl Keeper {
                 }
             };
             let _ = tell.send(Ok(Arc::clone(&link)));
-            Sender { folder, link, unsent: counter }.run(&ordered);
+            Sender { folder, link, unsent: counter, wanted: None }.run(&ordered);
         };
         thread::Builder::new().name("keeper".to_owned()).spawn(run)?;
         let link = told.recv().map_err(io::Error::other)??;
@@ -178,9 +190,22 @@ impl Keeper {
         self.send(&Message { word: Word::Part, key, pid: 0, text: &[place] }, Vec::new());
     }
 
-    /// Starts another keeper. It holds nothing yet.
-    pub fn renew(&self) {
-        let _ = self.orders.send(Order::Renew);
+    /// Starts another keeper, and calls this once it is there, on another thread. It holds nothing yet, and does not count
+    /// as complete until [`Self::complete`].
+    pub fn renew(&self, tell: impl FnOnce() + Send + 'static) {
+        self.order(Order::Renew(Box::new(tell)));
+    }
+
+    /// Notes that a keeper which has replaced another one holds all that ran.
+    pub fn complete(&self) {
+        self.send(&Message::bare(Word::Drop), Vec::new());
+    }
+
+    /// Waits until everything is sent, for a second at most.
+    pub fn settle(&self) {
+        let (tell, told) = mpsc::channel();
+        let _ = self.orders.send(Order::Settle(tell));
+        let _ = told.recv_timeout(AGAIN);
     }
 
     /// Whether everything was sent.
@@ -188,10 +213,23 @@ impl Keeper {
         self.unsent.load(Ordering::Acquire) == 0
     }
 
+    /// Sends at once, so that the keeper gets it whatever becomes of this process; by the thread if there is no room now.
     fn send(&self, message: &Message<'_>, descriptors: Vec<OwnedFd>) {
+        let message = message.encode();
+        if !self.is_idle() || !self.send_now(&message, &descriptors) {
+            self.order(Order::Send { message, descriptors });
+        }
+    }
+
+    fn send_now(&self, message: &[u8], descriptors: &[OwnedFd]) -> bool {
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        fds::send_now(&*self.socket(), message, &descriptors).is_ok()
+    }
+
+    fn order(&self, order: Order) {
         self.unsent.fetch_add(1, Ordering::AcqRel);
         // The thread ends only after this.
-        let _ = self.orders.send(Order::Send { message: message.encode(), descriptors });
+        let _ = self.orders.send(order);
     }
 }
 
@@ -209,32 +247,63 @@ struct Sender {
     folder: PathBuf,
     link: Arc<Link>,
     unsent: Arc<AtomicUsize>,
+    /// Who waits for another keeper, and when to try again to start it.
+    wanted: Option<(Tell, Instant)>,
 }
 
 impl Sender {
-    fn run(self, ordered: &mpsc::Receiver<Order>) {
-        while let Ok(order) = ordered.recv() {
-            match order {
-                Order::Send { message, descriptors } => {
-                    let socket = Arc::clone(&self.link.lock());
-                    let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(|fd| fd.as_fd()).collect();
-                    if let Err(error) = fds::send(&*socket, &message, &descriptors) {
-                        tracing::warn!(%error, "the keeper of running tasks does not take an order");
-                    }
-                    self.unsent.fetch_sub(1, Ordering::AcqRel);
+    fn run(mut self, ordered: &mpsc::Receiver<Order>) {
+        loop {
+            let next = match &self.wanted {
+                None => ordered.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+                Some((_, at)) if *at <= Instant::now() => Err(mpsc::RecvTimeoutError::Timeout),
+                Some((_, at)) => ordered.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match next {
+                Ok(Order::Send { message, descriptors }) => self.send(&message, &descriptors),
+                Ok(Order::Renew(tell)) => {
+                    self.wanted = Some((tell, Instant::now()));
+                    self.renew();
                 }
-                Order::Renew => match start(&self.folder) {
-                    Ok(socket) => {
-                        // What was announced to the one before is not known to this one.
-                        let renewed = Message::bare(Word::Keep).encode();
-                        if let Err(error) = fds::send(&socket, &renewed, &[]) {
-                            tracing::error!(%error, "the new keeper does not take an order");
-                        }
-                        *self.link.lock() = Arc::new(socket);
-                        self.link.is_new.notify_all();
-                    }
-                    Err(error) => tracing::error!(%error, "no keeper: a kill of the daemon ends its tasks"),
-                },
+                Ok(Order::Settle(tell)) => _ = tell.send(()),
+                Err(mpsc::RecvTimeoutError::Timeout) => self.renew(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn send(&self, message: &[u8], descriptors: &[OwnedFd]) {
+        let socket = Arc::clone(&self.link.lock());
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = fds::send(&*socket, message, &descriptors) {
+            tracing::warn!(%error, "the keeper of running tasks does not take an order");
+        }
+        self.unsent.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Starts another keeper; tries again later if that fails, as no event tells when it would not.
+    fn renew(&mut self) {
+        let Some((tell, _)) = self.wanted.take() else { return };
+        let started = start(&self.folder).and_then(|socket| {
+            // What was announced to the one before is not known to this one.
+            fds::send(&socket, &Message::bare(Word::Keep).encode(), &[])?;
+            Ok(socket)
+        });
+        match started {
+            Ok(socket) => {
+                let gone = std::mem::replace(&mut *self.link.lock(), Arc::new(socket));
+                self.link.is_new.notify_all();
+                if let Some(child) = &gone.child {
+                    wait_for_all([child], Instant::now() + PATIENCE);
+                    child.reap();
+                }
+                drop(gone);
+                self.unsent.fetch_sub(1, Ordering::AcqRel);
+                tell();
+            }
+            Err(error) => {
+                tracing::error!(%error, "no keeper: a kill of the daemon ends its tasks");
+                self.wanted = Some((tell, Instant::now() + AGAIN));
             }
         }
     }
@@ -294,7 +363,7 @@ fn start(folder: &Path) -> io::Result<Socket> {
     };
     let spawned = spawn(&plan, &mut ChildStack::default()).map_err(|error| io::Error::from(error.errno))?;
     tracing::debug!(pid = spawned.pid, "started the keeper");
-    Ok(Socket { socket: ours, pid: spawned.pid })
+    Ok(Socket { socket: ours, pid: spawned.pid, child: Some(spawned.pidfd) })
 }
 
 /// Connects to the keeper of this folder; `None` if it has ended by itself.

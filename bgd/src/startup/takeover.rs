@@ -288,7 +288,7 @@ fn take(
     let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });
     let strays = Strays::sparing(spared);
     let keeper = keeper.map(|(fd, pid)| {
-        came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket { socket, pid }))
+        came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket { socket, pid, child: None }))
     });
     let keeper = keeper.transpose().map_err(internal)?.map(Arc::new);
     let taken = Premises {

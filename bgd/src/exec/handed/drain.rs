@@ -23,6 +23,7 @@ use rustix::pipe::{SpliceFlags, splice};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use super::copies::{FlowCopy, Via};
 use super::kinds::Source;
 use crate::exec::hold::{Hold, KeepStill};
 use crate::exec::loss::Loss;
@@ -42,6 +43,23 @@ pub struct Flow {
     /// The new file that they go to. Nobody else writes to it, and it is not open for appending, which `splice`
     /// refuses.
     pub file: File,
+    /// What a socket is drained through, if that must survive the daemon.
+    pub via: Option<Via>,
+}
+
+impl Flow {
+    /// Copies its descriptors.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn copy(&self) -> io::Result<FlowCopy> {
+        let Self { source, file, via } = self;
+        let (source, is_pipe) = match source {
+            Source::Pipe(fd) => (fd, true),
+            Source::Socket(fd) => (fd, false),
+        };
+        FlowCopy::of(source, is_pipe, Some(file), via.as_ref())
+    }
 }
 
 /// A request to a drain.
@@ -53,6 +71,8 @@ enum Ask {
     Discard,
     /// Keep still for an upgrade.
     KeepStill(KeepStill<StillFlow>),
+    /// Copy the descriptors.
+    Copy(oneshot::Sender<io::Result<FlowCopy>>),
 }
 
 /// A drain as it stands still. No byte is anywhere but in its source or in its file.
@@ -66,6 +86,8 @@ pub struct StillFlow {
     pub offset: u64,
     /// Whether the last write has failed.
     pub is_losing: bool,
+    /// The numbers of the pipe that a socket is drained through, out and in.
+    pub via: Option<(RawFd, RawFd)>,
 }
 
 /// A drain of the program before this one. Nothing of it is touched before it goes on.
@@ -79,6 +101,8 @@ pub struct FlowBefore {
     pub offset: u64,
     /// Whether the last write has failed.
     pub is_losing: bool,
+    /// What a socket is drained through.
+    pub via: Option<Via>,
 }
 
 /// Drains of the program before this one that have not gone on yet.
@@ -130,6 +154,25 @@ impl Drains {
             hold
         });
         holds.collect()
+    }
+
+    /// Copies the descriptors of those that have not ended.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub async fn copies(&self) -> io::Result<Vec<FlowCopy>> {
+        let mut copies = Vec::new();
+        for drain in &self.0 {
+            let (tell, told) = oneshot::channel();
+            if drain.send(Ask::Copy(tell)).is_ok() {
+                let copy = tokio::select! {
+                    copy = told => copy.ok(),
+                    () = drain.closed() => None,
+                };
+                copies.extend(copy.transpose()?);
+            }
+        }
+        Ok(copies)
     }
 
     /// Returns the handle to drains of the program before; lost output is reported through `loss`.
@@ -262,10 +305,10 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
 /// Goes on with drains of the program before.
 fn go_on(resting: RestingDrains, null: &Arc<File>, working: &mpsc::Sender<()>) {
     let RestingDrains { task, flows, loss } = resting;
-    for (FlowBefore { source, file, offset, is_losing }, asked) in flows {
+    for (FlowBefore { source, file, offset, is_losing, via }, asked) in flows {
         let to = Sink { task, file, offset, null: Arc::clone(null), loss: None, is_losing };
         let (loss, working) = (loss.of_another_stream(), working.clone());
-        match Stream::to(task, source, to) {
+        match Stream::to(task, source, via, to) {
             Ok(stream) => {
                 tokio::spawn(async move {
                     stream.run(asked, loss).await;
@@ -294,6 +337,8 @@ struct Stream {
     from: AsyncFd<OwnedFd>,
     is_pipe: bool,
     to: Sink,
+    /// What a socket is drained through; else it is read into the buffer.
+    via: Option<Via>,
     /// The buffer for a socket; empty for a pipe.
     buffer: Vec<u8>,
 }
@@ -301,20 +346,24 @@ struct Stream {
 impl Stream {
     fn new(task: TaskId, flow: Flow, null: Arc<File>) -> io::Result<Self> {
         let to = Sink { task, file: Some(flow.file), offset: 0, null, loss: None, is_losing: false };
-        Self::to(task, flow.source, to)
+        Self::to(task, flow.source, flow.via, to)
     }
 
-    fn to(task: TaskId, source: Source, to: Sink) -> io::Result<Self> {
+    fn to(task: TaskId, source: Source, via: Option<Via>, to: Sink) -> io::Result<Self> {
         let (fd, is_pipe) = match source {
             Source::Pipe(fd) => (fd, true),
             Source::Socket(fd) => (fd, false),
         };
-        let buffer = if is_pipe { Vec::new() } else { vec![0; BUFFER] };
-        Ok(Self { task, from: watch::readable(fd)?, is_pipe, to, buffer })
+        let buffer = if is_pipe || via.is_some() { Vec::new() } else { vec![0; BUFFER] };
+        Ok(Self { task, from: watch::readable(fd)?, is_pipe, to, via, buffer })
     }
 
     async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Ask>, loss: Loss) {
         self.to.loss = Some(loss);
+        if let Some(via) = &self.via {
+            // What a daemon that was killed has left in it.
+            let _ = self.to.empty(via);
+        }
         loop {
             tokio::select! {
                 biased;
@@ -335,10 +384,14 @@ impl Stream {
                         self.to.tell_loss();
                         order.keep(self.still()).await;
                     }
+                    Ask::Copy(tell) => {
+                        let (file, via) = (self.to.file.as_ref(), self.via.as_ref());
+                        let _ = tell.send(FlowCopy::of(self.from.get_ref(), self.is_pipe, file, via));
+                    }
                 },
                 ready = self.from.readable() => {
                     let Ok(mut ready) = ready else { break };
-                    match advance(ready.get_inner(), self.is_pipe, &mut self.buffer, &mut self.to) {
+                    match advance(ready.get_inner(), self.is_pipe, self.via.as_ref(), &mut self.buffer, &mut self.to) {
                         Ok(Spliced::Bytes(_)) => {}
                         Ok(Spliced::Nothing) => ready.clear_ready(),
                         Ok(Spliced::End) => break,
@@ -357,13 +410,14 @@ impl Stream {
 
     fn still(&self) -> StillFlow {
         // Whatever is new here must be carried, too.
-        let Self { task: _, from, is_pipe, to, buffer: _ } = self;
+        let Self { task: _, from, is_pipe, to, via, buffer: _ } = self;
         let Sink { task: _, file, offset, null: _, loss: _, is_losing } = to;
         StillFlow {
             source: (from.get_ref().as_raw_fd(), *is_pipe),
             file: file.as_ref().map(AsRawFd::as_raw_fd),
             offset: *offset,
             is_losing: *is_losing,
+            via: via.as_ref().map(|via| (via.out.as_raw_fd(), via.into.as_raw_fd())),
         }
     }
 
@@ -371,7 +425,8 @@ impl Stream {
     fn settle(&mut self) -> bool {
         let mut left = ioctl_fionread(self.from.get_ref()).unwrap_or(0);
         loop {
-            match advance(self.from.get_ref(), self.is_pipe, &mut self.buffer, &mut self.to) {
+            let (from, via) = (self.from.get_ref(), self.via.as_ref());
+            match advance(from, self.is_pipe, via, &mut self.buffer, &mut self.to) {
                 Ok(Spliced::Bytes(count)) if left > 0 => left = left.saturating_sub(count as u64),
                 Ok(Spliced::Bytes(_) | Spliced::Nothing) => return false,
                 Ok(Spliced::End) | Err(_) => return true,
@@ -381,8 +436,18 @@ impl Stream {
 }
 
 /// Moves one chunk.
-fn advance(from: &OwnedFd, is_pipe: bool, buffer: &mut [u8], to: &mut Sink) -> io::Result<Spliced> {
-    let moved = if is_pipe { to.splice_from(from) } else { to.receive_from(from, buffer) };
+fn advance(
+    from: &OwnedFd,
+    is_pipe: bool,
+    via: Option<&Via>,
+    buffer: &mut [u8],
+    to: &mut Sink,
+) -> io::Result<Spliced> {
+    let moved = match via {
+        _ if is_pipe => to.splice_from(from),
+        Some(via) => to.splice_through(from, via),
+        None => to.receive_from(from, buffer),
+    };
     match moved {
         Ok(0) => Ok(Spliced::End),
         Ok(count) => Ok(Spliced::Bytes(count)),
@@ -431,6 +496,26 @@ impl Sink {
             }
         }
         splice_once(pipe, &self.null, None)
+    }
+
+    /// Moves what a socket holds through a pipe, at most what fits into that. Returns 0 at its end.
+    fn splice_through(&mut self, socket: &OwnedFd, via: &Via) -> io::Result<usize> {
+        let count = splice_once(socket, &via.into, None)?;
+        self.empty(via)?;
+        Ok(count)
+    }
+
+    /// Moves everything that is in a pipe, which has no writer but this process.
+    fn empty(&mut self, via: &Via) -> io::Result<()> {
+        loop {
+            match self.splice_from(&via.out) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Moves what a socket holds, at most a buffer full. Returns 0 at its end.

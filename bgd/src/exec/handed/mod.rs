@@ -5,6 +5,7 @@
 //! Nothing here may touch a process or a pipe before the core has taken the task.
 
 pub mod check;
+pub mod copies;
 pub mod drain;
 pub mod exit;
 pub mod facts;
@@ -12,14 +13,18 @@ pub mod kinds;
 mod offer;
 pub mod tree;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use bgd_shared::request::TerminalSize;
 
 use self::check::Checked;
+use self::copies::FlowCopy;
 use self::drain::Prepared;
 pub use self::offer::Handoff;
+use super::pty::slave_of;
+use super::terminal::still::Copies;
 
 /// A process that is taken over as soon as the core has a task for it.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub enum Recorded {
         prepared: Prepared,
         /// Whether standard output and error have separate files.
         split: bool,
+        /// Copies of their descriptors for the keeper, if there is one.
+        copies: Vec<FlowCopy>,
     },
     /// The process itself writes it to this file.
     File(PathBuf),
@@ -55,4 +62,21 @@ pub struct HandedTerminal {
     pub size: TerminalSize,
     /// The new output file, for what it shows.
     pub output: OwnedFd,
+}
+
+impl HandedTerminal {
+    /// Copies its descriptors.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn copies(&self) -> io::Result<Copies> {
+        let Self { master, size: _, output } = self;
+        Ok(Copies {
+            master: master.try_clone()?,
+            // Without it the terminal is followed as long as somebody has it open.
+            slave: slave_of(master).ok(),
+            leader_news: None,
+            output: output.try_clone()?,
+        })
+    }
 }

@@ -11,7 +11,7 @@ use bgd_shared::id::TaskId;
 use super::Local;
 use super::handoffs::Running;
 use super::shows::OpenTerminals;
-use crate::carry::{Came, Named, Obstacle};
+use crate::carry::{Came, Fd, Named, Obstacle};
 use crate::exec::carried::{
     HandedState, InheritedState, JobState, LocalState, ProcessState, StartState, TerminalState,
 };
@@ -20,7 +20,7 @@ use crate::exec::executor::SpecOf;
 use crate::exec::handed::drain::Drains;
 use crate::exec::handed::exit::Handed;
 use crate::exec::handed::tree::HandedTree;
-use crate::exec::input::InputPipe;
+use crate::exec::input::{InputPipe, UnreadState};
 use crate::exec::loss::Loss;
 use crate::exec::members::Member;
 use crate::exec::messages::{StartOrder, Streams};
@@ -47,6 +47,7 @@ impl Local {
             holds_starts,
             reports,
             keeper,
+            replaced,
             context,
         } = self;
         let helpers = helpers.state()?;
@@ -56,7 +57,7 @@ impl Local {
         if processes.starting > 0 || !reports.is_empty() || !(starts.is_empty() || *holds_starts) {
             return Err(Obstacle::passing("a process is being started"));
         }
-        if keeper.as_ref().is_some_and(|keeper| !keeper.is_idle()) {
+        if keeper.as_ref().is_some_and(|keeper| !keeper.is_idle()) || !replaced.is_over() {
             return Err(Obstacle::passing("the keeper of running tasks is being told"));
         }
         let are_still = [terminals.keep_still(), handoffs.keep_still()];
@@ -115,6 +116,7 @@ impl Local {
         }
         // Those of trees that have ended: somebody else has their pipes open.
         for (task, (run, drains)) in all_drains {
+            self.close_when_drained(task, run, &drains);
             self.processes.drain_on(task, run, drains);
         }
         for start in starts {
@@ -138,19 +140,23 @@ impl ProcessState {
         terminals: &OpenTerminals,
         named: &mut Named,
     ) -> Result<Self, Obstacle> {
-        let Supervised { run, input, probe, tree, split, shown, job, handle, .. } = supervised;
+        let Supervised { run, control: _, input, unread: _, probe, tree, split, shown, job, handle } =
+            supervised;
         let progress = shown.get();
         if progress.stage == Stage::AtWork {
             return Err(Obstacle::passing(format!("the processes of task {task} are being looked at")));
         }
-        if input.as_ref().is_some_and(InputPipe::is_busy) {
-            let what = format!("task {task} has not read what was written to its standard input");
-            return Err(Obstacle::lasting(what));
-        }
+        let unread = match input {
+            Some(input) => {
+                let answering = || Obstacle::passing("a request is being answered");
+                input.unread().ok_or_else(answering)?
+            }
+            None => UnreadState::default(),
+        };
         let Tree { leader, cgroup, mark, terminal: name, .. } = tree;
-        let job = job.map(|(pid, handle)| JobState {
-            pid,
-            handle: named.number(handle),
+        let job = job.as_ref().map(|(pid, handle)| JobState {
+            pid: *pid,
+            handle: named.add(handle),
             name: name.clone().unwrap_or_default(),
         });
         Ok(Self {
@@ -161,7 +167,8 @@ impl ProcessState {
             mark: *mark,
             split: *split,
             input: input.as_ref().and_then(InputPipe::number).map(|number| named.number(number)),
-            probe: probe.as_ref().map(|probe| probe.state(named)),
+            unread,
+            probe: probe.as_ref().map(|probe| probe.state(probe.socket().map(|socket| named.add(socket)))),
             progress,
             terminal: terminals.state(task, job, named),
             handed: None,
@@ -178,7 +185,7 @@ impl ProcessState {
         came: &mut Came,
     ) -> io::Result<()> {
         let Self { task, run, leader, cgroup, mark, split, .. } = self;
-        let Self { input, probe, progress, terminal, handed, handle, is_inherited, .. } = self;
+        let Self { input, unread, probe, progress, terminal, handed, handle, is_inherited, .. } = self;
         let context = &processes.context;
         let resumed = terminal.map(|state| state.resume(task, run, terminals, context, came)).transpose()?;
         let (job, terminal) = resumed.unzip();
@@ -216,7 +223,7 @@ impl ProcessState {
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
         processes.supervise(run, tree, split, pidfd, Begins { input, job, handed, progress });
         if let Some(supervised) = processes.supervised.get_mut(&task) {
-            (supervised.probe, supervised.handle) = (probe, handle);
+            (supervised.probe, supervised.handle, supervised.unread) = (probe, handle, unread);
         }
         Ok(())
     }
@@ -228,6 +235,12 @@ impl HandedState {
         let (is_running, client) = (running.is_some(), running.and_then(|running| running.client));
         let held = held.into_iter().map(|(pid, handle)| (pid, named.number(handle))).collect();
         Self { handle: named.add(tree.handle()), leads, held, is_running, client }
+    }
+
+    /// What the keeper is told of it.
+    pub(super) fn left(tree: &HandedTree) -> Self {
+        let (leads, _) = tree.state();
+        Self { handle: Fd::OF_PROCESS, leads, held: Vec::new(), is_running: true, client: None }
     }
 
     fn resume(self, leader: i32, came: &mut Came) -> io::Result<HandedTree> {
@@ -254,7 +267,7 @@ impl TerminalState {
         let loss = Loss::new(task, run, context.facts.clone());
         let terminal = terminals.rest(task, taken, owed, loss)?;
         let job = job.map(|JobState { pid, handle, name }| {
-            let handle = came.take(handle)?.into();
+            let handle = Arc::new(came.take(handle)?.into());
             Ok::<_, io::Error>(TerminalJob { pid, handle, name, terminal: terminal.clone() })
         });
         Ok((job.transpose()?, terminal))

@@ -16,15 +16,17 @@ use super::handoffs::{Prepared, Ready, Running};
 use crate::client::Client;
 use crate::exec::executor::{Offer, TellOffer};
 use crate::exec::handed::check::{Checked, check};
+use crate::exec::handed::copies::{FlowCopy, Via};
 use crate::exec::handed::drain::Flow;
 use crate::exec::handed::exit::Handed;
-use crate::exec::handed::kinds::Outputs;
+use crate::exec::handed::kinds::{Outputs, Source};
 use crate::exec::handed::{HandedTerminal, Handoff, Recorded};
 use crate::exec::loss::Loss;
 use crate::exec::output::OutputFolder;
 use crate::exec::process::Taken;
 use crate::exec::pty::size_of;
 use crate::exec::terminal::TERMINAL_SIDE;
+use crate::keeper::Key;
 use crate::os::watch;
 
 impl Local {
@@ -38,15 +40,16 @@ impl Local {
             }
         };
         let (leaders, prepare) = (self.handoffs.leaders(), self.handoffs.prepare.clone());
-        let folder = Arc::clone(&self.context.folder);
+        let (folder, is_kept) = (Arc::clone(&self.context.folder), self.keeper.is_some());
         let (client, process) = (client.id, client.process);
         self.context.workers.later(move || {
             // If the receiver is gone, the daemon has ended.
             let done = move |result| drop(prepare.send(Prepared { task, client, result, tell }));
-            let looked = check(*handoff, process, &leaders)
-                .and_then(|(checked, outputs)| Ok((checked, prepare_outputs(task, outputs, &folder)?)));
-            let (checked, flows) = match looked {
-                Ok((checked, Kept::Flows(flows))) => (checked, flows),
+            let looked = check(*handoff, process, &leaders).and_then(|(checked, outputs)| {
+                Ok((checked, prepare_outputs(task, outputs, &folder, is_kept)?))
+            });
+            let (checked, flows, copies) = match looked {
+                Ok((checked, Kept::Flows(flows, copies))) => (checked, flows, copies),
                 Ok((checked, Kept::Recorded(recorded))) => return done(Ok((checked, recorded))),
                 Err(error) => return done(Err(error)),
             };
@@ -55,7 +58,7 @@ impl Local {
                 task,
                 flows,
                 Box::new(move |prepared| match prepared {
-                    Ok(prepared) => done(Ok((checked, Recorded::Drained { prepared, split }))),
+                    Ok(prepared) => done(Ok((checked, Recorded::Drained { prepared, split, copies }))),
                     Err(error) => {
                         folder.remove(task, 0);
                         let message = format!("its output can't be watched: {error}");
@@ -118,8 +121,9 @@ impl Local {
         };
         let mut taken = Taken { pid, pidfd, tree, split: false, own_file: None, handed: Handed::default() };
         let loss = Loss::new(task, run, self.context.facts.clone());
+        let recorded = self.keep_handed(Key { task, run }, pid, &taken.tree, recorded);
         match recorded {
-            Recorded::Drained { prepared, split } => {
+            Recorded::Drained { prepared, split, copies: _ } => {
                 let drains = prepared.begin(&loss);
                 self.handoffs.drained.retain(|_, (_, drains)| !drains.have_ended());
                 self.handoffs.drained.insert(task, (run, drains.clone()));
@@ -143,8 +147,10 @@ impl Local {
             self.remove_offered(task);
         }
         // They stay known: whoever writes must not find the pipe closed, by an upgrade for instance.
-        if let Some((_, drains)) = self.handoffs.drained.get(&task) {
+        if let Some((run, drains)) = self.handoffs.drained.get(&task) {
             drains.discard();
+            // The next daemon will know nothing of it, and until then it would keep the file.
+            self.close_kept(task, *run);
             // It must keep still anew, without the file.
             self.handoffs.holds.remove(&task);
         }
@@ -165,14 +171,20 @@ impl Local {
 
 /// Where the output of a process will be kept.
 enum Kept {
-    /// In these files, once the drains are prepared.
-    Flows(Vec<Flow>),
+    /// In these files, once the drains are prepared; with copies for the keeper, if there is one.
+    Flows(Vec<Flow>, Vec<FlowCopy>),
     /// Everything is ready.
     Recorded(Recorded),
 }
 
-/// Creates the output files: an empty one if there is no output, and none for a file of the process's own.
-fn prepare_outputs(task: TaskId, outputs: Outputs, folder: &OutputFolder) -> Result<Kept, RpcError> {
+/// Creates the output files: an empty one if there is no output, and none for a file of the process's own. If it must
+/// survive the daemon, nothing of it may ever be in this process alone.
+fn prepare_outputs(
+    task: TaskId,
+    outputs: Outputs,
+    folder: &OutputFolder,
+    is_kept: bool,
+) -> Result<Kept, RpcError> {
     let failed = |error: io::Error| {
         folder.remove(task, 0);
         let message = format!("cannot create its output in {}: {error}", folder.path().display());
@@ -193,9 +205,15 @@ fn prepare_outputs(task: TaskId, outputs: Outputs, folder: &OutputFolder) -> Res
     }
     let streams = [Stream::Stdout, Stream::Stderr];
     let flows = sources.into_iter().zip(streams);
-    let flows: Result<_, RpcError> =
-        flows.map(|(source, stream)| Ok(Flow { source, file: create(stream)? })).collect();
-    Ok(Kept::Flows(flows?))
+    let flow = |(source, stream)| {
+        let passes = is_kept && matches!(source, Source::Socket(_));
+        let via = passes.then(Via::new).transpose().map_err(failed)?;
+        Ok(Flow { source, file: create(stream)?, via })
+    };
+    let flows: Vec<Flow> = flows.map(flow).collect::<Result<_, RpcError>>()?;
+    let kept = flows.iter().filter(|_| is_kept);
+    let copies = kept.map(Flow::copy).collect::<io::Result<_>>().map_err(failed)?;
+    Ok(Kept::Flows(flows, copies))
 }
 
 /// Returns the size of a terminal, limited to what can be shown. Many programs set none for the terminals that they

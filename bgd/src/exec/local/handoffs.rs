@@ -14,6 +14,7 @@ use crate::exec::carried::{DrainsState, FlowState};
 use crate::exec::executor::TellOffer;
 use crate::exec::handed::Recorded;
 use crate::exec::handed::check::{Checked, Leaders};
+use crate::exec::handed::copies::Via;
 use crate::exec::handed::drain::{DrainThread, Drains, FlowBefore, RestingDrains, StillFlow};
 use crate::exec::handed::kinds::Source;
 use crate::exec::handed::tree::HandedTree;
@@ -125,13 +126,14 @@ impl Handoffs {
         let states = self.drained.iter().map(|(task, (run, _))| {
             let flows = self.holds.get(task).into_iter().flatten().filter_map(Hold::still);
             let flows = flows.map(|flow| {
-                let StillFlow { source: (source, is_pipe), file, offset, is_losing } = flow;
+                let StillFlow { source: (source, is_pipe), file, offset, is_losing, via } = flow;
                 FlowState {
                     source: named.number(*source),
                     is_pipe: *is_pipe,
                     file: file.map(|file| named.number(file)),
                     offset: *offset,
                     is_losing: *is_losing,
+                    via: via.map(|(out, into)| (named.number(out), named.number(into))),
                 }
             });
             DrainsState { task: *task, run: *run, flows: flows.collect() }
@@ -144,11 +146,13 @@ impl Handoffs {
         let DrainsState { task, run, flows } = state;
         self.thread()?;
         let flows = flows.into_iter().map(|flow| {
-            let FlowState { source, is_pipe, file, offset, is_losing } = flow;
+            let FlowState { source, is_pipe, file, offset, is_losing, via } = flow;
             let source = came.take(source)?;
             let source = if is_pipe { Source::Pipe(source) } else { Source::Socket(source) };
             let file = file.map(|file| came.take(file)).transpose()?.map(File::from);
-            Ok(FlowBefore { source, file, offset, is_losing })
+            let via = via
+                .map(|(out, into)| Ok::<_, io::Error>(Via { out: came.take(out)?, into: came.take(into)? }));
+            Ok(FlowBefore { source, file, offset, is_losing, via: via.transpose()? })
         });
         let flows = flows.collect::<io::Result<_>>()?;
         let (drains, resting) = Drains::again(task, flows, Loss::new(task, run, facts.clone()));
@@ -165,6 +169,12 @@ impl Handoffs {
                 Err(error) => tracing::error!(%error, "cannot drain pipes any more"),
             }
         }
+    }
+
+    /// Returns the drains of a run that have not reached their end.
+    pub(super) fn living(&self, task: TaskId, run: u32) -> Option<&Drains> {
+        let (of, drains) = self.drained.get(&task)?;
+        (*of == run && !drains.have_ended()).then_some(drains)
     }
 
     /// Forgets a process whose exit is known, and its drains if they have ended.

@@ -1,24 +1,33 @@
 //! What the keeper holds for the local executor: goes on with the runs that a killed daemon has left, and has those closed
 //! whose end is written down.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use nix::errno::Errno;
 
 use super::Local;
-use crate::exec::carried::{JobState, ProcessState, TerminalState};
+use super::handoffs::Running;
+use crate::carry::Fd;
+use crate::exec::carried::{DrainsState, HandedState, JobState, ProcessState, TerminalState};
+use crate::exec::handed::Recorded;
 use crate::exec::handed::drain::Drains;
-use crate::exec::left::{Left, Parcel, Resumed};
-use crate::exec::messages::{Begun, NewTerminal, Report};
+use crate::exec::handed::tree::HandedTree;
+use crate::exec::input::InputPipe;
+use crate::exec::left::{Copies, Ended, INPUT, Left, Parcel, Resumed};
+use crate::exec::messages::{Begun, Copied, NewTerminal, Report};
+use crate::exec::process::Supervised;
 use crate::exec::progress::{Progress, Stage};
 use crate::exec::ready::ProbeState;
 use crate::exec::terminal::still::FollowedState;
 use crate::exec::tree::pause::Paused;
 use crate::keeper::Key;
-use crate::keeper::client::{Keeper, until_gone};
+use crate::keeper::client::{Keeper, Socket, until_gone};
+use crate::os::pidfd::PidFd;
 
 impl Local {
     /// Has this keeper hold what must survive the daemon.
@@ -43,21 +52,143 @@ impl Local {
         });
     }
 
-    /// Replaces a keeper that is gone. It will hold what starts from now on.
+    /// Replaces a keeper that is gone.
     pub(super) fn replace_keeper(&mut self) {
         let Some(keeper) = &self.keeper else { return };
-        tracing::warn!(
-            "the keeper of running tasks was ended: what runs now ends if the daemon is killed, and what starts later does not"
-        );
-        let (gone, keeper) = (keeper.socket(), Arc::clone(keeper));
+        tracing::warn!("the keeper of running tasks was ended: another one takes its place");
+        let gone = keeper.socket();
         self.context.adopted.remove(gone.pid);
+        self.replaced.gone.push(Arc::downgrade(&gone));
+        self.replaced.is_due = false;
         let reports = self.context.reports.clone();
-        keeper.renew();
-        self.context.workers.later(move || {
-            if keeper.after(&gone).is_some() {
-                reports.send(Report::KeeperCame);
-            }
+        keeper.renew(move || reports.send(Report::KeeperCame));
+    }
+
+    /// Gives the keeper that has replaced another one all that runs.
+    pub(super) fn keeper_came(&mut self) {
+        self.watch_keeper();
+        (self.replaced.is_due, self.replaced.lacks) = (true, false);
+        let of_tasks = self.processes.supervised.keys().filter(|task| !self.helpers.owns(**task));
+        let drained = self.handoffs.drained.keys();
+        let all: BTreeSet<TaskId> = of_tasks.chain(drained).copied().collect();
+        for task in all {
+            self.keep_again(task);
+        }
+        self.tell_complete();
+    }
+
+    /// Handles that a process has begun that announced itself to this keeper, which may have been replaced since.
+    pub(super) fn has_announced(&mut self, task: TaskId, announced: Option<Arc<Socket>>) {
+        let is_gone = |socket: &Arc<Socket>| {
+            self.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(socket, &keeper.socket()))
+        };
+        if announced.is_some_and(|socket| is_gone(&socket)) {
+            self.keep_again(task);
+        }
+    }
+
+    /// Tells a keeper that has replaced another one when it has all that runs.
+    pub(super) fn tell_complete(&mut self) {
+        if !self.replaced.is_due || !self.replaced.is_over() {
+            return;
+        }
+        self.replaced.is_due = false;
+        self.replaced.gone.clear();
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.replaced.lacks) {
+            keeper.complete();
+        }
+    }
+
+    /// Has copies made for the keeper of all descriptors of a run that is under way; [`Report::Copied`] follows.
+    fn keep_again(&mut self, task: TaskId) {
+        self.replaced.copying += 1;
+        let mut copies = Copies::default();
+        let begun = match self.processes.supervised.get(&task) {
+            Some(supervised) => held(task, supervised, &mut copies),
+            None => self.drained(task),
+        };
+        let terminal = self.terminals.get(task).cloned();
+        let drains = self.handoffs.drained.get(&task).cloned();
+        let job = self.processes.supervised.get(&task).and_then(|supervised| {
+            let (pid, handle) = supervised.job.as_ref()?;
+            Some((*pid, Arc::clone(handle), supervised.tree.terminal.clone().unwrap_or_default()))
         });
+        let (reports, run) = (self.context.reports.clone(), begun.as_ref().map_or(0, |(_, state)| state.run));
+        tokio::spawn(async move {
+            let all = async {
+                let (process, mut state) = begun?;
+                if let Some(terminal) = terminal {
+                    let job = job.map(|(pid, handle, name)| {
+                        let handle = copies.add(handle.as_fd().try_clone_to_owned()?);
+                        io::Result::Ok(JobState { pid, handle, name })
+                    });
+                    let job = job.transpose()?;
+                    let followed = Some(copies.add_terminal(terminal.copies().await?)?);
+                    state.terminal = Some(TerminalState { job, followed, owed: Vec::new() });
+                }
+                let mut flows = Vec::new();
+                if let Some((_, drains)) = drains.filter(|(of, _)| *of == run) {
+                    flows.extend(drains.copies().await?.into_iter().map(|flow| copies.add_flow(flow)));
+                }
+                let pid = state.leader;
+                let (text, rest) = copies.seal(state, flows);
+                let descriptors = std::iter::once(process).chain(rest).collect();
+                io::Result::Ok(Copied { pid, text, descriptors })
+            };
+            reports.send(Report::Copied { key: Key { task, run }, copied: all.await });
+        });
+    }
+
+    /// What is held of a run that has ended, while its output has not.
+    fn drained(&self, task: TaskId) -> io::Result<(OwnedFd, ProcessState)> {
+        let run = self.handoffs.drained.get(&task).map_or(0, |(run, _)| *run);
+        let state = ProcessState { handle: None, ..ProcessState::left(task, run) };
+        Ok((ended()?, state))
+    }
+
+    /// Has these copies held, if the run is still under way.
+    pub(super) fn keep_copied(&mut self, key: Key, copied: io::Result<Copied>) {
+        self.replaced.copying -= 1;
+        let Key { task, run } = key;
+        let supervised = self.processes.supervised.get(&task).filter(|supervised| supervised.run == run);
+        let is_known = supervised.is_some() || self.handoffs.living(task, run).is_some();
+        match copied {
+            Ok(Copied { pid, text, descriptors }) if is_known => {
+                if let Some(keeper) = &self.keeper {
+                    keeper.keep(key, pid, &text, descriptors);
+                    let input = supervised.and_then(|supervised| supervised.input.as_ref());
+                    if input.is_some_and(|input| input.number().is_none()) {
+                        keeper.close_part(key, INPUT);
+                    }
+                }
+            }
+            Ok(_) => {}
+            Err(_) if !is_known => {}
+            Err(error) => {
+                self.replaced.lacks = true;
+                tracing::warn!(%task, %error, "it will end if the daemon is killed");
+            }
+        }
+        self.tell_complete();
+    }
+
+    /// Has what the keeper holds of a run closed once its output has reached its end.
+    pub(super) fn close_when_drained(&self, task: TaskId, run: u32, drains: &Drains) {
+        if self.keeper.is_some() {
+            let (drains, reports) = (drains.clone(), self.context.reports.clone());
+            tokio::spawn(async move {
+                drains.end().await;
+                reports.send(Report::Drained { key: Key { task, run } });
+            });
+        }
+    }
+
+    /// Has what the keeper holds of a run closed whose end is written down, unless its output is still drained.
+    pub(super) fn close_over(&self, task: TaskId, run: u32) {
+        match self.handoffs.living(task, run) {
+            Some(drains) => self.close_when_drained(task, run, drains),
+            None => self.close_kept(task, run),
+        }
     }
 
     /// Has the descriptors of a run closed.
@@ -94,6 +225,43 @@ impl Local {
         }
     }
 
+    /// Has a process held that was handed over, with where its output comes from and goes to. Returns the rest of that.
+    pub(super) fn keep_handed(
+        &self,
+        key: Key,
+        pid: i32,
+        tree: &HandedTree,
+        mut recorded: Recorded,
+    ) -> Recorded {
+        let Some(keeper) = &self.keeper else { return recorded };
+        let mut copies = Copies::default();
+        let mut state = ProcessState::left(key.task, key.run);
+        (state.handed, state.handle) = (Some(HandedState::left(tree)), None);
+        let mut flows = Vec::new();
+        let mut copy = || {
+            match &mut recorded {
+                Recorded::Drained { split, copies: of_drains, .. } => {
+                    state.split = *split;
+                    flows.extend(std::mem::take(of_drains).into_iter().map(|flow| copies.add_flow(flow)));
+                }
+                Recorded::File(_) => {}
+                Recorded::Terminal(terminal) => {
+                    let followed = Some(copies.add_terminal(terminal.copies()?)?);
+                    state.terminal = Some(TerminalState { job: None, followed, owed: Vec::new() });
+                }
+            }
+            tree.handle().as_fd().try_clone_to_owned()
+        };
+        match copy() {
+            Ok(process) => {
+                let (text, rest) = copies.seal(state, flows);
+                keeper.keep(key, pid, &text, std::iter::once(process).chain(rest).collect());
+            }
+            Err(error) => tracing::warn!(task = %key.task, %error, "it is lost if the daemon is killed"),
+        }
+        recorded
+    }
+
     /// Goes on with a run that a killed daemon has left. Returns the pid that its task shows.
     ///
     /// # Errors
@@ -101,33 +269,93 @@ impl Local {
     pub(super) fn resume_left(&mut self, mut left: Left, resumed: &Resumed) -> io::Result<i32> {
         left.drop_closed_input();
         left.refresh_terminal()?;
-        let Left { key: Key { task, run }, pid, mut process, mut came } = left;
+        left.refresh_drains()?;
+        let Left { key: Key { task, run }, pid, mut process, drains: flows, mut came } = left;
         if (process.task, process.run) != (task, run) {
             return Err(io::Error::other("the keeper says something else of it than was started"));
         }
         process.leader = pid;
-        let stage = if resumed.has_exited { Stage::Rest } else { Stage::Leader };
+        let is_handed = process.handed.is_some();
+        let has_exited = resumed.ended != Ended::Nothing;
+        let stage = if has_exited { Stage::Rest } else { Stage::Leader };
         // Nobody knows any more which of its processes had stopped before the pause.
         let paused = resumed.is_paused.then(Paused::default);
-        process.progress = Progress { stage, paused, ..Progress::default() };
+        // Who could report the exit of a process that was handed over is gone.
+        process.progress = Progress { stage, paused, is_left: is_handed, ..Progress::default() };
         if resumed.is_ready
             && let Some(probe) = &mut process.probe
         {
             probe.is_told();
         }
-        if !resumed.has_exited {
-            self.context.adopted.add(pid);
-        }
         match &resumed.spec.output_file {
             Some(file) => self.context.outputs.track_own(task, run, file.as_os_str().as_ref()),
             None => self.context.outputs.track(task, run, process.split),
         }
+        let drains = if flows.is_empty() {
+            Drains::default()
+        } else {
+            self.handoffs.rest(DrainsState { task, run, flows }, &self.context.facts, &mut came)?
+        };
+        if resumed.ended == Ended::Tree {
+            self.close_when_drained(task, run, &drains);
+            self.processes.drain_on(task, run, drains);
+            self.handoffs.go_on();
+            return Ok(pid);
+        }
+        match (has_exited, is_handed) {
+            (true, _) => {}
+            (false, true) => _ = self.handoffs.running.insert(task, Running { pid, client: None }),
+            (false, false) => self.context.adopted.add(pid),
+        }
         if process.terminal.is_some() {
             self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
         }
-        process.resume(&mut self.processes, &mut self.terminals, Drains::default(), &mut came)?;
+        process.resume(&mut self.processes, &mut self.terminals, drains, &mut came)?;
         self.terminals.go_on(&HashMap::new());
-        let job = self.processes.supervised.get(&task).and_then(|supervised| supervised.job);
-        Ok(job.map_or(pid, |(job, _)| job))
+        self.handoffs.go_on();
+        let job = self.processes.supervised.get(&task).and_then(|supervised| supervised.job.as_ref());
+        Ok(job.map_or(pid, |(job, _)| *job))
     }
+}
+
+/// Returns the descriptor of the process of a run that is under way, and what is held of it besides its terminal and its
+/// drains.
+fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Result<(OwnedFd, ProcessState)> {
+    let Supervised { run, input, probe, tree, split, shown, handle, .. } = supervised;
+    // First: that is its place.
+    let input = input.as_ref().and_then(InputPipe::copy).transpose()?.map(|copy| copies.add(copy));
+    let probe = probe.as_ref().map(|probe| {
+        let socket = probe.socket().map(|socket| socket.as_fd().try_clone_to_owned()).transpose()?;
+        io::Result::Ok(probe.state(socket.map(|copy| copies.add(copy))))
+    });
+    let (stage, opened) = (shown.get().stage, || PidFd::open(tree.leader));
+    let process = match (&tree.handed, handle) {
+        (Some(tree), _) => tree.handle().try_clone().map(Some),
+        (None, Some(handle)) => handle.try_clone().map(Some),
+        (None, None) if stage == Stage::Rest => Ok(None),
+        (None, None) => match opened() {
+            // It has just been reaped.
+            Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(None),
+            opened => opened.map(Some),
+        },
+    }?;
+    let handed = tree.handed.as_deref().map(HandedState::left);
+    let left = ProcessState {
+        leader: tree.leader,
+        cgroup: tree.cgroup.clone(),
+        mark: tree.mark,
+        split: *split,
+        input,
+        probe: probe.transpose()?,
+        handle: (process.is_some() && handed.is_none()).then_some(Fd::OF_PROCESS),
+        handed,
+        ..ProcessState::left(task, *run)
+    };
+    let process = process.map_or_else(ended, |process| process.as_fd().try_clone_to_owned())?;
+    Ok((process, left))
+}
+
+/// Returns what stands for the pidfd of a process that has ended and was reaped: it is readable, as that is.
+fn ended() -> io::Result<OwnedFd> {
+    Ok(File::open("/dev/null")?.into())
 }

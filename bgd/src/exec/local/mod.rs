@@ -7,6 +7,7 @@ mod handoffs;
 mod helpers;
 mod hosting;
 mod kept;
+mod replaced;
 mod shows;
 mod terminals;
 
@@ -23,11 +24,13 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
+use self::replaced::Replaced;
 use self::shows::OpenTerminals;
 use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, SpecOf, Start, TellOffer};
 use super::handed::Handoff;
+use super::input::InputPipe;
 use super::left::{self, Left, Resumed, Spared};
 use super::messages::{Begun, Report, StartOrder, Streams};
 use super::process::Processes;
@@ -60,6 +63,8 @@ pub struct Local {
     reports: async_mpsc::UnboundedReceiver<Report>,
     /// Holds what must survive this daemon, if that is durable.
     keeper: Option<Arc<Keeper>>,
+    /// What a keeper that has replaced another one is still to get.
+    replaced: Replaced,
     context: Context,
 }
 
@@ -82,6 +87,7 @@ impl Local {
             holds_starts: false,
             reports,
             keeper: None,
+            replaced: Replaced::default(),
             context,
         }
     }
@@ -100,7 +106,9 @@ impl Local {
             Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
             Report::EndHelper { process, signal } => self.end_helper(process, signal),
             Report::KeeperGone => self.replace_keeper(),
-            Report::KeeperCame => self.watch_keeper(),
+            Report::KeeperCame => self.keeper_came(),
+            Report::Copied { key, copied } => self.keep_copied(key, copied),
+            Report::Drained { key: Key { task, run } } => self.close_kept(task, run),
         }
     }
 
@@ -110,12 +118,15 @@ impl Local {
         let fact = match result {
             Ok(mut begun) => {
                 self.keep_terminal(task, run, &begun);
-                let terminal = begun.terminal.take();
+                let (terminal, announced) = (begun.terminal.take(), begun.announced.take());
                 let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal, owner));
-                Fact::Started { pid: Some(self.processes.adopt(task, run, *begun, job)) }
+                let pid = self.processes.adopt(task, run, *begun, job);
+                self.has_announced(task, announced);
+                Fact::Started { pid: Some(pid) }
             }
             Err(failure) => Fact::StartFailed { failure },
         };
+        self.tell_complete();
         self.context.facts.send(task, run, fact);
     }
 
@@ -167,18 +178,45 @@ impl Local {
     fn write(&self, asked: Asked) {
         let Some(input) = self.processes.input(asked.task.id) else { return asked.refuse() };
         let Asked { answer, task, what: Ask::Write { data, eof } } = asked else { return asked.refuse() };
+        let number = input.owed.keep(answer);
+        let written = input.write(number, data, eof);
+        self.answer_write(task.id, input, (number, eof), written);
+    }
+
+    /// Answers when a write to a standard input is done.
+    fn answer_write(
+        &self,
+        task: TaskId,
+        input: InputPipe,
+        (number, eof): (u64, bool),
+        written: impl Future<Output = io::Result<u64>> + Send + 'static,
+    ) {
         let keeper = self.keeper.clone().filter(|_| eof);
-        let run = self.processes.supervised.get(&task.id).map_or(0, |supervised| supervised.run);
+        let run = self.processes.supervised.get(&task).map_or(0, |supervised| supervised.run);
         tokio::spawn(async move {
-            let written = input.write(data, eof).await;
+            let written = written.await;
             if let Some(keeper) = keeper {
-                keeper.close_part(Key { task: task.id, run }, left::INPUT);
+                keeper.close_part(Key { task, run }, left::INPUT);
             }
-            match written {
-                Ok(written) => answer.give(&WriteResult { written }),
-                Err(error) => answer.refuse(&write_error(task.id, &error)),
+            match (input.owed.take(number), written) {
+                (Some(answer), Ok(written)) => answer.give(&WriteResult { written }),
+                (Some(answer), Err(error)) => answer.refuse(&write_error(task, &error)),
+                (None, _) => {}
             }
         });
+    }
+
+    /// Goes on with what the program before this one has not written to standard inputs.
+    fn go_on_writing(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+        let all = self.processes.supervised.iter_mut();
+        let unread = all.map(|(task, supervised)| (*task, std::mem::take(&mut supervised.unread)));
+        for (task, unread) in unread.filter(|(_, unread)| !unread.is_empty()).collect::<Vec<_>>() {
+            let Some(input) = self.processes.input(task) else { continue };
+            for write in input.again(unread, clients) {
+                let about = (write.write.number, write.eof);
+                self.answer_write(task, input.clone(), about, input.go_on_writing(write));
+            }
+        }
     }
 }
 
@@ -241,10 +279,13 @@ impl Executor for Local {
     fn leave(&mut self, left: &mut Spared) {
         let of_tasks = self.processes.supervised.iter().filter(|(task, _)| !self.helpers.owns(**task));
         of_tasks.for_each(|(_, supervised)| left.add(&supervised.tree));
+        if let Some(keeper) = &self.keeper {
+            keeper.settle();
+        }
     }
 
     fn over(&mut self, task: TaskId, run: u32) {
-        self.close_kept(task, run);
+        self.close_over(task, run);
     }
 
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
@@ -289,6 +330,7 @@ impl Executor for Local {
         self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
         self.terminals.go_on(clients);
         self.handoffs.go_on();
+        self.go_on_writing(clients);
         // Who is gone reports nothing any more.
         for (task, running) in &self.handoffs.running {
             if running.client.is_some_and(|client| !clients.contains_key(&client)) {
@@ -299,6 +341,8 @@ impl Executor for Local {
 
     fn count_owed(&self, clients: &mut HashMap<u64, usize>) {
         self.terminals.count_owed(clients);
+        let inputs = self.processes.supervised.values().filter_map(|supervised| supervised.input.as_ref());
+        inputs.for_each(|input| input.owed.count(clients));
     }
 
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {

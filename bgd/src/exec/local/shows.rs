@@ -147,6 +147,11 @@ impl OpenTerminals {
         self.open.values().for_each(|shown| shown.owed.count(clients));
     }
 
+    /// Returns the open terminal of a task.
+    pub(super) fn get(&self, task: TaskId) -> Option<&Terminal> {
+        self.open.get(&task).map(|shown| &shown.terminal)
+    }
+
     pub(super) fn is_open(&self, task: TaskId) -> bool {
         self.open.contains_key(&task)
     }

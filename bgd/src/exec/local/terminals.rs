@@ -30,7 +30,10 @@ impl Local {
         let before = None;
         let opening = Opening { task, master, slave, size, output, loss, leader_news, owner, before };
         match self.terminals.open(opening) {
-            Ok(terminal) => Some(TerminalJob { pid: job, handle: job_handle, name: pty.name, terminal }),
+            Ok(terminal) => {
+                let handle = Arc::new(job_handle);
+                Some(TerminalJob { pid: job, handle, name: pty.name, terminal })
+            }
             // All its descriptors are closed then, so the leader hangs up.
             Err(error) => {
                 tracing::error!(%task, %error, "cannot follow a terminal");

@@ -24,7 +24,7 @@ use super::context::Context;
 use super::job::Job;
 use super::output::OutputFiles;
 use super::tree::Tree;
-use crate::carry::{Came, Fd, Named};
+use crate::carry::{Came, Fd};
 use crate::core::Fact;
 use crate::os::clock::Stamp;
 
@@ -109,10 +109,15 @@ impl Probe {
         Self { awaited, deadline, is_told, _job: job }
     }
 
-    /// Returns the state.
-    pub fn state(&self, named: &mut Named) -> ProbeState {
+    /// Returns the socket by which the process reports that it is ready, if it does.
+    pub fn socket(&self) -> Option<&UnixDatagram> {
+        self.awaited.socket.as_ref().map(|socket| &socket.socket)
+    }
+
+    /// Returns the state, given what that socket is called.
+    pub fn state(&self, name: Option<Fd>) -> ProbeState {
         let Awaited { ready, timeout: _, folder, sizes, socket } = &*self.awaited;
-        let socket = socket.as_ref().map(|socket| (socket.path().to_path_buf(), named.add(&socket.socket)));
+        let socket = socket.as_ref().and_then(|socket| Some((socket.path().to_path_buf(), name?)));
         ProbeState {
             ready: ready.clone(),
             deadline: self.deadline.map(|deadline| Stamp::of(deadline.into_std())),

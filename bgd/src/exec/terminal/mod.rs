@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub use self::opening::Opening;
 use self::session::{Order, Session, Write};
-use self::still::{Hold, WriteState};
+use self::still::{Copies, Hold, WriteState};
 use self::viewers::Viewer;
 
 /// The maximum number of rows and of columns of a terminal.
@@ -109,6 +109,16 @@ impl Terminal {
         let (hold, order) = Hold::new();
         self.order(Order::KeepStill(order));
         hold
+    }
+
+    /// Copies its descriptors.
+    ///
+    /// # Errors
+    /// It is closed, or no descriptor is left.
+    pub async fn copies(&self) -> io::Result<Copies> {
+        let (tell, told) = oneshot::channel();
+        self.order(Order::Copy(tell));
+        told.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
     /// Waits until everything that the job has written so far is kept and on its way to the viewers. Returns why the

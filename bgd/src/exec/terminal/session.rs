@@ -18,7 +18,7 @@ use super::news;
 use super::opening::Opening;
 use super::order::{CONTINUED, STOPPED, UNKNOWN};
 use super::screen::Screen;
-use super::still::{Before, KeepStill, SessionState, Still, WriteState};
+use super::still::{Before, Copies, KeepStill, SessionState, Still, WriteState};
 use super::viewers::{Viewer, Viewers};
 use crate::exec::loss::Loss;
 use crate::exec::pty::set_size;
@@ -42,6 +42,8 @@ pub enum Order {
     Drain(oneshot::Sender<Option<Box<str>>>),
     /// Keep still for an upgrade.
     KeepStill(KeepStill),
+    /// Copy the descriptors.
+    Copy(oneshot::Sender<io::Result<Copies>>),
 }
 
 /// A write to a terminal.
@@ -190,6 +192,7 @@ impl Session {
                 return;
             }
             Order::KeepStill(order) => return self.keep_still(order).await,
+            Order::Copy(tell) => return drop(tell.send(self.copies())),
         }
         self.take_size().await;
     }
@@ -325,6 +328,15 @@ impl Session {
         // Whoever holds it must know of a loss.
         self.output.loss.tell();
         order.keep(Box::new(self.still())).await;
+    }
+
+    fn copies(&self) -> io::Result<Copies> {
+        Ok(Copies {
+            master: self.master.get_ref().try_clone()?,
+            slave: self.slave.as_ref().map(OwnedFd::try_clone).transpose()?,
+            leader_news: self.leader_news.as_ref().map(|news| news.get_ref().try_clone()).transpose()?,
+            output: self.output.file.try_clone()?.into(),
+        })
     }
 
     fn still(&mut self) -> Still {

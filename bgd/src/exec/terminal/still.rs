@@ -109,6 +109,19 @@ pub struct Taken {
     pub output: OwnedFd,
 }
 
+/// Copies of a terminal's descriptors, for whoever goes on with it when the daemon is killed.
+#[derive(Debug)]
+pub struct Copies {
+    /// Its master.
+    pub master: OwnedFd,
+    /// The processes' side.
+    pub slave: Option<OwnedFd>,
+    /// The socket of its leader.
+    pub leader_news: Option<OwnedFd>,
+    /// The output file.
+    pub output: OwnedFd,
+}
+
 impl FollowedState {
     /// Creates the state of a terminal that is just opened, with the names of its descriptors: master, processes' side,
     /// the leader's socket, and the output file.

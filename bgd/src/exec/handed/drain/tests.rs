@@ -19,17 +19,21 @@ struct Begun {
 }
 
 /// Prepares a drain that fills an output file in a temporary folder.
-async fn prepare(source: Source) -> (Prepared, tempfile::TempDir) {
+async fn prepare(source: Source, via: Option<Via>) -> (Prepared, tempfile::TempDir) {
     let home = tempfile::tempdir().unwrap();
     let (told, tell) = oneshot::channel();
-    let flow = Flow { source, file: File::create(home.path().join("out")).unwrap() };
+    let flow = Flow { source, file: File::create(home.path().join("out")).unwrap(), via };
     let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));
     DrainThread::start().unwrap().prepare(TaskId::random(), vec![flow], tell_it);
     (tell.await.unwrap(), home)
 }
 
 async fn begin(source: Source) -> Begun {
-    let (prepared, home) = prepare(source).await;
+    begin_through(source, None).await
+}
+
+async fn begin_through(source: Source, via: Option<Via>) -> Begun {
+    let (prepared, home) = prepare(source, via).await;
     let (facts, _reports) = messages::facts();
     let loss = Loss::new(TaskId::random(), 1, facts);
     Begun { drains: prepared.begin(&loss), path: home.path().join("out"), home }
@@ -42,7 +46,7 @@ fn numbered(bytes: usize) -> Vec<u8> {
 #[tokio::test]
 async fn nothing_is_taken_out_before_the_word() {
     let (mut reader, mut writer) = io::pipe().unwrap();
-    let (prepared, home) = prepare(Source::Pipe(reader.try_clone().unwrap().into())).await;
+    let (prepared, home) = prepare(Source::Pipe(reader.try_clone().unwrap().into()), None).await;
     writer.write_all(b"mine").unwrap();
     drop(prepared);
     drop(writer);
@@ -56,10 +60,14 @@ async fn every_byte_arrives_up_to_the_end() {
     let wanted = numbered(3_000_000);
     let (reader, pipe) = io::pipe().unwrap();
     let (near, far) = UnixStream::pair().unwrap();
-    let cases: [(Source, OwnedFd); 2] =
-        [(Source::Pipe(reader.into()), pipe.into()), (Source::Socket(near.into()), far.into())];
-    for (source, end) in cases {
-        let begun = begin(source).await;
+    let (kept, its_far) = UnixStream::pair().unwrap();
+    let cases: [(Source, bool, OwnedFd); 3] = [
+        (Source::Pipe(reader.into()), false, pipe.into()),
+        (Source::Socket(near.into()), false, far.into()),
+        (Source::Socket(kept.into()), true, its_far.into()),
+    ];
+    for (source, is_kept, end) in cases {
+        let begun = begin_through(source, is_kept.then(|| Via::new().unwrap())).await;
         let bytes = wanted.clone();
         let writer = thread::spawn(move || File::from(end).write_all(&bytes).unwrap());
         begun.drains.end().await;
@@ -113,8 +121,8 @@ async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
     let (near, mut far) = UnixStream::pair().unwrap();
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let flows = vec![
-        Flow { source: Source::Pipe(reader.into()), file: full() },
-        Flow { source: Source::Socket(near.into()), file: full() },
+        Flow { source: Source::Pipe(reader.into()), file: full(), via: None },
+        Flow { source: Source::Socket(near.into()), file: full(), via: None },
     ];
     let (told, tell) = oneshot::channel();
     let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));

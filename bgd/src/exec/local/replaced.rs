@@ -1,0 +1,25 @@
+//! The state of a keeper that has replaced another one, until it has everything.
+
+use std::sync::Weak;
+
+use crate::keeper::client::Socket;
+
+/// What is to be done until a keeper that has replaced another one has all that runs.
+#[derive(Debug, Default)]
+pub(super) struct Replaced {
+    /// Keepers that are gone, to which something may have announced itself that is not known yet.
+    pub(super) gone: Vec<Weak<Socket>>,
+    /// How many runs are being copied for the new one.
+    pub(super) copying: usize,
+    /// Whether the new one is to be told when it has everything.
+    pub(super) is_due: bool,
+    /// Whether it lacks something.
+    pub(super) lacks: bool,
+}
+
+impl Replaced {
+    /// Whether everything was given to the new one.
+    pub(super) fn is_over(&self) -> bool {
+        self.copying == 0 && self.gone.iter().all(|gone| gone.strong_count() == 0)
+    }
+}

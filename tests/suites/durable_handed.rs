@@ -1,0 +1,243 @@
+//! Processes that other programs have handed over to a durable daemon (R126, R131): they go on when it is killed or stopped,
+//! with their output and with true exit codes.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use bgd_tests::handed::{Job, line_of};
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::HandoffStream;
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::upgrades::{exit_of, upgrade};
+use bgd_tests::{TestDaemon, Viewer, wait};
+
+fn durable() -> TestDaemon {
+    TestDaemon::builder().config("durable = true\n[limits]\noutput_bytes = \"4GiB\"").start()
+}
+
+/// How a daemon ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Kill,
+    Stop,
+}
+
+impl End {
+    const ALL: [Self; 2] = [Self::Kill, Self::Stop];
+
+    fn of(self, daemon: &mut TestDaemon) {
+        match self {
+            Self::Kill => daemon.kill9(),
+            Self::Stop => assert!(daemon.stop().success()),
+        }
+    }
+
+    /// Ends the daemon and starts the next one.
+    fn again(self, daemon: &mut TestDaemon) {
+        self.of(daemon);
+        daemon.launch();
+    }
+}
+
+/// Hands a shell command over whose output goes to a pipe or to a socket.
+fn handed(daemon: &TestDaemon, line: &str, is_socket: bool) -> (Job, TaskId) {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]);
+    if !is_socket {
+        let (job, pipe) = Job::piped(daemon, &mut command);
+        let id = job.hand_over_pipe(daemon, &pipe).id;
+        return (job, id);
+    }
+    let (near, far) = UnixStream::pair().expect("a pair of sockets");
+    command.stdout(OwnedFd::from(far));
+    let job = Job::start(daemon, &mut command);
+    drop(command);
+    let id = job.hand_over(&mut daemon.client(), &[(HandoffStream::Stdout, near.as_fd())]).id;
+    (job, id)
+}
+
+#[test]
+fn r126_a_handed_over_process_goes_on_over_a_kill_and_a_stop() {
+    for end in End::ALL {
+        for is_socket in [false, true] {
+            let mut daemon = durable();
+            let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
+            let (mut job, id) = handed(&daemon, line, is_socket);
+            job.say("one");
+            wait::poll_until("it is kept", || (daemon.output(id) == b"<one>\n").then_some(()));
+            end.of(&mut daemon);
+            job.say("two");
+            daemon.launch();
+            assert_eq!(daemon.task(id).status, Status::Running, "{end:?}");
+            job.say("three");
+            wait::poll_until("it is kept", || {
+                (daemon.output(id) == b"<one>\n<two>\n<three>\n").then_some(())
+            });
+            upgrade(&daemon);
+            end.again(&mut daemon);
+            // It ends while nobody is there, and its parent has taken its exit away.
+            end.of(&mut daemon);
+            job.say("four");
+            job.say("end");
+            job.wait_dead();
+            assert_eq!(job.wait().code(), Some(7));
+            daemon.launch();
+            assert_eq!(exit_of(&daemon, id), Exit::Code(7), "{end:?} {is_socket}");
+            assert_eq!(daemon.output(id), b"<one>\n<two>\n<three>\n<four>\n");
+        }
+    }
+}
+
+fn output(daemon: &TestDaemon, id: TaskId) -> PathBuf {
+    PathBuf::from(daemon.task(id).output.path)
+}
+
+#[test]
+fn r126_no_byte_that_is_drained_is_lost_or_doubled_by_kills() {
+    const BYTES: u64 = 300_000_000;
+    for is_socket in [false, true] {
+        let mut daemon = durable();
+        let bytes = format!("seq 1000000000 | head -c {BYTES}");
+        let (mut job, id) = handed(&daemon, &format!("read go; {bytes}; exit 3"), is_socket);
+        job.say("go");
+        for part in 1..=8 {
+            let size = || fs::metadata(output(&daemon, id)).map_or(0, |meta| meta.len());
+            wait::poll_until("more of it", || (size() > part * BYTES / 10).then_some(()));
+            End::Kill.again(&mut daemon);
+        }
+        job.wait_dead();
+        job.wait();
+        assert_eq!(exit_of(&daemon, id), Exit::Code(3));
+        let compare = format!("{bytes} | cmp - '{}'", output(&daemon, id).display());
+        let compared = Command::new("sh").args(["-c", &compare]).output().expect("sh");
+        assert!(compared.status.success(), "socket: {is_socket}: {compared:?}");
+        assert_eq!(daemon.task(id).output.bytes, BYTES);
+    }
+}
+
+#[test]
+fn r126_a_handed_over_tree_is_cancelled_whole_after_a_kill() {
+    let mut daemon = durable();
+    let (mut job, id) = handed(&daemon, "sleep 1000 & sleep 1000 & echo up; wait", false);
+    wait::poll_until("it is up", || (daemon.output(id) == b"up\n").then_some(()));
+    End::Kill.again(&mut daemon);
+    daemon.cancel(&[id]);
+    job.wait_dead();
+    job.wait();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Cancelled);
+    daemon.task_processes().iter().for_each(|process| process.gone());
+}
+
+#[test]
+fn r126_pipes_that_outlive_their_task_are_drained_on_after_a_kill() {
+    let mut daemon = durable();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let mut command = Command::new("sh");
+    command.args(["-c", "read go; echo first; exit 3"]).stdout(writer.try_clone().expect("a copy"));
+    let mut job = Job::start(&daemon, &mut command);
+    drop(command);
+    let id = job.hand_over_pipe(&daemon, &reader).id;
+    drop(reader);
+    job.say("go");
+    job.wait_dead();
+    job.wait();
+    daemon.block(&[id]);
+    let mut writer = File::from(OwnedFd::from(writer));
+    for word in ["second\n", "third\n"] {
+        daemon.kill9();
+        writer.write_all(word.as_bytes()).expect("somebody has it open");
+        daemon.launch();
+    }
+    drop(writer);
+    wait::poll_until("all of it", || (daemon.output(id) == b"first\nsecond\nthird\n").then_some(()));
+    assert_eq!(daemon.task(id).exit, Some(Exit::Code(3)));
+    daemon.run(&["clear", &id.to_string()]).success();
+}
+
+/// Starts a shell command in a terminal and hands that over.
+const IN_TERMINAL: &str = "import json, os, pty, socket, sys
+pid, master = pty.fork()
+if pid == 0:
+    os.execvp('sh', ['sh', '-c', sys.argv[1]])
+params = {'pid': pid, 'description': 'in a terminal', 'streams': ['pty']}
+call = {'jsonrpc': '2.0', 'id': 1, 'method': 'task.handoff', 'params': params}
+daemon = socket.socket(socket.AF_UNIX)
+daemon.connect(os.environ['BGD_SOCKET'])
+socket.send_fds(daemon, [json.dumps(call).encode() + b'\\n'], [os.pidfd_open(pid), master])
+print(json.loads(daemon.makefile().readline())['result']['task']['id'], flush=True)
+os.close(master)
+sys.stdin.readline()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)";
+
+#[test]
+fn r126_a_terminal_that_was_handed_over_goes_on_over_a_kill_and_a_stop() {
+    let mut daemon = durable();
+    let line = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
+    let mut command = Command::new("python3");
+    command.args(["-c", IN_TERMINAL, line]).env_clear().envs(daemon.environment());
+    let (mut job, mut said) = Job::piped(&daemon, &mut command);
+    let id = line_of(&mut said).parse().expect("the id of a task");
+    wait::poll_until("it is ready", || (daemon.output(id) == b"ready\r\n").then_some(()));
+    for (end, word) in End::ALL.into_iter().zip(["one", "two"]) {
+        end.again(&mut daemon);
+        let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
+        viewer.until_seen("ready");
+        viewer.type_keys(id, &format!("{word}\r"));
+        viewer.until_seen(&format!("<{word}>"));
+    }
+    let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
+    viewer.type_keys(id, "end\r");
+    job.say("");
+    assert_eq!(line_of(&mut said), "9");
+    assert_eq!(exit_of(&daemon, id), Exit::Code(9));
+    let shown = "ready\r\none\r\n<one>\r\ntwo\r\n<two>\r\nend\r\n";
+    assert_eq!(String::from_utf8_lossy(&daemon.output(id)), shown);
+}
+
+#[test]
+fn r131_a_stop_says_that_a_handed_over_process_goes_on_and_cancels_it_on_request() {
+    let mut daemon = durable();
+    let (mut job, id) = handed(&daemon, "read word; exit 5", false);
+    let stopped = daemon.run(&["daemon", "stop"]).success();
+    assert_eq!(stopped.stdout_text(), "stopped; 1 task goes on, and the next daemon finds it again\n");
+    assert!(daemon.ended().success());
+    daemon.launch();
+    assert_eq!(daemon.task(id).status, Status::Running);
+    let stopped = daemon.run(&["daemon", "stop", "--cancel"]).success();
+    assert_eq!(stopped.stdout_text(), "stopped; 1 task was cancelled\n");
+    assert!(daemon.ended().success());
+    job.wait_dead();
+    job.wait();
+    daemon.launch();
+    assert_eq!(daemon.task(id).status, Status::Cancelled);
+}
+
+#[test]
+fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_what_was_handed_over() {
+    let mut daemon = durable();
+    let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
+    let mut all = [false, true].map(|is_socket| handed(&daemon, line, is_socket));
+    let descriptors = |daemon: &TestDaemon| {
+        let keepers = daemon.keepers();
+        let keeper = keepers.first()?;
+        Some((keeper.pid(), fs::read_dir(keeper.proc("fd")).ok()?.count()))
+    };
+    let (pid, held) = descriptors(&daemon).expect("a keeper");
+    daemon.keepers()[0].kill();
+    wait::poll_until("another one has everything", || {
+        descriptors(&daemon).filter(|(now, holds)| *now != pid && *holds >= held)
+    });
+    End::Kill.again(&mut daemon);
+    for (job, id) in &mut all {
+        job.say("word");
+        job.say("end");
+        job.wait_dead();
+        job.wait();
+        assert_eq!(exit_of(&daemon, *id), Exit::Code(7));
+        assert_eq!(daemon.output(*id), b"<word>\n");
+    }
+}

@@ -134,13 +134,12 @@ impl Worker {
         let current = Current { number, progress: Rc::clone(&progress), notification: read_before.clone() };
         self.current.replace(Some(current));
         let delivered = async {
-            let notification = match read_before {
-                Some(notification) => notification,
-                None => {
-                    self.outcomes.until_let_go().await;
-                    let (notice, is_removed) = read(notice, context, &self.outcomes.internals).await?;
-                    notification(notice, place, is_removed)
-                }
+            let notification = if let Some(notification) = read_before {
+                notification
+            } else {
+                self.outcomes.until_let_go().await;
+                let (notice, is_removed) = read(notice, context, &self.outcomes.internals).await?;
+                notification(notice, place, is_removed)
             };
             if let Some(current) = &mut *self.current.borrow_mut() {
                 current.notification = Some(Rc::clone(&notification));

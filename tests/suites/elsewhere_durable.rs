@@ -308,7 +308,7 @@ fn r151_no_byte_from_over_there_is_lost_or_written_twice_by_kills_while_it_flows
         kill(&mut far, |_| ());
     }
     assert_eq!(far.ended(id).exit, Some(Exit::Code(9)));
-    let whole: String = (0..40_000).map(|number| format!("line {number}\n")).collect();
+    let whole = (0..40_000).map(|number| format!("line {number}\n")).collect::<Vec<_>>().concat();
     assert!(far.here().output(id) == whole.as_bytes());
 }
 

@@ -232,8 +232,8 @@ fn r151_a_stopped_durable_daemon_leaves_its_jobs_behind_a_login_node_as_root() {
     is_left_by_a_stop(Site::far_durable(Builder::default()));
 }
 
-fn is_carried(site: Site) {
-    let (open, until_open) = gate(&site, "open");
+fn is_carried(site: &Site) {
+    let (open, until_open) = gate(site, "open");
     let ran = site.cluster.path("ran");
     let runs = site.submit(&["--cpus", "16"], &format!("echo begun; {until_open}; echo over; exit 3"));
     let job = site.running(runs);
@@ -258,12 +258,12 @@ fn is_carried(site: Site) {
 
 #[test]
 fn r121_an_upgrade_carries_jobs_as_root() {
-    is_carried(Site::start());
+    is_carried(&Site::start());
 }
 
 #[test]
 fn r121_an_upgrade_carries_jobs_behind_a_login_node_as_root() {
-    is_carried(Site::far(Builder::default()));
+    is_carried(&Site::far(Builder::default()));
 }
 
 /// Kills the daemon twenty times while forty jobs, half of them of arrays, are submitted, wait, run and end.

@@ -56,7 +56,7 @@ fn r121_an_upgrade_carries_tasks_on_another_machine() {
     far.run_here(&["signal", &reads.to_string(), "USR1"]).success();
     assert_eq!(far.ended(reads).exit, Some(Exit::Code(6)));
     let output = String::from_utf8(far.here().output(reads)).unwrap();
-    let words: String = (0..5).map(|round| format!("<words {round}>\n")).collect();
+    let words = (0..5).map(|round| format!("<words {round}>\n")).collect::<Vec<_>>().concat();
     assert_eq!(output, format!("up\n{words}usr\n"));
     assert_eq!(far.ended(after).status, Status::Completed);
     let cancelled = far.here().cancel(&[sleeps, held]);
@@ -81,7 +81,7 @@ fn r121_no_byte_from_another_machine_is_lost_or_written_twice_by_upgrades_while_
         upgrade(&mut far);
     }
     assert_eq!(far.ended(id).exit, Some(Exit::Code(9)));
-    let whole: String = (0..40_000).map(|number| format!("line {number}\n")).collect();
+    let whole = (0..40_000).map(|number| format!("line {number}\n")).collect::<Vec<_>>().concat();
     assert!(far.here().output(id) == whole.as_bytes());
 }
 

@@ -7,6 +7,8 @@ mod far;
 mod filled;
 mod foreground;
 mod idle;
+mod kills;
+mod lasting;
 mod live;
 mod machine;
 mod memory;
@@ -59,6 +61,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("foreground", foreground::measure),
     ("told", told::measure),
     ("order", order::measure),
+    ("lasting", lasting::measure),
     ("slurm", slurm::measure),
     ("far", far::measure),
 ];
@@ -66,7 +69,7 @@ const MEASUREMENTS: &[Measurement] = &[
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
 /// throughput, wakeup, submit, prompt (`shell-prompt`), filled (100,000 tasks: submit, list, memory, `top`), idle, write, read, waiters, turns
 /// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order
-/// (batches, groups, dependents), far (another machine by ssh on loopback), slurm (10,000 tasks of a real cluster; needs root).
+/// (batches, groups, dependents), lasting (upgrades in place, kills of a durable daemon), far (another machine by ssh on loopback), slurm (10,000 tasks of a real cluster; needs root).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

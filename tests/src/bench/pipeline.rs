@@ -85,7 +85,7 @@ impl Pipeline {
     }
 
     /// Sends all submits, with two batches in flight, and returns the ids of the last batch.
-    fn submit(&mut self, submits: &Submits) -> Result<Vec<TaskId>> {
+    pub fn submit(&mut self, submits: &Submits) -> Result<Vec<TaskId>> {
         let mut in_flight = 0;
         for (size, lines) in &submits.batches {
             self.stream.write_all(lines)?;

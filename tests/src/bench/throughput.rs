@@ -56,7 +56,7 @@ fn rate(count: usize, time: Duration) -> f64 {
     float(count as u64) / time.as_secs_f64()
 }
 
-fn of_bgd(daemon: &TestDaemon, count: usize) -> Result<f64> {
+pub fn of_bgd(daemon: &TestDaemon, count: usize) -> Result<f64> {
     let mut pipeline = Pipeline::connect(daemon)?;
     let submits = pipeline.prepare(&trivial(daemon), count)?;
     let before = pipeline.call::<DaemonStatusOf>(&NoParams {})?.summary.completed;

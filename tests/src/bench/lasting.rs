@@ -1,0 +1,238 @@
+//! What it costs that nothing dies (R120 to R131): the pause of an upgrade in place, the time until a durable daemon that
+//! was killed answers again, and what a durable daemon pays for each task.
+
+use std::ffi::CString;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Instant;
+
+use bgd::os::spawn::{Announce, ChildStack, Place, Plan, spawn};
+use bgd_shared::request::{
+    BlockMode, BlockParams, DaemonStatusOf, DaemonUpgrade, NoParams, TaskBlock, TaskSubmit, UpgradeParams,
+};
+use bgd_shared::task::Exit;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::kills;
+use super::pipeline::{Pipeline, command, trivial};
+use super::report::{Row, Target, Unit};
+use super::stats::{float, micros, percentile};
+use super::throughput;
+use super::{Bench, Result};
+use crate::prompts::fake_agent;
+use crate::{Raw, TestDaemon, Viewer, wait};
+
+/// The longest pause of an upgrade, in microseconds.
+const PAUSE: f64 = 300_000.0;
+
+/// How many commands run during the upgrades, and what else there is.
+const COMMANDS: usize = 1000;
+const TERMINALS: usize = 20;
+const TURNS: usize = 10;
+const WAITS: u64 = 200;
+const SUBSCRIBERS: usize = 20;
+
+pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
+    let mut rows = upgrades(bench)?;
+    rows.extend(kills::measure(bench)?);
+    rows.extend(durable(bench)?);
+    rows.push(announced(bench)?);
+    Ok(rows)
+}
+
+/// Measures upgrades of a daemon that is at work.
+fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
+    let config = format!("max_concurrent_tasks = 2000\n{}", fake_agent(&[], ""));
+    let daemon = TestDaemon::builder().config(config).start();
+    let mut client = daemon.client();
+    let sleeps = command(&daemon, &["sleep", "100000"]);
+    let mut tasks = Vec::new();
+    for _ in 0..COMMANDS {
+        tasks.push(client.call::<TaskSubmit>(&sleeps)?.task.id);
+    }
+    let viewers: Vec<_> =
+        (0..TERMINALS).map(|_| Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"))).collect();
+    let turns: Vec<_> = (0..TURNS).map(|_| daemon.prompt("say begun; hang")).collect();
+    let last = *tasks.last().ok_or("no task")?;
+    let mut waits: Vec<Raw> = (0..WAITS).map(|_| Raw::connect(daemon.socket())).collect();
+    let params = serde_json::to_value(BlockParams::until_ended(last))?;
+    (1..).zip(&mut waits).for_each(|(id, raw)| raw.request(id, "task.block", &params));
+    let mut subscribers: Vec<_> = (0..SUBSCRIBERS).map(|_| daemon.watch()).collect();
+    let all = (COMMANDS + TERMINALS + TURNS) as u64;
+    wait::poll_until("all of them run", || (daemon.status().summary.running == all).then_some(()));
+    let (mut pauses, mut calls) = (Vec::new(), Vec::new());
+    for _ in 0..bench.of(5, 50) {
+        let begin = Instant::now();
+        let result = client.call::<DaemonUpgrade>(&UpgradeParams::default())?;
+        calls.push(micros(begin.elapsed()));
+        pauses.push(float(result.pause_ms) * 1000.0);
+        if result.active != all {
+            return Err(format!("{} of {all} tasks went on", result.active).into());
+        }
+    }
+    // Everybody is still there, and is told the one end.
+    daemon.cancel(&[last]);
+    let is_answered =
+        |raw: &mut Raw| raw.receive().is_some_and(|answer| answer["result"]["tasks"][0].is_object());
+    if !waits.iter_mut().all(is_answered) {
+        return Err("a client was not answered".into());
+    }
+    for watch in &mut subscribers {
+        watch.until(|event| event.task.id == last && event.task.completed_at.is_some());
+    }
+    let others: Vec<_> = tasks.iter().copied().filter(|task| *task != last).chain(turns).collect();
+    others.chunks(500).for_each(|some| _ = daemon.cancel(some));
+    drop(viewers);
+    let what = format!(
+        "upgrade with {COMMANDS} commands, {TERMINALS} terminals, {TURNS} turns, {WAITS} waits, {SUBSCRIBERS} subscribers"
+    );
+    let most = percentile(&pauses, 100);
+    Ok(vec![
+        Row::new(format!("{what}: pause, median"))
+            .bgd_samples(&pauses, Unit::Micros)
+            .target(Target::AtMost(PAUSE, Unit::Micros)),
+        Row::new("the same, longest")
+            .bgd(super::report::Figure::new(most, Unit::Micros))
+            .target(Target::AtMost(PAUSE, Unit::Micros)),
+        Row::new("the same, the whole call, median").bgd_samples(&calls, Unit::Micros).note("to know"),
+    ])
+}
+
+/// Compares a durable daemon with a plain one.
+fn durable(bench: &Bench) -> Result<Vec<Row>> {
+    let config = |durable: bool| format!("durable = {durable}\nmax_concurrent_tasks = 2\n");
+    let [plain, durable] = [false, true].map(|is| TestDaemon::builder().config(config(is)).start());
+    let count = bench.of(500, 4000);
+    let mut rates = [Vec::new(), Vec::new()];
+    let mut submits = [Vec::new(), Vec::new()];
+    let mut ones = [Vec::new(), Vec::new()];
+    for daemon in [&plain, &durable] {
+        throughput::of_bgd(daemon, count / 10)?;
+    }
+    for _ in 0..bench.of(3, 7) {
+        for (place, daemon) in [&plain, &durable].into_iter().enumerate() {
+            submits[place].push(submit_rate(daemon, count)?);
+            rates[place].push(throughput::of_bgd(daemon, count)?);
+            let mut pipeline = Pipeline::connect(daemon)?;
+            for _ in 0..bench.of(20, 100) {
+                ones[place].push(one(daemon, &mut pipeline)?);
+            }
+        }
+    }
+    let row = |what: &str, [plain, durable]: &[Vec<f64>; 2], unit| {
+        Row::new(what)
+            .peer_samples("the same of one that is not durable", plain, unit)
+            .bgd_samples(durable, unit)
+    };
+    Ok(vec![
+        row("submits a second of a durable daemon, one connection", &submits, Unit::PerSecond)
+            .paired()
+            .target(Target::RatioAtLeast(0.5)),
+        row("trivial tasks a second of a durable daemon, 2 at once", &rates, Unit::PerSecond)
+            .paired()
+            .note("to know"),
+        row("one trivial task of a durable daemon, from the submit to its end", &ones, Unit::Micros)
+            .note("to know"),
+    ])
+}
+
+/// Submits tasks that are held, and so not started. Returns how many a second.
+fn submit_rate(daemon: &TestDaemon, count: usize) -> Result<f64> {
+    let mut pipeline = Pipeline::connect(daemon)?;
+    let held = bgd_shared::request::SubmitParams { hold: true, ..trivial(daemon) };
+    let submits = pipeline.prepare(&held, count)?;
+    let begin = Instant::now();
+    pipeline.submit(&submits)?;
+    let rate = float(count as u64) / begin.elapsed().as_secs_f64();
+    daemon.run(&["cancel", "--all"]).success();
+    daemon.run(&["clear", "--all"]).success();
+    Ok(rate)
+}
+
+fn one(daemon: &TestDaemon, pipeline: &mut Pipeline) -> Result<f64> {
+    let params = trivial(daemon);
+    let begin = Instant::now();
+    let id = pipeline.call::<TaskSubmit>(&params)?.task.id;
+    let block = BlockParams {
+        ids: vec![id.into()],
+        timeout_ms: Some(60_000),
+        mode: BlockMode::All,
+        ..BlockParams::default()
+    };
+    let ended = pipeline.call::<TaskBlock>(&block)?;
+    let time = micros(begin.elapsed());
+    match ended.tasks.first().and_then(|task| task.exit.as_ref()) {
+        Some(Exit::Code(0)) => Ok(time),
+        other => Err(format!("it ended otherwise: {other:?}").into()),
+    }
+}
+
+/// Measures what it costs a start that the process announces itself, as each does to the keeper of a durable daemon.
+fn announced(bench: &Bench) -> Result<Row> {
+    let count = bench.of(300, 3000);
+    // A start needs all signals blocked in its thread.
+    let started = thread::spawn(move || -> std::result::Result<[Vec<f64>; 2], String> {
+        let starts = || -> std::io::Result<[Vec<f64>; 2]> {
+            pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None)?;
+            let (near, far) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            let keeper = thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                let mut far = UnixStream::from(far);
+                // The descriptors that come along are closed by the kernel.
+                while matches!(far.read(&mut bytes), Ok(1..)) {}
+            });
+            let null = std::fs::File::open("/dev/null")?;
+            let message = [b'x'; 400];
+            let announce = Announce {
+                socket: near.as_fd(),
+                message: &message,
+                pid_at: 21,
+                descriptors: &[null.as_fd()],
+            };
+            let (mut stack, mut times) = (ChildStack::default(), [Vec::new(), Vec::new()]);
+            let text = |text: &str| CString::new(text).unwrap_or_default();
+            for _ in 0..count {
+                for (place, announce) in [None, Some(announce)].into_iter().enumerate() {
+                    let plan = Plan {
+                        programs: &[text("/bin/true")],
+                        argv: &[text("true")],
+                        env: &[],
+                        folder: c"/",
+                        umask: 0o022,
+                        rlimits: &[],
+                        reset_signals: &[],
+                        stdio: [null.as_fd(); 3],
+                        cgroup: None,
+                        place: Place::Session,
+                        announce,
+                    };
+                    let begin = Instant::now();
+                    let spawned =
+                        spawn(&plan, &mut stack).map_err(|error| std::io::Error::from(error.errno))?;
+                    times[place].push(micros(begin.elapsed()));
+                    spawned.pidfd.until_ended();
+                    spawned.pidfd.reap();
+                }
+            }
+            drop(near);
+            let _ = keeper.join();
+            Ok(times)
+        };
+        starts().map_err(|error| error.to_string())
+    });
+    let [without, with] = started.join().map_err(|_| "it panicked")??;
+    Ok(Row::new("starting /bin/true that announces itself to a keeper, until its exec")
+        .peer_samples("without", &without, Unit::Micros)
+        .bgd_samples(&with, Unit::Micros)
+        .note("to know"))
+}
+
+/// Waits until a daemon answers. Returns how long after this moment, in microseconds.
+pub(super) fn until_answer(daemon: &TestDaemon, since: Instant) -> Result<f64> {
+    daemon.client().call::<DaemonStatusOf>(&NoParams {})?;
+    Ok(micros(since.elapsed()))
+}

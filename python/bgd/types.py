@@ -121,7 +121,7 @@ DurableStatus = Literal[
     "written",
     "synced",
 ]
-"""Whether tasks outlive the daemon, as set by `durable` in the configuration.
+"""Whether pending and ended tasks outlive the daemon, as set by `durable` in the configuration.
 
 `no`: All tasks end with it.
 
@@ -1068,7 +1068,7 @@ class DaemonStatus(_DaemonStatus, total=False):
     """Result of `daemon.status`."""
 
     durable: DurableStatus
-    """Whether tasks outlive the daemon; missing if the daemon is older than this
+    """Whether pending and ended tasks outlive the daemon; missing if the daemon is older than this
     field.
     """
 

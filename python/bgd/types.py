@@ -121,7 +121,7 @@ DurableStatus = Literal[
     "written",
     "synced",
 ]
-"""Whether pending and ended tasks outlive the daemon, as set by `durable` in the configuration.
+"""Whether tasks outlive the daemon, as set by `durable` in the configuration.
 
 `no`: All tasks end with it.
 
@@ -1068,9 +1068,7 @@ class DaemonStatus(_DaemonStatus, total=False):
     """Result of `daemon.status`."""
 
     durable: DurableStatus
-    """Whether pending and ended tasks outlive the daemon; missing if the daemon is older than this
-    field.
-    """
+    """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
 
     program: ProgramStatus
     """The daemon's program; missing if the daemon is older than this field."""

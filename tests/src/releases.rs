@@ -33,6 +33,9 @@ started = false
 url = \"http://127.0.0.1:9/\"
 ";
 
+/// The tag of the task that waits for a time which comes.
+pub const DELAYED: &str = "delayed";
+
 /// The state of a release.
 pub const STATE: &str = "state";
 
@@ -127,7 +130,9 @@ fn fill(daemon: &TestDaemon) -> Viewer {
     wait::poll_until("it speaks", || (daemon.output(turn) == b"before").then_some(()));
     let held = pending(&["--hold", "--", "true"]);
     pending(&["--after", &format!("{held}:ok"), "--tag", "next", "--", "true"]);
-    pending(&["--in", "1h", "--", "true"]);
+    // The clock of the machine that reads it decides whether this one still waits.
+    pending(&["--in", "1h", "--tag", DELAYED, "--", "true"]);
+    pending(&["--at", "2999-01-01T00:00:00Z", "--", "true"]);
     daemon.run(&["group", "set", "slow", "--slots", "2"]).success();
     daemon.run(&["group", "pause", "slow"]).success();
     pending(&["--group", "slow", "--retry", "3", "--", "true"]);

@@ -269,33 +269,6 @@ fn r123_a_program_of_another_user_is_refused_as_root() {
 }
 
 #[test]
-fn r123_what_does_not_end_refuses_the_upgrade_by_its_name() {
-    let daemon = TestDaemon::start();
-    let params = SubmitParams {
-        shell: Some("mkfifo first; read line < first; wc -c".into()),
-        stdin: Some(Stdin::Pipe),
-        ..daemon.params()
-    };
-    let task = daemon.submit_with(&params).id;
-    wait::for_file(&daemon.home().join("first"));
-    // More than a pipe takes: it is answered when all of it is read.
-    let data = "x".repeat(100_000);
-    let write = WriteParams { id: task.into(), data, encoding: Encoding::Utf8, eof: true };
-    let mut writes = daemon.client();
-    let writing = thread::spawn(move || writes.call::<TaskWrite>(&write));
-    let text = wait::poll_until("it is refused", || {
-        let outcome = daemon.run(&["daemon", "upgrade"]);
-        (outcome.code == 65).then(|| outcome.stderr.clone())
-    });
-    assert!(text.contains("a request is being answered, and does not end: try again later"), "{text}");
-    release(&daemon, "first");
-    writing.join().unwrap().expect("it is read");
-    daemon.block(&[task]);
-    assert_eq!(daemon.output(task), b"100000\n");
-    upgrade(&daemon);
-}
-
-#[test]
 fn r123_a_daemon_that_ends_is_not_upgraded() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let task = daemon.submit_shell("trap '' TERM; echo begun; mkfifo ready; read line < ready; sleep 1000");

@@ -75,6 +75,11 @@ pub struct Sim {
     pub reached: Reached,
 }
 
+/// Returns the limits of the history. What a task holds is no matter of the model; examples show what follows of it.
+fn kept_for((age_ms, bytes, tasks): (u64, u64, usize)) -> HistoryLimits {
+    HistoryLimits { age_ms, bytes, tasks, memory: usize::MAX }
+}
+
 impl Sim {
     pub fn new() -> Self {
         let limits = CoreLimits {
@@ -242,13 +247,7 @@ impl Sim {
                     environments: 1 << 20,
                     grace_ms: *grace,
                     inbox_items: *inbox_items,
-                    // What a task holds is no matter of the model. Examples show what follows of it.
-                    history: history.map(|(age_ms, bytes, tasks)| HistoryLimits {
-                        age_ms,
-                        bytes,
-                        tasks,
-                        memory: usize::MAX,
-                    }),
+                    history: history.map(kept_for),
                 };
                 self.input(&configure(limits))
             }

@@ -426,8 +426,10 @@ fn r151_a_hanging_command_is_given_up_as_root() {
 #[test]
 fn r151_the_end_of_the_daemon_is_theirs_as_root() {
     let mut site = Site::start();
-    let [first, second] = [16, 16].map(|cpus| site.submit(&["--cpus", &cpus.to_string()], "sleep 1000"));
-    let (job, waiting) = (site.running(first), site.job(second));
+    let submit = || site.submit(&["--cpus", "16"], "sleep 1000");
+    // One after the other: of two that are submitted at once, either may come first.
+    let job = site.running(submit());
+    let waiting = site.job(submit());
     site.daemon.stop();
     site.cluster.wait_for_state(&job, "CANCELLED");
     site.cluster.wait_for_state(&waiting, "CANCELLED");

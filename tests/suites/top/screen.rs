@@ -154,12 +154,8 @@ fn r161_what_an_agent_says_and_its_tools_are_previewed() {
 #[test]
 fn r165_progress_has_a_column() {
     let daemon = TestDaemon::start();
-    let id = writes(
-        &daemon,
-        "steps",
-        "echo 'step 3/8'",
-        "printf '\\033]9;4;1;50\\033\\\\more\\n'; read x < last",
-    );
+    let id =
+        writes(&daemon, "steps", "echo 'step 3/8'", "printf '\\033]9;4;1;50\\033\\\\more\\n'; read x < last");
     // Of its own: whoever opens the first one before its writer has closed it reads its end.
     mkfifo(&daemon.home().join("last"), Mode::S_IRWXU).unwrap();
     let mut top = top(&daemon);

@@ -148,7 +148,7 @@ fn submit_rate(daemon: &TestDaemon, count: usize) -> Result<f64> {
     pipeline.submit(&submits)?;
     let rate = float(count as u64) / begin.elapsed().as_secs_f64();
     daemon.run(&["cancel", "--all"]).success();
-    daemon.run(&["clear", "--all"]).success();
+    daemon.run(&["clear", "--all-sessions"]).success();
     Ok(rate)
 }
 

@@ -88,7 +88,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
             .bgd_samples(&backs, Unit::Micros)
             .target(Target::AtMost(BACK, Unit::Micros))
             .note(note),
-        Row::new("the same, longest")
+        Row::new("the same kills, longest")
             .bgd(Figure::new(most, Unit::Micros))
             .target(Target::AtMost(BACK, Unit::Micros)),
     ])

@@ -6,9 +6,9 @@ use std::ffi::OsStr;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::InboxItem;
 use bgd_shared::request::{
-    BlockParams, CancelParams, DaemonStatus, DaemonStatusOf, IdParams, InboxRead, InboxReadParams, NoParams,
-    OutputParams, Stream, SubmitParams, SubscribeParams, TaskBlock, TaskCancel, TaskGet, TaskOutput,
-    TaskSubmit,
+    BlockParams, CancelParams, ChannelStatus, DaemonStatus, DaemonStatusOf, IdParams, InboxRead,
+    InboxReadParams, NoParams, OutputParams, Stream, SubmitParams, SubscribeParams, TaskBlock, TaskCancel,
+    TaskGet, TaskOutput, TaskSubmit,
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
@@ -113,6 +113,17 @@ impl TestDaemon {
     #[track_caller]
     pub fn status(&self) -> DaemonStatus {
         self.client().call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status")
+    }
+
+    /// The status of a channel.
+    #[track_caller]
+    pub fn channel(&self, name: &str) -> ChannelStatus {
+        let channels = self.status().channels;
+        channels
+            .iter()
+            .find(|channel| channel.name == name)
+            .cloned()
+            .unwrap_or_else(|| panic!("{channels:?}"))
     }
 
     /// The first page of a parent session's unacknowledged notices.

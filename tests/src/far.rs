@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use bgd_shared::id::TaskId;
 use bgd_shared::proc;
 use bgd_shared::request::{ListParams, TaskList};
-use bgd_shared::task::Task;
+use bgd_shared::task::{Status, Task};
 use rustix::process::Signal;
 
 use crate::wire::Wire;
@@ -233,6 +233,18 @@ impl Far {
     #[track_caller]
     pub fn until(&mut self, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
         wait::poll_until(what, || Some(self.here.task(id)).filter(&is_so))
+    }
+
+    /// Waits until a task of this machine's daemon runs there.
+    #[track_caller]
+    pub fn running(&mut self, id: TaskId) -> Task {
+        self.until(id, "it runs", |task| task.status == Status::Running)
+    }
+
+    /// Waits until the other machine has no task left.
+    #[track_caller]
+    pub fn forgotten(&self) {
+        wait::poll_until("the machine has forgotten all", || self.tasks_there().is_empty().then_some(()));
     }
 
     /// Waits for the end of a task of this machine's daemon.

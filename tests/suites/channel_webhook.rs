@@ -5,7 +5,7 @@ use std::thread;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind, Part};
-use bgd_shared::request::{ChannelStatus, SubmitParams};
+use bgd_shared::request::SubmitParams;
 use bgd_tests::hooks::{ClosedPort, HookServer, Reply, Request};
 use bgd_tests::{TestDaemon, wait};
 
@@ -33,16 +33,10 @@ fn notice(request: &Request) -> Notice {
     serde_json::from_slice(&request.body).unwrap_or_else(|error| panic!("{error}: {request:?}"))
 }
 
-#[track_caller]
-fn channel(daemon: &TestDaemon, name: &str) -> ChannelStatus {
-    let channels = daemon.status().channels;
-    channels.iter().find(|channel| channel.name == name).cloned().unwrap_or_else(|| panic!("{channels:?}"))
-}
-
 /// The channel's counters of notices: sent, failed, dropped.
 #[track_caller]
 fn counts(daemon: &TestDaemon, name: &str) -> (u64, u64, u64) {
-    let channel = channel(daemon, name);
+    let channel = daemon.channel(name);
     (channel.sent, channel.failed, channel.dropped)
 }
 
@@ -104,7 +98,7 @@ fn r51_start_completion_failure_and_cancellation_are_told() {
     // These are counted before the next notice is sent.
     run_for(&daemon, "hook", &["true"]);
     server.wait_count(8);
-    assert!(channel(&daemon, "hook").sent >= 6);
+    assert!(daemon.channel("hook").sent >= 6);
 }
 
 #[test]
@@ -144,7 +138,7 @@ fn what_is_being_tried_again_is_shown_with_what_it_met() {
     let daemon = daemon(hook("hook", &server.url("/s3cret"), ""));
     run_for(&daemon, "hook", &["true"]);
     server.wait_count(2);
-    let status = channel(&daemon, "hook");
+    let status = daemon.channel("hook");
     let retry = status.retry.expect("it is being tried again");
     let met = format!("{} answers with 503 Service Unavailable", server.url(""));
     assert_eq!((retry.tries, retry.most, retry.error.as_str()), (1, 5, met.as_str()));
@@ -155,7 +149,7 @@ fn what_is_being_tried_again_is_shown_with_what_it_met() {
     assert!(line.contains(&shown) && line.ends_with(" ago)"), "{line}");
     server.release(1);
     wait_told(&server, run_for(&daemon, "hook", &["true"]));
-    let status = channel(&daemon, "hook");
+    let status = daemon.channel("hook");
     assert_eq!((status.retry, status.last_error_at), (None, None));
 }
 
@@ -186,7 +180,7 @@ fn a_server_that_was_not_there_is_asked_again() {
     let port = ClosedPort::new();
     let daemon = daemon(hook("hook", &format!("http://{}/", port.address()), ""));
     run_for(&daemon, "hook", &["true"]);
-    assert_eq!(channel(&daemon, "hook").sent, 0);
+    assert_eq!(daemon.channel("hook").sent, 0);
     let listener = port.listen();
     let (stream, _) = listener.accept().unwrap();
     let mut line = String::new();
@@ -221,7 +215,7 @@ fn what_would_fail_again_is_tried_once() {
         server.order(reply.clone());
         run_for(&daemon, "hook", &["true"]);
         wait_told(&server, run_for(&daemon, "hook", &["true"]));
-        let channel = channel(&daemon, "hook");
+        let channel = daemon.channel("hook");
         assert_eq!(channel.failed, number, "{reply:?}");
         let error = channel.last_error.unwrap();
         assert!(error.contains(why) && error.contains(&server.url("")), "{reply:?}: {error}");
@@ -267,7 +261,7 @@ fn a_redirect_to_the_same_server_keeps_the_request() {
     (0..4).for_each(|_| server.order(Reply::redirect(307, "/round")));
     run_for(&daemon, "hook", &["true"]);
     wait_told(&server, run_for(&daemon, "hook", &["true"]));
-    let channel = channel(&daemon, "hook");
+    let channel = daemon.channel("hook");
     assert_eq!((channel.failed, server.requests().len()), (1, 8));
     assert!(channel.last_error.unwrap().contains("three redirects"));
 }
@@ -300,7 +294,7 @@ fn r51_a_channel_that_hangs_delays_no_task_and_no_other_channel() {
         wait_told(&good, run_for(&daemon, "good", &["true"]));
     }
     // One notice is being sent and one is queued.
-    let status = channel(&daemon, "slow");
+    let status = daemon.channel("slow");
     assert_eq!((status.queued, status.sent, status.dropped), (2, 0, 4));
     wait::for_line(&log(&daemon), "a notice was dropped: its queue is full");
     assert_eq!(counts(&daemon, "good").2, 0);
@@ -323,7 +317,7 @@ fn what_waits_while_the_configuration_changes_is_delivered_as_it_was_to_be() {
     let after = run_for(&daemon, "hook", &["true"]);
     wait_told(&new, after);
     // Notices queued for the old server count towards the limit, too.
-    assert_eq!(channel(&daemon, "hook").queued, 4);
+    assert_eq!(daemon.channel("hook").queued, 4);
     run_for(&daemon, "hook", &["true"]);
     assert_eq!(counts(&daemon, "hook"), (0, 0, 1));
     old.release(1);

@@ -6,7 +6,6 @@ use std::fs;
 use bgd_tests::hooks::{HookServer, Reply};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::{Notice, Part};
-use bgd_tests::shared::request::ChannelStatus;
 use bgd_tests::{TestDaemon, wait};
 
 use super::channel_tty::{BASH, DONE, HELD, occupy, open, origin, submit_from};
@@ -40,12 +39,6 @@ fn ended(daemon: &TestDaemon) -> TaskId {
     id
 }
 
-#[track_caller]
-fn channel(daemon: &TestDaemon, name: &str) -> ChannelStatus {
-    let channels = daemon.status().channels;
-    channels.iter().find(|channel| channel.name == name).cloned().unwrap_or_else(|| panic!("{channels:?}"))
-}
-
 /// Returns once everything is in the journal that the daemon knows now: an answer to a submission comes after it.
 #[track_caller]
 fn all_is_written(daemon: &TestDaemon) {
@@ -76,7 +69,7 @@ fn r127_notices_that_were_not_delivered_come_back_after_a_kill_and_others_do_not
     let mut daemon = with_server(&server, "");
     let first = ended(&daemon);
     server.wait_count(1);
-    wait::poll_until("it is delivered", || (channel(&daemon, "hook").sent == 1).then_some(()));
+    wait::poll_until("it is delivered", || (daemon.channel("hook").sent == 1).then_some(()));
     // It reaches the server, which does not answer before the daemon is killed.
     server.order(Reply::status(200).held());
     let cut = ended(&daemon);
@@ -89,7 +82,7 @@ fn r127_notices_that_were_not_delivered_come_back_after_a_kill_and_others_do_not
     let expected = [key(first), key(cut), key(cut), key(queued[0]), key(queued[1])];
     assert_eq!(keys(&server), expected);
     assert_eq!(requests[2].body, requests[1].body, "it is the same notice");
-    wait::poll_until("they are delivered", || (channel(&daemon, "hook").sent == 3).then_some(()));
+    wait::poll_until("they are delivered", || (daemon.channel("hook").sent == 3).then_some(()));
 
     crash(&mut daemon);
 
@@ -109,18 +102,18 @@ fn r127_retries_go_on_with_their_count_after_a_kill() {
     let mut daemon = with_server(&server, "");
     let task = ended(&daemon);
     server.wait_count(2);
-    assert_eq!(channel(&daemon, "hook").retry.expect("it is tried again").tries, 1);
+    assert_eq!(daemon.channel("hook").retry.expect("it is tried again").tries, 1);
 
     crash(&mut daemon);
 
     let status = wait::poll_until("it is given up", || {
-        Some(channel(&daemon, "hook")).filter(|channel| channel.failed == 1)
+        Some(daemon.channel("hook")).filter(|channel| channel.failed == 1)
     });
     assert!(status.last_error.as_deref().unwrap_or_default().ends_with("(tried 5 times)"), "{status:?}");
     // The second try, which nobody had answered, is made again.
     assert_eq!(keys(&server), vec![key(task); 6]);
     crash(&mut daemon);
-    assert_eq!(channel(&daemon, "hook").queued, 0, "it stays given up");
+    assert_eq!(daemon.channel("hook").queued, 0, "it stays given up");
 }
 
 #[test]
@@ -138,7 +131,7 @@ fn r127_a_command_that_was_cut_by_a_kill_runs_again_with_the_same_key() {
     wait::for_lines(&keys, 3, "");
     let text = fs::read_to_string(&keys).unwrap();
     assert_eq!(text.lines().collect::<Vec<_>>(), [key(task), key(task), key(next)]);
-    wait::poll_until("both are delivered", || (channel(&daemon, "hook").sent == 2).then_some(()));
+    wait::poll_until("both are delivered", || (daemon.channel("hook").sent == 2).then_some(()));
     assert_eq!(daemon.processes().len(), 1 + daemon.keepers().len(), "the one that was cut is ended");
 }
 
@@ -153,7 +146,7 @@ fn r127_a_plain_stop_leaves_undelivered_notices_to_the_next_daemon() {
     daemon.launch();
     server.wait_count(3);
     assert_eq!(keys(&server), [key(tasks[0]), key(tasks[0]), key(tasks[1])]);
-    wait::poll_until("both are delivered", || (channel(&daemon, "hook").sent == 2).then_some(()));
+    wait::poll_until("both are delivered", || (daemon.channel("hook").sent == 2).then_some(()));
 
     let mut daemon =
         with_hook("echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ -e \"$HOME/go\" ] || exec sleep 1000");
@@ -195,10 +188,10 @@ fn r127_no_more_notices_come_back_than_a_channel_may_queue() {
     let mut daemon = with_server(&server, "[limits]\nchannel_queue = 3");
     let tasks: Vec<TaskId> = (0..5).map(|_| ended(&daemon)).collect();
     server.wait_count(1);
-    assert_eq!(channel(&daemon, "hook").dropped, 2);
+    assert_eq!(daemon.channel("hook").dropped, 2);
     crash(&mut daemon);
     server.wait_count(4);
-    wait::poll_until("they are delivered", || (channel(&daemon, "hook").sent == 3).then_some(()));
+    wait::poll_until("they are delivered", || (daemon.channel("hook").sent == 3).then_some(()));
     assert_eq!(keys(&server), [key(tasks[0]), key(tasks[0]), key(tasks[1]), key(tasks[2])]);
 }
 
@@ -232,11 +225,11 @@ fn r127_lines_that_are_held_for_a_terminal_come_back_after_a_kill() {
 
     crash(&mut daemon);
 
-    assert_eq!(channel(&daemon, "tty").queued, 2);
+    assert_eq!(daemon.channel("tty").queued, 2);
     assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
     terminal.type_keys("\x04");
     terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
-    wait::poll_until("they are delivered", || (channel(&daemon, "tty").sent == 2).then_some(()));
+    wait::poll_until("they are delivered", || (daemon.channel("tty").sent == 2).then_some(()));
     crash(&mut daemon);
     assert_eq!(daemon.status().channels.iter().map(|channel| channel.queued).sum::<u64>(), 0);
 }

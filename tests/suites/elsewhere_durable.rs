@@ -5,7 +5,6 @@ use std::fs;
 use std::path::PathBuf;
 
 use bgd_tests::far::Far;
-use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::{TestDaemon, wait};
@@ -32,18 +31,6 @@ fn gate(far: &Far, name: &str) -> (PathBuf, String) {
     (path, line)
 }
 
-/// Waits until a task runs there.
-#[track_caller]
-fn running(far: &mut Far, id: TaskId) -> Task {
-    far.until(id, "it runs", |task| task.status == Status::Running)
-}
-
-/// Waits until nothing of this daemon is left there.
-#[track_caller]
-fn forgotten(far: &Far) {
-    wait::poll_until("the machine has forgotten all", || far.tasks_there().is_empty().then_some(()));
-}
-
 #[test]
 fn r151_what_ran_waited_or_ended_over_there_goes_on_after_a_kill() {
     let mut far = two();
@@ -60,7 +47,7 @@ fn r151_what_ran_waited_or_ended_over_there_goes_on_after_a_kill() {
         &["--retry", "1", "--retry-delay", "0"],
         &format!("echo try; test -e $HOME/tried && exit 5; touch $HOME/tried; {until_second}; exit 4"),
     );
-    let before = [ended, goes_on, again].map(|id| running(&mut far, id));
+    let before = [ended, goes_on, again].map(|id| far.running(id));
     far.here().wait_output(goes_on, "begun");
     kill(&mut far, |far| {
         fs::write(first, "").unwrap();
@@ -87,7 +74,7 @@ fn r151_what_ran_waited_or_ended_over_there_goes_on_after_a_kill() {
     let task = far.ended(again);
     assert_eq!((task.exit, task.attempts.len()), (Some(Exit::Code(5)), 1), "{:?}", task.attempts);
     assert_eq!(far.here().output(again), b"try\ntry\n");
-    forgotten(&far);
+    far.forgotten();
 }
 
 #[test]
@@ -97,7 +84,7 @@ fn r151_after_a_kill_a_task_over_there_can_be_paused_signalled_written_to_and_ca
     let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
     let sleeps = far.submit_on(&[], "exec sleep 1000");
     far.until(reads, "it is ready", |task| task.ready_at.is_some());
-    running(&mut far, sleeps);
+    far.running(sleeps);
     let held = far.submit_on(&["--priority", "3"], "echo held");
     let id = far.ended(held).id;
     assert_eq!(far.here().output(id), b"held\n");
@@ -117,7 +104,7 @@ fn r151_after_a_kill_a_task_over_there_can_be_paused_signalled_written_to_and_ca
     wait::poll_until("it is paused there", || far.tasks_there().iter().any(|task| task.paused).then_some(()));
     let task = far.here().cancel(&[sleeps]).remove(0);
     assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
-    forgotten(&far);
+    far.forgotten();
 }
 
 #[test]
@@ -126,7 +113,7 @@ fn r151_what_waits_over_there_keeps_its_place_and_can_be_released_after_a_kill()
     far.start_here("durable = true");
     let (open, until_open) = gate(&far, "open");
     let first = far.submit_on(&[], &until_open);
-    running(&mut far, first);
+    far.running(first);
     let [low, high, held] = [["--priority", "-5"], ["--priority", "5"], ["--priority", "0"]]
         .map(|options| far.submit_on(&options, "date +%s%N; echo >>$HOME/ran"));
     for id in [low, high, held] {
@@ -150,7 +137,7 @@ fn r151_what_waits_over_there_keeps_its_place_and_can_be_released_after_a_kill()
     far.run_here(&["release", &held.to_string()]).success();
     assert_eq!(far.ended(held).status, Status::Completed);
     assert_eq!(fs::read_to_string(far.daemon.home().join("ran")).unwrap().lines().count(), 3);
-    forgotten(&far);
+    far.forgotten();
 }
 
 #[test]
@@ -164,7 +151,7 @@ fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once()
         let before = wire.carried_there();
         let id = far.submit_on(&[], "true");
         far.ended(id);
-        forgotten(&far);
+        far.forgotten();
         whole = wire.carried_there() - before;
     }
     for stage in 0..8 {
@@ -184,7 +171,7 @@ fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once()
         let check = || Some(far.run_here(&["executors", "--check", "far"]).code).filter(|code| *code == 0);
         wait::poll_until("a connection", check);
     }
-    forgotten(&far);
+    far.forgotten();
 }
 
 #[test]
@@ -193,8 +180,8 @@ fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     let (open, until_open) = gate(&far, "open");
     let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
     let ends = far.submit_on(&[], "exec sleep 1000");
-    running(&mut far, runs);
-    running(&mut far, ends);
+    far.running(runs);
+    far.running(ends);
     far.here().wait_output(runs, "begun");
     kill(&mut far, |far| far.wrap("exit 255"));
     let unknown = |task: &Task| task.elsewhere.as_ref().and_then(|there| there.unknown_since).is_some();
@@ -214,7 +201,7 @@ fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     assert!(cancel.wait().unwrap().success());
     assert_eq!(far.ended(runs).exit, Some(Exit::Code(3)));
     assert_eq!(far.here().output(runs), b"begun\n");
-    forgotten(&far);
+    far.forgotten();
 }
 
 #[test]
@@ -223,7 +210,7 @@ fn r151_a_stopped_durable_daemon_leaves_its_tasks_over_there_and_counts_them() {
     let (open, until_open) = gate(&far, "open");
     let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
     let here = far.here().submit_shell(&format!("{until_open}; exit 4"));
-    running(&mut far, runs);
+    far.running(runs);
     far.here().wait_running(here);
     let words = far.run_here(&["daemon", "stop"]).success().stdout_text();
     assert_eq!(words, "stopped; 2 tasks go on, and the next daemon finds them again\n");
@@ -237,13 +224,13 @@ fn r151_a_stopped_durable_daemon_leaves_its_tasks_over_there_and_counts_them() {
     assert_eq!(far.ended(runs).exit, Some(Exit::Code(3)));
     assert_eq!(far.here().output(runs), b"begun\n");
     assert_eq!(far.ended(here).exit, Some(Exit::Code(4)));
-    forgotten(&far);
+    far.forgotten();
     // And it can take them along.
     let cancelled = far.submit_on(&[], "exec sleep 1000");
-    running(&mut far, cancelled);
+    far.running(cancelled);
     far.run_here(&["daemon", "stop", "--cancel"]).success();
     assert!(far.here().ended().success());
-    forgotten(&far);
+    far.forgotten();
     far.here().launch();
     assert_eq!(far.here().task(cancelled).status, Status::Cancelled);
 }
@@ -254,11 +241,11 @@ fn r151_what_a_plain_daemon_has_left_over_there_is_ended_by_a_durable_one_and_th
     far.start_here("");
     for config in ["durable = true", ""] {
         let left = far.submit_on(&[], "exec sleep 1000");
-        running(&mut far, left);
+        far.running(left);
         far.here().kill9();
         far.configure_here(config);
         far.here().launch();
-        forgotten(&far);
+        far.forgotten();
     }
 }
 
@@ -290,7 +277,7 @@ fn r151_twenty_kills_lose_nothing_over_there_and_start_nothing_twice() {
         assert_eq!(task.exit, Some(Exit::Code(number)), "{task:?}");
         assert_eq!(far.here().output(task.id), b"begun\nover\n", "{task:?}");
     }
-    forgotten(&far);
+    far.forgotten();
 }
 
 #[test]
@@ -298,7 +285,7 @@ fn r151_no_byte_from_over_there_is_lost_or_written_twice_by_kills_while_it_flows
     let mut far = two();
     let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
     let id = far.submit_on(&[], line);
-    running(&mut far, id);
+    far.running(id);
     let mut seen = 0;
     for _ in 0..6 {
         let task = far.until(id, "more output, or its end", |task| {

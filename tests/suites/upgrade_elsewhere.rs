@@ -4,7 +4,6 @@ use std::fs;
 use std::time::Duration;
 
 use bgd_tests::far::Far;
-use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{DaemonUpgrade, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{Process, wait};
@@ -20,16 +19,6 @@ fn upgrade(far: &mut Far) {
     far.here().client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
 }
 
-#[track_caller]
-fn running(far: &mut Far, id: TaskId) -> Task {
-    far.until(id, "it runs", |task| task.status == Status::Running)
-}
-
-#[track_caller]
-fn forgotten(far: &Far) {
-    wait::poll_until("the machine has forgotten all", || far.tasks_there().is_empty().then_some(()));
-}
-
 #[test]
 fn r121_an_upgrade_carries_tasks_on_another_machine() {
     let mut far = two();
@@ -38,7 +27,7 @@ fn r121_an_upgrade_carries_tasks_on_another_machine() {
     let sleeps = far.submit_on(&[], "exec sleep 1000");
     let held = far.submit_on(&["--hold"], "true");
     far.until(reads, "it is ready", |task| task.ready_at.is_some());
-    let before = running(&mut far, sleeps);
+    let before = far.running(sleeps);
     let after = far.submit_on(&["--after", &format!("{reads}:fail")], "echo after");
     for round in 0..5 {
         upgrade(&mut far);
@@ -61,7 +50,7 @@ fn r121_an_upgrade_carries_tasks_on_another_machine() {
     assert_eq!(far.ended(after).status, Status::Completed);
     let cancelled = far.here().cancel(&[sleeps, held]);
     assert!(cancelled.iter().all(|task| task.status == Status::Cancelled && !task.lingering));
-    forgotten(&far);
+    far.forgotten();
     // Nothing is left of the connections of the programs before.
     assert_eq!(far.bridges().len(), 1);
 }
@@ -71,7 +60,7 @@ fn r121_no_byte_from_another_machine_is_lost_or_written_twice_by_upgrades_while_
     let mut far = two();
     let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
     let id = far.submit_on(&[], line);
-    running(&mut far, id);
+    far.running(id);
     let mut seen = 0;
     for _ in 0..10 {
         let task = far.until(id, "more output, or its end", |task| {
@@ -104,7 +93,7 @@ fn r121_submissions_under_way_at_an_upgrade_run_once() {
         let ran = fs::read_to_string(far.daemon.home().join(format!("ran{round}"))).unwrap();
         assert_eq!(ran, "ran\n", "{round}");
     }
-    forgotten(&far);
+    far.forgotten();
 }
 
 #[test]
@@ -115,8 +104,8 @@ fn r121_an_upgrade_waits_for_no_machine() {
     let gate = far.daemon.home().join("gate");
     let id = far.submit_on(&[], &format!("until [ -e {} ]; do sleep 0.02; done; exit 3", gate.display()));
     let ends = far.submit_on(&[], "exec sleep 1000");
-    running(&mut far, id);
-    running(&mut far, ends);
+    far.running(id);
+    far.running(ends);
     // It does not answer, and nobody knows yet.
     wire.freeze();
     upgrade(&mut far);
@@ -138,5 +127,5 @@ fn r121_an_upgrade_waits_for_no_machine() {
     fs::write(gate, "").unwrap();
     assert_eq!(far.ended(id).exit, Some(Exit::Code(3)));
     assert_eq!(far.here().cancel(&[ends])[0].status, Status::Cancelled);
-    forgotten(&far);
+    far.forgotten();
 }

@@ -46,16 +46,10 @@ fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
     id
 }
 
-#[track_caller]
-fn channel(daemon: &TestDaemon, name: &str) -> ChannelStatus {
-    let channels = daemon.status().channels;
-    channels.iter().find(|channel| channel.name == name).cloned().unwrap_or_else(|| panic!("{channels:?}"))
-}
-
 /// The status of the channel once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon) -> ChannelStatus {
-    wait::poll_until("an empty queue", || Some(channel(daemon, "ops")).filter(|channel| channel.queued == 0))
+    wait::poll_until("an empty queue", || Some(daemon.channel("ops")).filter(|channel| channel.queued == 0))
 }
 
 /// The keys of all requests to a server.
@@ -82,7 +76,7 @@ fn r121_a_command_of_a_channel_and_its_queue_go_on_over_an_upgrade() {
     (0..3).for_each(|_| upgrade(&daemon));
 
     assert!(process.is_alive());
-    assert_eq!(channel(&daemon, "ops").queued, 3);
+    assert_eq!(daemon.channel("ops").queued, 3);
     gate.open();
     let status = settled(&daemon);
     assert_eq!((status.sent, status.failed), (2, 1));
@@ -152,7 +146,7 @@ fn r121_a_wait_for_the_next_try_goes_on_over_an_upgrade() {
     server.order(Reply::later(503, "2"));
     let daemon = with_server(&server);
     let task = ended(&daemon, "true");
-    wait::poll_until("it is tried again", || channel(&daemon, "ops").retry);
+    wait::poll_until("it is tried again", || daemon.channel("ops").retry);
     upgrade(&daemon);
     assert_eq!(settled(&daemon).sent, 1);
     assert_eq!(keys(&server), [key(task), key(task)]);
@@ -193,15 +187,15 @@ fn r121_lines_for_terminals_go_on_being_held_over_an_upgrade() {
     submit_from(&daemon, &origin(&closed), "read x <gate; exit 3");
     closed.close();
     gate.open();
-    wait::poll_until("a line is missed", || (channel(&daemon, "tty").failed == 1).then_some(()));
+    wait::poll_until("a line is missed", || (daemon.channel("tty").failed == 1).then_some(()));
 
     (0..2).for_each(|_| upgrade(&daemon));
 
-    assert_eq!(channel(&daemon, "tty").queued, 2);
+    assert_eq!(daemon.channel("tty").queued, 2);
     assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
     terminal.type_keys("\x04");
     terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
-    wait::poll_until("they are delivered", || (channel(&daemon, "tty").sent == 2).then_some(()));
+    wait::poll_until("they are delivered", || (daemon.channel("tty").sent == 2).then_some(()));
     // That of the closed terminal goes to the next one in which somebody uses `bgctl`.
     terminal.type_line("bgctl list >list");
     terminal.wait_text("[BACKGROUND TASK FAILED] ");

@@ -93,6 +93,8 @@ fn r164_the_process_of_an_agent_is_measured_while_it_works() {
     let daemon = FakeDaemon::start(&[], "keep_warm = \"1h\"");
     let task = daemon.submit_with(&daemon.prompt_params("say so; touch there; hang"));
     wait::for_file(&daemon.home().join("there"));
+    // The agent may be faster than the daemon, which may not have read its first word yet.
+    daemon.wait_running(task.id);
     let usages = usage(&daemon, &[task.id]).unwrap().usages;
     assert_eq!((usages.len(), usages[0].id), (1, task.id));
     assert!(usages[0].processes >= 1 && usages[0].memory_bytes > MIB, "{usages:?}");
@@ -182,8 +184,7 @@ fn r164_the_notice_of_a_run_over_a_minute_says_what_it_used() {
     let told = daemon.home().join("told");
     let notice = |name: &str, line: &str| -> Notice {
         let id: TaskId = daemon.run(&["submit", "-d", name, "--shell", line]).success().word();
-        daemon.block(&[id]);
-        // The channel tells its start, too.
+        // A wait of the daemon's is short on its clock. The channel tells the task's start, too.
         serde_json::from_str(&wait::for_line(&told, &format!("\"key\":\"{id}/1\""))).unwrap()
     };
     let long = notice("long", &format!("unset LD_PRELOAD; ({WORK}); sleep 4"));

@@ -31,8 +31,8 @@ fn wait_output(daemon: &TestDaemon, id: TaskId, text: &str) {
 /// What is beside the list, a line each.
 fn preview(screen: &vt100::Screen) -> String {
     let (_, cols) = screen.size();
-    let half = cols.get() / 2;
-    screen.rows(half + 1, half).map(|line| line.trim_end().to_owned() + "\n").collect()
+    let list = (cols.get() / 2).max(84.min(cols.get() - 36));
+    screen.rows(list + 1, cols.get() - list - 1).map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 #[test]

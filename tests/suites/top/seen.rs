@@ -85,7 +85,7 @@ fn r160_what_pending_tasks_wait_for_is_in_the_list() {
         let mut top = sized(&daemon, &["s:pending"], size);
         for (number, (_, state)) in pending.iter().enumerate() {
             top.wait("the reason", |screen| {
-                let list = screen.rows(0, if size.1 == 80 { 80 } else { 50 });
+                let list = screen.rows(0, if size.1 == 80 { 80 } else { 64 });
                 list.into_iter().any(|line| line.contains(state) && line.contains(&format!(" task {number}")))
             });
         }

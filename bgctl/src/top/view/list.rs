@@ -255,13 +255,26 @@ fn done(live: Option<&Live>) -> String {
     live.and_then(|live| live.percent).map_or_else(String::new, |percent| format!("{percent}%"))
 }
 
+/// The rows of a list of this height that tasks and headings have.
+fn rows_of(area: Rect) -> Rect {
+    let headed = u16::from(area.height >= HEADED && area.width >= STATE);
+    Rect::new(area.x, area.y + headed, area.width, area.height.saturating_sub(headed))
+}
+
+/// Returns the width of the list that has all columns for the tasks that are visible in this area.
+pub fn full_width(ui: &mut Ui, area: Rect) -> u16 {
+    let spots = ui.model.window(usize::from(rows_of(area).height));
+    let needs = Needs::of(&ui.model, &spots);
+    let width = if needs.agents { CONSUMED } else { USAGE };
+    width + needs.host_width(width).map_or(0, |host| host + 1)
+}
+
 /// Draws the visible part of the list.
 pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, frame: &mut Frame) {
-    let headed = u16::from(area.height >= HEADED && area.width >= STATE);
-    let rows = Rect::new(area.x, area.y + headed, area.width, area.height.saturating_sub(headed));
+    let rows = rows_of(area);
     let spots = ui.model.window(usize::from(rows.height));
     let layout = Layout::of(area.width, &Needs::of(&ui.model, &spots));
-    if headed > 0 {
+    if rows.height < area.height {
         header(&layout, line(area, 0), buffer);
     }
     let has_room = usize::from(rows.height) > spots.len();

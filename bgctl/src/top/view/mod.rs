@@ -26,6 +26,9 @@ use crate::render::wall::Clock;
 /// The width from which the preview is beside the list.
 const BESIDE: u16 = 100;
 
+/// The least width of a preview beside the list.
+const PREVIEW: u16 = 35;
+
 /// The height from which the preview can be below the list.
 const BELOW: u16 = 12;
 
@@ -109,13 +112,13 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, buffer: &mut Buffer) -> Frame {
     frame
 }
 
-/// Parts the screen into the list and the preview.
-fn parted(ui: &Ui, body: Rect) -> (Rect, Option<Rect>) {
+/// Parts the screen into the list and the preview. The list has half of the screen, and more if its columns need that.
+fn parted(ui: &mut Ui, body: Rect) -> (Rect, Option<Rect>) {
     let is_beside = body.width >= BESIDE && body.height >= 3;
     let is_below = body.height >= BELOW && body.width >= 20;
     match ui.preview {
         Preview::Auto | Preview::On if is_beside => {
-            let list = body.width / 2;
+            let list = list::full_width(ui, body).min(body.width - PREVIEW - 1).max(body.width / 2);
             let right = Rect::new(body.x + list + 1, body.y, body.width - list - 1, body.height);
             (Rect { width: list, ..body }, Some(right))
         }

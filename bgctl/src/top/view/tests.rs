@@ -125,6 +125,24 @@ fn r160_a_wide_list_shows_what_agents_have_consumed() {
 }
 
 #[test]
+fn r160_a_preview_beside_the_list_takes_no_column_from_it() {
+    let mut ui = ui();
+    let heads = |ui: &mut Ui, cols| drawn(ui, &HashMap::new(), (14, cols)).0.swap_remove(1);
+    assert!(heads(&mut ui, 100).contains(" STATE            AGE     QUIET   DONE DESCRIPTION"));
+    for cols in [120, 121, 160, 168, 200] {
+        let head = heads(&mut ui, cols);
+        assert!(head.contains("QUIET   CPU     MEMORY    DONE DESCRIPTION"), "{cols}: {head}");
+    }
+    let usage = AgentUsage { input_tokens: Some(900), ..AgentUsage::default() };
+    let agent = Task { agent_usage: Some(usage), ..task(3, Status::Running, "fix it") };
+    ui.model.put(HostNo::default(), &agent, &Clock::of_tests());
+    for cols in [146, 160, 200] {
+        let head = heads(&mut ui, cols);
+        assert!(head.contains("MEMORY    TOKENS CONTEXT COST        DONE DESCRIPTION"), "{cols}: {head}");
+    }
+}
+
+#[test]
 fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
     assert_eq!(
         lines((14, 80)),
@@ -175,9 +193,9 @@ fn r160_what_a_pending_task_waits_for_is_readable() {
                 if ids.len() > 1 && cols > 80 { &state[.."pending (after 00000001,".len()] } else { &state };
             let mut ui = Ui::new(Model::new(1, None));
             ui.model.put(HostNo::default(), &pending, &Clock::of_tests());
-            let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, cols));
-            let row: String =
-                lines[3].chars().take(if cols > 80 { usize::from(cols) / 2 } else { 80 }).collect();
+            let (lines, frame) = drawn(&mut ui, &HashMap::new(), (14, cols));
+            let list = frame.previews.first().map_or(cols, |(_, preview)| preview.x - 1);
+            let row: String = lines[3].chars().take(list.into()).collect();
             assert!(row.contains(shown) && row.trim_end().ends_with(" deploy"), "{cols}: {row:?}");
         }
     }
@@ -217,9 +235,9 @@ fn r161_the_preview_is_beside_the_list_where_there_is_room() {
     asking.agent_usage = Some(AgentUsage { input_tokens: Some(900), ..AgentUsage::default() });
     pane.set_task(&asking);
     let panes = HashMap::from([(id(1), pane)]);
-    let (wide, frame) = drawn(&mut ui, &panes, (22, 120));
-    assert_eq!(frame.previews, [(key(1), Rect::new(61, 1, 59, 20))]);
-    let right = |row: usize| wide[row].chars().skip(61).collect::<String>();
+    let (wide, frame) = drawn(&mut ui, &panes, (22, 170));
+    assert_eq!(frame.previews, [(key(1), Rect::new(86, 1, 84, 20))]);
+    let right = |row: usize| wide[row].chars().skip(86).collect::<String>();
     assert_eq!(right(1), "00000001 running (asks) review the code");
     assert_eq!(right(2), "asks: Run `make`?");
     assert_eq!((right(3).as_str(), right(4).as_str()), ("  Allow once", "  No"));
@@ -239,15 +257,15 @@ fn r161_the_preview_is_beside_the_list_where_there_is_room() {
 fn r161_several_can_be_pinned() {
     let mut ui = ui();
     for _ in 0..3 {
-        drawn(&mut ui, &HashMap::new(), (20, 120));
+        drawn(&mut ui, &HashMap::new(), (20, 170));
         ui.key(Key::Char('f'));
         ui.key(Key::Down);
         ui.key(Key::Down);
     }
-    let (_, frame) = drawn(&mut ui, &HashMap::new(), (20, 120));
+    let (_, frame) = drawn(&mut ui, &HashMap::new(), (20, 170));
     let shown: Vec<TaskKey> = frame.previews.iter().map(|(key, _)| *key).collect();
     assert_eq!(shown, [key(1), key(2), key(3), key(4)], "three pinned and the selected one");
-    let (lines, _) = drawn(&mut ui, &HashMap::new(), (20, 120));
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (20, 170));
     assert!(lines[1].ends_with("00000001 (follows) running (asks) review the code"), "{lines:?}");
     assert!(lines[3].starts_with("> 00000001") || lines[3].starts_with(">00000001"), "{lines:?}");
 }
@@ -421,12 +439,12 @@ fn r144_the_preview_is_that_of_the_task_of_the_right_host() {
         pane.set_output(0, text.as_bytes());
         panes.insert(id(1), pane);
     }
-    let mut buffer = Buffer::empty(Rect::new(0, 0, 140, 12));
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 200, 12));
     let scene =
         Scene { panes: Panes(panes.iter().map(Some).collect()), clock: &Clock::of_tests(), colour: true };
     draw(&mut ui, &scene, &mut buffer);
     ui.model.select_end(true);
-    let mut buffer = Buffer::empty(Rect::new(0, 0, 140, 12));
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 200, 12));
     let frame = draw(&mut ui, &scene, &mut buffer);
     assert_eq!(frame.previews.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [HostNo(1).task(id(1))]);
     let text: String = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
@@ -435,7 +453,7 @@ fn r144_the_preview_is_that_of_the_task_of_the_right_host() {
     for key in [Key::Char('/'), Key::Paste("make".into()), Key::Enter, Key::End] {
         ui.key(key);
     }
-    let mut buffer = Buffer::empty(Rect::new(0, 0, 140, 12));
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 200, 12));
     let frame = draw(&mut ui, &scene, &mut buffer);
     assert_eq!(frame.previews.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [HostNo(0).task(id(1))]);
 }

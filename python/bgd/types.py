@@ -1067,6 +1067,11 @@ class _DaemonStatus(TypedDict):
 class DaemonStatus(_DaemonStatus, total=False):
     """Result of `daemon.status`."""
 
+    config_modified: Timestamp
+    """When that file had last been changed before it was read; missing if there was none, or if the
+    daemon is older than this field.
+    """
+
     durable: DurableStatus
     """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -38,6 +39,17 @@ impl Timestamp {
     /// Returns the milliseconds since 1970.
     pub fn unix_ms(self) -> i64 {
         self.0
+    }
+}
+
+/// Times that RFC 3339 can't express become the nearest ones that it can.
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        Self::from_unix_ms(match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => ms(after),
+            Err(before) => -ms(before.duration()),
+        })
     }
 }
 

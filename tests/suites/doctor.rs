@@ -5,9 +5,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use bgd_tests::far::Far;
 use bgd_tests::prompts::fake_agent;
+use bgd_tests::shared::request::ListResult;
 use bgd_tests::slurm::Site;
 use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, helper_path};
 use serde_json::Value;
@@ -89,6 +91,55 @@ fn r168_a_test_notification_goes_through_each_channel_on_request() {
     let bad = check(&report, "channels", "bad");
     assert!(bad["state"] == "fails" && bad["found"].as_str().unwrap().contains('3'), "{bad}");
     assert!(daemon.run(&["list", "-q"]).success().stdout.is_empty(), "it leaves no task behind");
+}
+
+#[test]
+fn r168_a_test_notification_waits_for_no_slot_and_leaves_no_task_behind() {
+    let config = "max_concurrent_tasks = 1\n\
+                  [channels.good]\ntype = \"exec\"\ncommand = [\"sh\", \"-c\", \"cat > told\"]\n";
+    let daemon = TestDaemon::builder().config(config).start();
+    let busy = [daemon.submit_shell("exec sleep 1000"), daemon.submit_shell("exec sleep 1000")];
+    let doctor = |code| -> Value { daemon.run(&["--json", "doctor", "--notify"]).expect_code(code).json() };
+    assert_eq!(check(&doctor(0), "channels", "good")["found"], "the test notification was delivered");
+    // Where nothing starts it says so, rather than blame the channel.
+    daemon.run(&["group", "pause", "default"]).success();
+    let report = doctor(69);
+    let found = check(&report, "channels", "good");
+    assert!(found["found"].as_str().unwrap().contains("is pending (default paused)"), "{found}");
+    assert_eq!(found["hint"], "bgctl group continue default");
+    let left: ListResult = daemon.run(&["--json", "list", "--all"]).success().json();
+    assert_eq!(left.tasks.iter().rev().map(|task| task.id).collect::<Vec<_>>(), busy);
+}
+
+#[test]
+fn r168_a_configuration_that_was_not_read_is_told() {
+    let daemon = TestDaemon::start();
+    let found = || {
+        let report: Value = daemon.run(&["--json", "doctor"]).success().json();
+        check(&report, "daemon", "configuration").clone()
+    };
+    assert!(found()["found"].as_str().unwrap().ends_with("does not exist"), "{}", found());
+    let assert_stale = |words: &str| {
+        let found = found();
+        assert_eq!(
+            (&found["state"], &found["hint"]),
+            (&"note".into(), &"bgctl daemon reload".into()),
+            "{found}"
+        );
+        assert!(found["found"].as_str().unwrap().contains(words), "{found}");
+        daemon.run(&["daemon", "reload"]).success();
+    };
+    daemon.write_config("max_concurrent_tasks = 2\n");
+    assert_stale("not in effect");
+    assert_eq!(found()["state"], "ok");
+    daemon.write_config("max_concurrent_tasks = 3\n");
+    let file = fs::File::options().append(true).open(daemon.config_path()).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    assert_stale("was changed");
+    assert_eq!(found()["state"], "ok");
+    fs::remove_file(daemon.config_path()).unwrap();
+    assert_stale("was removed");
+    assert_eq!(found()["state"], "ok");
 }
 
 #[test]

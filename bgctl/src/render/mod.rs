@@ -175,6 +175,7 @@ pub mod samples {
             state_dir: "/state".into(),
             config: "/config.toml".into(),
             config_loaded: true,
+            config_modified: None,
             tree: "session".into(),
             program: None,
             tree_reason: "no cgroup v2 is mounted here".into(),

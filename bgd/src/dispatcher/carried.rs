@@ -60,6 +60,7 @@ impl Dispatcher {
             inherited,
             config: (self.config.text.0.to_string(), self.identity.config_path.clone()),
             config_loaded: self.identity.config_loaded,
+            config_modified: self.identity.config_modified,
             config_error: self.identity.config_error.clone(),
         })
     }
@@ -122,6 +123,7 @@ impl Dispatcher {
             inherited,
             config: _,
             config_loaded,
+            config_modified,
             config_error,
         } = state;
         self.core = read_core(&core).map_err(io::Error::other)?;
@@ -131,7 +133,8 @@ impl Dispatcher {
         self.epoch = self.clock.instant(epoch);
         self.clients = clients;
         (self.agent_warnings, self.figures, self.last_call) = (agent_warnings, figures, last_call);
-        (self.identity.config_loaded, self.identity.config_error) = (config_loaded, config_error);
+        (self.identity.config_loaded, self.identity.config_modified) = (config_loaded, config_modified);
+        self.identity.config_error = config_error;
         self.subscribers.resume(subscribers, &self.clients);
         self.notifier.resume(notifier, came)?;
         self.kept_for_notices = kept_for_notices.into_iter().collect();

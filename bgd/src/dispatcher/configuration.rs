@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::request::ReloadResult;
+use bgd_shared::time::Timestamp;
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
-use crate::config::{Config, ConfigError};
+use crate::config::{self, Config, ConfigError};
 use crate::core::Input;
 use crate::wire::mailbox::Internal;
 
@@ -16,12 +17,18 @@ impl Dispatcher {
     pub(super) fn read_config(&self, asked: Option<Answer>) {
         let (path, internals) = (self.identity.config_path.clone(), self.internals.clone());
         self.context.workers.later(move || {
+            let modified = config::modified(&path);
             let config = Config::load(&path).map(Box::new);
-            internals.send(Internal::ConfigRead { config, asked });
+            internals.send(Internal::ConfigRead { config, modified, asked });
         });
     }
 
-    pub(super) fn configured(&mut self, config: Result<Box<Config>, ConfigError>, asked: Option<Answer>) {
+    pub(super) fn configured(
+        &mut self,
+        config: Result<Box<Config>, ConfigError>,
+        modified: Option<Timestamp>,
+        asked: Option<Answer>,
+    ) {
         let config = match config {
             Ok(config) => *config,
             Err(error) => {
@@ -48,7 +55,7 @@ impl Dispatcher {
         self.context.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);
         self.server_limits.send_replace((&self.config).into());
-        self.identity.config_loaded = self.identity.config_path.exists();
+        (self.identity.config_loaded, self.identity.config_modified) = (modified.is_some(), modified);
         self.identity.config_error = None;
         if let Some(answer) = asked {
             answer.give(&ReloadResult { changed, defaulted, needs_restart });

@@ -272,7 +272,7 @@ impl Dispatcher {
             }
             Internal::MayAnswer { answer, request } => self.ask(answer, Shape::Plain, request),
             Internal::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
-            Internal::ConfigRead { config, asked } => self.configured(config, asked),
+            Internal::ConfigRead { config, modified, asked } => self.configured(config, modified, asked),
             Internal::NoticeRead { number } => self.notice_read(number),
             Internal::Notice { number, delivery } => self.notice_further(number, delivery),
             Internal::Recorded(recorded) => self.recorded(recorded),

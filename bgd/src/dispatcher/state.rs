@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bgd_shared::holder::Note;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::OutputParams;
+use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -129,6 +130,8 @@ pub struct DispatcherState {
     /// The text of the configuration in use, and the path of its file.
     pub config: (String, PathBuf),
     pub(super) config_loaded: bool,
+    #[serde(default)]
+    pub(super) config_modified: Option<Timestamp>,
     pub(super) config_error: Option<String>,
 }
 

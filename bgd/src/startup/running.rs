@@ -15,7 +15,7 @@ use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
 use crate::carry::Named;
-use crate::config::{Config, Durable};
+use crate::config::{self, Config, Durable};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
 use crate::dispatcher::state::PremisesState;
@@ -103,12 +103,14 @@ impl Daemon {
         let name = if config.durable == Durable::No { &life } else { &instance.id };
         let (machines, clusters) = elsewhere(&config, &context, &state, name);
         let executors = exec::table(local, agents.clone(), machines, clusters);
+        let config_modified = config::modified(&config_path);
         let identity = Identity {
             instance: instance.id.clone(),
             pid: std::process::id().cast_signed(),
             socket: socket.as_path().to_path_buf(),
             state_dir: state,
-            config_loaded: config_path.exists(),
+            config_loaded: config_modified.is_some(),
+            config_modified,
             config_path,
             config_error: None,
             tree: tree.0,

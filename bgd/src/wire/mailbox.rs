@@ -9,6 +9,7 @@ use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::HandoffParams;
 use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::agents::Agent;
@@ -88,6 +89,8 @@ pub enum Internal {
     ConfigRead {
         /// The new configuration, or what is wrong with it.
         config: Result<Box<Config>, ConfigError>,
+        /// When the file had last been changed before; `None` if there was none.
+        modified: Option<Timestamp>,
         /// The pending response, if a client asked for the reload.
         asked: Option<Answer>,
     },

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use bgd_shared::request::{ChannelStatus, DaemonStatus, DurableStatus, Times};
+use bgd_shared::time::Timestamp;
 
 use crate::config::{Config, Durable};
 use crate::core::Core;
@@ -27,6 +28,8 @@ pub struct Identity {
     pub config_path: PathBuf,
     /// Whether that file existed.
     pub config_loaded: bool,
+    /// When it had last been changed before it was read.
+    pub config_modified: Option<Timestamp>,
     /// Why the last reload was not applied, if it failed.
     pub config_error: Option<String>,
     /// How process trees are tracked: `cgroup` or `session`.
@@ -88,6 +91,7 @@ impl Identity {
             state_dir: self.state_dir.display().to_string(),
             config: self.config_path.display().to_string(),
             config_loaded: self.config_loaded,
+            config_modified: self.config_modified,
             tree: self.tree.to_owned(),
             tree_reason: self.tree_reason.clone(),
             durable: Some(match config.durable {

@@ -44,6 +44,10 @@ pub struct DaemonStatus {
     pub config: String,
     /// Whether that file exists and is in effect.
     pub config_loaded: bool,
+    /// When that file had last been changed before it was read; missing if there was none, or if the daemon is older
+    /// than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_modified: Option<Timestamp>,
     /// How process trees are tracked: `cgroup` or `session`.
     pub tree: String,
     /// Why they are tracked like this, for people; empty if the daemon is older than this field.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bgd_shared::proc;
 use bgd_shared::request::{DaemonStatus, DaemonStatusOf, NoParams, ProgramState, ProgramStatus};
+use bgd_shared::time::Timestamp;
 
 use super::failed;
 use crate::context::Context;
@@ -26,8 +27,8 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     checks.push(version(&status, env!("CARGO_PKG_VERSION")));
     checks.extend(status.program.as_ref().and_then(program));
     checks.push(match context.link.check_config() {
-        Ok(()) if status.config_loaded => Check::ok(PART, "configuration", &status.config),
-        Ok(()) => Check::ok(PART, "configuration", format!("none; {} does not exist", status.config)),
+        Ok(()) if context.link.is_remote() => configuration(&status, status.config_modified),
+        Ok(()) => configuration(&status, modified(&status.config)),
         Err(failure) => failed(PART, "configuration", &failure),
     });
     checks.push(tree(&status));
@@ -40,6 +41,28 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
         checks.push(Check::ok(PART, "output", format!("kept in {}", status.state_dir)));
     }
     Some(status)
+}
+
+/// Returns when a file was last changed; `None` if there is none.
+fn modified(path: &str) -> Option<Timestamp> {
+    std::fs::metadata(path).and_then(|file| file.modified()).ok().map(Timestamp::from)
+}
+
+/// Whether a valid configuration is the one that the daemon has read. `modified`: when its file was last changed.
+fn configuration(status: &DaemonStatus, modified: Option<Timestamp>) -> Check {
+    const NAME: &str = "configuration";
+    let path = &status.config;
+    let found = match (status.config_loaded, modified) {
+        (false, None) => return Check::ok(PART, NAME, format!("none; {path} does not exist")),
+        // Older daemons do not say when.
+        (true, Some(_)) if status.config_modified.is_none() || status.config_modified == modified => {
+            return Check::ok(PART, NAME, path);
+        }
+        (false, Some(_)) => format!("{path} was written after the daemon had started, and is not in effect"),
+        (true, Some(_)) => format!("{path} was changed after the daemon had read it"),
+        (true, None) => format!("{path} was removed, and is still in effect"),
+    };
+    Check::note(PART, NAME, found).hint("bgctl daemon reload")
 }
 
 fn version(status: &DaemonStatus, own: &str) -> Check {

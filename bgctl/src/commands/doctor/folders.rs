@@ -24,7 +24,8 @@ pub fn checks(checks: &mut Vec<Check>, status: &DaemonStatus) {
         checks.push(private("socket's folder", folder, OTHERS_WRITE));
     }
     checks.push(private("state folder", Path::new(&status.state_dir), OTHERS));
-    if status.config_loaded {
+    // One that is missing has a check of its own.
+    if Path::new(&status.config).exists() {
         checks.push(private("config's mode", Path::new(&status.config), OTHERS_WRITE));
     }
 }

@@ -3,17 +3,22 @@
 use std::time::{Duration, Instant};
 
 use bgd_shared::agent::{AgentInfo, AgentListParams};
+use bgd_shared::id::TaskId;
+use bgd_shared::order::PRIORITIES;
 use bgd_shared::request::{
     AgentList, BlockParams, ChannelStatus, ClearParams, DaemonStatus, DaemonStatusOf, ExecutorList,
     ExecutorListParams, NoParams, SubmitParams, TaskBlock, TaskClear, TaskSubmit,
 };
 use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
 
 use super::failed;
 use super::logins::{self, Place};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::render::doctor::Check;
+use crate::render::table::status;
+use crate::render::wall::Clock;
 
 /// How long a channel has to deliver the test notification.
 const DELIVERY: Duration = Duration::from_secs(20);
@@ -97,8 +102,12 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
         };
         if notify {
             check = match delivered(channel, context) {
-                Ok(Ok(())) => Check::ok(PART, &channel.name, "the test notification was delivered"),
-                Ok(Err(why)) => Check::fails(PART, &channel.name, why, correct(channel)),
+                Ok(Trial::Delivered) => Check::ok(PART, &channel.name, "the test notification was delivered"),
+                Ok(Trial::Failed(why)) => Check::fails(PART, &channel.name, why, correct(channel)),
+                // It waits for no slot and behind nobody, so its group is paused.
+                Ok(Trial::NotTried(why)) => {
+                    Check::fails(PART, &channel.name, why, "bgctl group continue default")
+                }
                 Err(failure) => failed(PART, &channel.name, &failure),
             };
         }
@@ -110,36 +119,70 @@ fn correct(channel: &ChannelStatus) -> String {
     format!("correct [channels.{}] in the configuration, then bgctl daemon reload", channel.name)
 }
 
-/// Sends a notification through a channel: that of a task which does nothing. Returns why it was not delivered.
-fn delivered(before: &ChannelStatus, context: &mut Context) -> Result<Result<(), String>, Failure> {
+/// What came of a test notification, and why it did not arrive.
+enum Trial {
+    Delivered,
+    Failed(String),
+    NotTried(String),
+}
+
+/// Sends a notification through a channel: that of a task which does nothing, and is cleared again.
+fn delivered(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Failure> {
     let params = SubmitParams {
         argv: Some(vec!["true".into()]),
         description: Some("test notification of bgctl doctor".to_owned()),
         channel: Some(before.name.clone()),
         inherit: true,
+        // It waits neither for a slot nor behind others.
+        slots: Some(0),
+        priority: Some(*PRIORITIES.end()),
         ..SubmitParams::default()
     };
     let id = context.call::<TaskSubmit>(&params)?.task.id;
-    context.call::<TaskBlock>(&BlockParams { ids: vec![id.into()], ..BlockParams::default() })?;
+    let outcome = still_waits(id, context).and_then(|waits| match waits {
+        None => notice_of(before, context),
+        Some(why) => Ok(Trial::NotTried(why)),
+    });
+    let clear = ClearParams { ids: Some(vec![id.into()]), all: true, ..ClearParams::default() };
+    let cleared = context.call::<TaskClear>(&clear);
+    outcome.and_then(|outcome| cleared.map(|_| outcome))
+}
+
+/// Waits until the task has ended. Returns how it is if it has not.
+fn still_waits(id: TaskId, context: &mut Context) -> Result<Option<String>, Failure> {
+    let timeout_ms = u64::try_from(DELIVERY.as_millis()).ok();
+    let params = BlockParams { ids: vec![id.into()], timeout_ms, ..BlockParams::default() };
+    let result = context.call::<TaskBlock>(&params)?;
+    Ok(result.tasks.first().filter(|task| task.status.is_active()).map(|task| {
+        let status = status(task, &Clock::system(Timestamp::now()));
+        format!("not tried: the task that sends it is {status}")
+    }))
+}
+
+/// Waits until the channel has nothing left to deliver, or one notification has failed.
+fn notice_of(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Failure> {
     let end = Instant::now() + DELIVERY;
-    let outcome = loop {
+    loop {
         let status = context.call::<DaemonStatusOf>(&NoParams {})?;
         let now = status.channels.into_iter().find(|channel| channel.name == before.name);
-        let Some(now) = now else { break Err("the channel was removed meanwhile".to_owned()) };
+        let Some(now) = now else { return Ok(Trial::Failed("the channel was removed meanwhile".to_owned())) };
         if now.failed > before.failed {
-            break Err(now.last_error.unwrap_or_else(|| "it failed".to_owned()));
+            return Ok(Trial::Failed(now.last_error.unwrap_or_else(|| "it failed".to_owned())));
         }
-        if now.sent > before.sent {
-            break Ok(());
+        if now.dropped > before.dropped {
+            return Ok(Trial::Failed("dropped, as the channel's queue is full".to_owned()));
+        }
+        // Others may send through it, too.
+        if now.sent > before.sent && now.queued == 0 {
+            return Ok(Trial::Delivered);
         }
         if Instant::now() >= end {
             let why = now.retry.map(|retry| format!(": {}", retry.error)).unwrap_or_default();
-            break Err(format!("not delivered within {} seconds{why}", DELIVERY.as_secs()));
+            let why = format!("not delivered within {} seconds{why}", DELIVERY.as_secs());
+            return Ok(Trial::Failed(why));
         }
         std::thread::sleep(LOOK);
-    };
-    context.call::<TaskClear>(&ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() })?;
-    Ok(outcome)
+    }
 }
 
 /// Asks each executor elsewhere whether it works.

@@ -103,6 +103,28 @@ fn r143_an_executor_has_the_programs_copied_to_it() {
 }
 
 #[test]
+fn r145_a_check_finds_what_every_task_would_fail_for() {
+    let mut far = Far::start();
+    let ssh = far.path("ssh").display().to_string();
+    let config = |folder| {
+        format!("[executors.its]\ntype = \"ssh\"\nhost = \"far\"\nssh = \"{ssh}\"\nfolder = \"{folder}\"\n")
+    };
+    let (nowhere, there) = (config("/nowhere"), config("/tmp"));
+    far.start_here(&nowhere);
+    let fails = far.run_here(&["executors", "--check", "its"]).expect_code(69).stdout_text();
+    assert!(
+        fails.contains("a task that does nothing fails there: ") && fails.contains("/nowhere"),
+        "{fails}"
+    );
+    far.here().write_config(&there);
+    far.run_here(&["daemon", "reload"]).success();
+    // It waits for no slot.
+    let ids: Vec<TaskId> = (0..8).map(|_| far.daemon.submit_shell("exec sleep 1000")).collect();
+    far.run_here(&["executors", "--check", "its"]).success();
+    assert_eq!(far.tasks_there().len(), ids.len());
+}
+
+#[test]
 fn r145_output_arrives_as_it_is_and_while_it_grows() {
     let mut far = two();
     let line = "head -c 3000000 /dev/urandom | tee \"$HOME/sent\"; echo late >&2; read line; echo \"$line\"";
@@ -438,6 +460,7 @@ fn r145_a_check_says_whether_it_works() {
         assert!(checked.contains(&format!("; {fact}")), "{fact}: {checked}");
     }
     assert_eq!(checked.lines().count(), 1);
+    assert!(far.tasks_there().is_empty(), "the task that it tried is gone");
     far.here().restart();
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     let fails = far.run_here(&["executors", "--check"]).expect_code(69).stdout_text();

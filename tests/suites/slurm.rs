@@ -132,13 +132,28 @@ fn r146_refusals_are_told_with_what_to_do_as_root() {
 fn r146_a_check_says_whether_it_works_as_root() {
     let site = Site::start();
     let checked = site.run(&["executors", "--check", "hpc"]).success().stdout_text();
-    assert!(checked.starts_with("hpc\tslurm\t-\t0\t0\tworks\t"), "{checked}");
+    let version = site.cluster.run(&["sbatch", "--version"]).success().stdout_text();
+    let version = version.trim().trim_start_matches("slurm-wlm ").trim_start_matches("slurm ").to_owned();
+    assert!(checked.starts_with(&format!("hpc\tslurm\t-\t0\t0\tworks\t{version}\tanswer: ")), "{checked}");
+    let work = format!("work_folder: {}/", site.cluster.work().display());
+    for fact in [
+        "max_array_size: 20001",
+        "ended_jobs_known_for: ",
+        "accounting: no",
+        "usage_of_ended_jobs: no",
+        &work,
+    ] {
+        assert!(checked.contains(&format!("; {fact}")), "{fact}: {checked}");
+    }
+    // A trial submits nothing.
+    assert!(site.cluster.jobs().is_empty() && site.cluster.programs().calls("sbatch").len() == 1);
     site.cluster.programs().before(
         "scontrol",
         "echo 'slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
     );
     let fails = site.run(&["executors", "--check"]).expect_code(69).stdout_text();
     assert!(fails.contains("\tfails: ") && fails.contains("Unable to contact"), "{fails}");
+    assert!(fails.contains("\t-\t`scontrol ping` says whether"), "{fails}");
     // One without commands says so, and refuses its tasks.
     let text = "[executors.hpc]\ntype = \"slurm\"\n[executors.hpc.env]\nPATH = \"/nowhere\"\n";
     site.daemon.write_config(text);
@@ -150,6 +165,29 @@ fn r146_a_check_says_whether_it_works_as_root() {
     site.daemon.write_config(text);
     let refused = site.run(&["daemon", "reload"]);
     assert!(refused.code != 0 && refused.stderr.contains("work_folder"), "{}", refused.stderr);
+}
+
+#[test]
+fn r146_a_check_finds_what_every_task_would_be_refused_for_as_root() {
+    let site = Site::of(Builder::default(), "partition = \"nowhere\"");
+    let fails = || site.run(&["executors", "--check", "hpc"]).expect_code(69).stdout_text();
+    let text = fails();
+    assert!(
+        text.contains("`partition`: `sinfo` lists") && text.contains("correct [executors.hpc]"),
+        "{text}"
+    );
+    let text = fs::read_to_string(site.daemon.config_path()).unwrap().replace("partition = \"nowhere\"", "");
+    site.daemon.write_config(&text);
+    site.run(&["daemon", "reload"]).success();
+    // Busy nodes, and none, only let tasks wait.
+    site.running(site.submit(&["--option=--exclusive"], "sleep 1000"));
+    site.run(&["executors", "--check", "hpc"]).success();
+    for program in ["squeue", "scancel"] {
+        site.cluster.programs().before(program, "echo 'not for you' >&2; exit 1");
+        assert!(fails().contains("not for you"), "{program}: {}", fails());
+        site.cluster.programs().restore(program);
+    }
+    site.run(&["executors", "--check", "hpc"]).success();
 }
 
 #[test]

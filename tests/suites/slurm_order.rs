@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::CancelReason;
+use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::slurm::{Builder, Site};
 use bgd_tests::wait;
@@ -215,4 +216,34 @@ fn r150_a_chain_goes_through_a_login_node_at_once_as_root() {
     assert_eq!(site.ended(last).status, Status::Completed);
     let outputs: Vec<String> = chain.iter().map(|id| site.output(*id)).collect();
     assert_eq!(outputs, ["0\n", "1\n", "2\n", "3\n", "4\n"]);
+}
+
+#[test]
+fn r150_a_batch_of_a_cluster_ends_after_too_many_failures_and_the_failed_ones_run_again_as_root() {
+    let site = Site::start();
+    let (items, mended) = (site.daemon.home().join("items"), site.daemon.home().join("mended"));
+    fs::write(&items, "0\n1\n0\n3\n0\n0\n").unwrap();
+    let line = format!("test -e {} || exit $0", mended.display());
+    let submit =
+        ["submit", "--on", "hpc", "--each", items.to_str().unwrap(), "--jobs", "1", "--max-fails", "2"];
+    let batch = site.run(&[&submit[..], &["--", "sh", "-c", &line]].concat()).success().word::<TaskId>();
+    let batch = batch.to_string();
+    site.run(&["block", "--timeout", "none", "--batch", &batch]).expect_code(1);
+    let here = || {
+        let mut tasks = site.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+        tasks.reverse();
+        tasks
+    };
+    let (completed, failed, cancelled) = (Status::Completed, Status::Failed, Status::Cancelled);
+    let tasks = here();
+    let statuses: Vec<Status> = tasks.iter().map(|task| task.status).collect();
+    assert_eq!(statuses, [completed, failed, completed, failed, cancelled, cancelled]);
+    assert_eq!(tasks[5].cancel_reason, Some(CancelReason::MaxFails));
+    assert_eq!(site.cluster.jobs().len(), 4, "the last two were never given to the cluster");
+    fs::write(mended, "").unwrap();
+    let again = site.run(&["rerun", "--failed", &format!("@{batch}")]).success().stdout_text();
+    site.run(&[&["block", "--timeout", "none"], &again.lines().collect::<Vec<_>>()[..]].concat()).success();
+    let reruns: Vec<_> = here().into_iter().skip(6).map(|task| (task.rerun_of, task.on)).collect();
+    let hpc = Some("hpc".to_owned());
+    assert_eq!(reruns, [(Some(tasks[1].id), hpc.clone()), (Some(tasks[3].id), hpc)]);
 }

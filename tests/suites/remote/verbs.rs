@@ -158,6 +158,21 @@ fn r140_what_the_machine_has_is_told_here() {
 }
 
 #[test]
+fn r140_an_upgrade_is_made_over_there_and_units_are_not() {
+    let far = Far::start();
+    let pid = far.daemon.pid().to_string();
+    let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>();
+    far.daemon.wait_running(id);
+    says(&far, &["daemon", "upgrade"], " replaced in ");
+    says(&far, &["daemon", "status"], &pid);
+    assert_eq!(far.daemon.task(id).status, Status::Running);
+    for verb in ["install", "uninstall"] {
+        let refused = far.run(&["daemon", verb]);
+        assert!(refused.code != 0 && refused.stderr.contains("machine"), "{verb}: {}", refused.stderr);
+    }
+}
+
+#[test]
 fn r140_a_list_over_there_is_kept_up_to_date_also_after_a_cut() {
     let far = Far::start();
     let mut list = far.terminal(&["list", "--watch"]);

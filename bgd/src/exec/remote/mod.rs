@@ -34,9 +34,6 @@ use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, On, Spec, Work};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Ssh};
 
-/// The tasks there notify nobody: their notices come from here.
-const NO_CHANNEL: &str = "none";
-
 /// The executor of tasks on other machines.
 #[derive(Debug)]
 pub struct Machines {
@@ -181,7 +178,7 @@ fn params(
         shell,
         description: spec.description.as_deref().map(str::to_owned),
         session: Some(origin.session.clone()),
-        channel: Some(NO_CHANNEL.to_owned()),
+        channel: Some(order::NO_CHANNEL.to_owned()),
         inherit: true,
         cwd: if on.chosen.cwd {
             Some(OsText::clone(&spec.cwd))

@@ -1,16 +1,20 @@
 //! What the dispatcher orders of a machine, and the calls that carry it out there.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::encoding::Encoding;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
+use bgd_shared::order::PRIORITIES;
 use bgd_shared::request::{
-    DaemonStatusOf, EditParams, ExecutorCheck, NoParams, SelectParams, SignalParams, TaskContinue, TaskEdit,
-    TaskHold, TaskPause, TaskRelease, TaskSignal, TaskWrite, WriteParams,
+    BlockParams, ClearParams, DaemonStatusOf, EditParams, ExecutorCheck, NoParams, SelectParams,
+    SignalParams, SubmitParams, TaskBlock, TaskClear, TaskContinue, TaskEdit, TaskHold, TaskPause,
+    TaskRelease, TaskSignal, TaskSubmit, TaskWrite, WriteParams,
 };
+use bgd_shared::task::Status;
+use tokio::time::timeout;
 
 use super::bridge::{self, Bridge};
 use super::run::Run;
@@ -18,7 +22,7 @@ use crate::core::Control;
 use crate::exec::executor::{Ask, Asked};
 use crate::exec::host::Host;
 use crate::exec::places;
-use crate::remotes::{Shell, Ssh};
+use crate::remotes::Ssh;
 
 /// An order for a machine.
 pub type Order = places::Order<Run, Ssh>;
@@ -77,11 +81,11 @@ pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>) {
     });
 }
 
-/// Tries whether a machine works, by its connection if there is one.
-pub async fn check(host: &Host, shell: &Shell, bridge: Option<Arc<Bridge>>) -> ExecutorCheck {
+/// Tries whether a machine works, by its connection if there is one: it runs a task that does nothing, in this session.
+pub async fn check(host: &Host, ssh: &Ssh, session: String, bridge: Option<Arc<Bridge>>) -> ExecutorCheck {
     let bridge = match bridge {
         Some(bridge) => bridge,
-        None => match bridge::connect(host, shell, None).await {
+        None => match bridge::connect(host, &ssh.shell, None).await {
             Ok(bridge) => Arc::new(bridge),
             Err(trouble) => {
                 return ExecutorCheck {
@@ -93,21 +97,68 @@ pub async fn check(host: &Host, shell: &Shell, bridge: Option<Arc<Bridge>>) -> E
         },
     };
     let asked_at = Instant::now();
+    let broken = |error: ClientError| ExecutorCheck {
+        problem: Some(error.to_string()),
+        hint: Some("`bgctl -H HOST daemon status` says how the daemon there is".to_owned()),
+        ..ExecutorCheck::default()
+    };
     let status = match bridge.call::<DaemonStatusOf>(&NoParams::default()).await {
         Ok(status) => status,
-        Err(error) => return ExecutorCheck { problem: Some(error.to_string()), ..ExecutorCheck::default() },
+        Err(error) => return broken(error),
     };
+    let answer = asked_at.elapsed().as_millis();
+    match try_task(&bridge, ssh, session).await {
+        Ok(None) => {}
+        Ok(Some(problem)) => return ExecutorCheck { problem: Some(problem), ..ExecutorCheck::default() },
+        Err(error) => return broken(error),
+    }
     let fact = |name: &str, value: String| (name.to_owned(), value);
     let limits = &bridge.hello.limits;
     ExecutorCheck {
         ok: true,
         version: Some(bridge.hello.version.clone()),
         facts: vec![
-            fact("answer", format!("{} ms", asked_at.elapsed().as_millis())),
+            fact("answer", format!("{answer} ms")),
             fact("max_concurrent_tasks", limits.max_concurrent_tasks.to_string()),
             fact("tasks", format!("{} running, {} pending", status.summary.running, status.summary.pending)),
             fact("output_bytes", limits.output_bytes.to_string()),
         ],
         ..ExecutorCheck::default()
     }
+}
+
+/// The channel of tasks there. They notify nobody: their notices come from here.
+pub const NO_CHANNEL: &str = "none";
+
+/// How long the task of [`try_task`] may take, in milliseconds.
+const TRIAL_MS: u64 = 5000;
+
+/// Has the machine run a task that does nothing, with the folder and the environment of others. Returns why it failed.
+/// One that can't start yet, as nothing starts there, says nothing. Leaves no task.
+async fn try_task(bridge: &Bridge, ssh: &Ssh, session: String) -> Result<Option<String>, ClientError> {
+    let env = ssh.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
+    let submit = SubmitParams {
+        argv: Some(vec!["true".into()]),
+        description: Some("bgctl executors --check".to_owned()),
+        session: Some(session),
+        channel: Some(NO_CHANNEL.to_owned()),
+        inherit: true,
+        cwd: ssh.folder.as_deref().map(Into::into),
+        env: Some(env.collect()),
+        // It waits neither for a slot nor behind others.
+        slots: Some(0),
+        priority: Some(*PRIORITIES.end()),
+        ..SubmitParams::default()
+    };
+    let ids = vec![bridge.call::<TaskSubmit>(&submit).await?.task.id.into()];
+    let block = BlockParams { ids: ids.clone(), timeout_ms: Some(TRIAL_MS), ..BlockParams::default() };
+    let within = 2 * Duration::from_millis(TRIAL_MS);
+    let ended = timeout(within, bridge.wait::<TaskBlock>(&block)).await.unwrap_or(Err(ClientError::Closed));
+    bridge.call::<TaskClear>(&ClearParams { ids: Some(ids), all: true, ..ClearParams::default() }).await?;
+    let task = ended?.tasks.into_iter().next();
+    let failed = task.filter(|task| !task.status.is_active() && task.status != Status::Completed);
+    Ok(failed.map(|task| {
+        let why = task.error.unwrap_or_else(|| "it says no reason".to_owned());
+        format!("a task that does nothing fails there: {why}")
+    }))
 }

@@ -4,13 +4,16 @@ use std::time::Instant;
 
 use bgd_shared::request::ExecutorCheck;
 
+use super::commands;
 use super::there;
 use super::tools::Tools;
 use super::trouble::Trouble;
 use super::work;
+use crate::remotes::Slurm;
 
-/// Asks a cluster for its settings, and tries whether files can be written for it.
-pub async fn check(tools: Tools) -> ExecutorCheck {
+/// Asks a cluster for its settings, tries whether files can be written for it, and whether it would take a task that asks
+/// for nothing itself.
+pub async fn check(tools: Tools, asked: &Slurm) -> ExecutorCheck {
     let problem = |problem: String, hint: &str| ExecutorCheck {
         problem: Some(problem),
         hint: Some(hint.to_owned()),
@@ -36,11 +39,20 @@ pub async fn check(tools: Tools) -> ExecutorCheck {
         let hint = format!("`work_folder` names a folder that {who} shares with the cluster's nodes");
         return problem(why, &hint);
     }
+    let nodes = match try_commands(&tools, asked).await {
+        Ok(nodes) => nodes,
+        Err(Trouble::Refused(why)) => {
+            let hint = format!("correct [executors.{}], see bgd-executors(7)", tools.name);
+            return problem(why, &hint);
+        }
+        Err(trouble) => return problem(trouble.to_string(), "tasks wait until it works"),
+    };
     let mut facts = vec![("answer".to_owned(), format!("{answer} ms"))];
     let mut add = |name: &str, value: Option<String>| {
         facts.extend(value.map(|value| (name.to_owned(), value)));
     };
     let keeps_costs = settings.keeps_costs();
+    add("nodes", nodes);
     add("cluster", settings.cluster);
     add("max_array_size", settings.max_array_size.map(|size| size.to_string()));
     add("ended_jobs_known_for", settings.min_job_age.map(|age| format!("{age} s")));
@@ -50,6 +62,20 @@ pub async fn check(tools: Tools) -> ExecutorCheck {
     add("host", tools.programs.login().map(|login| login.host().to_owned()));
     add("work_folder", Some(tools.folder.path().display().to_string()));
     ExecutorCheck { ok: true, version: settings.version, facts, ..ExecutorCheck::default() }
+}
+
+/// What Slurm says of a job that it takes although no node could run it now.
+const NO_NODE_NOW: &str = "Required node not available";
+
+/// Tries the commands that tasks need. Returns what is wrong with the nodes if it only delays tasks.
+async fn try_commands(tools: &Tools, asked: &Slurm) -> Result<Option<String>, Trouble> {
+    tools.programs.run(commands::queue(&[&tools.origin.job_name])).await?;
+    tools.programs.run(commands::can_cancel()).await?;
+    match tools.programs.run(commands::trial(&asked.resources, asked.time_limit_ms)).await {
+        Ok(_) => Ok(None),
+        Err(Trouble::Refused(why)) if why.contains(NO_NODE_NOW) => Ok(Some(why)),
+        Err(trouble) => Err(trouble),
+    }
 }
 
 /// Tries whether files can be written for jobs. Leaves nothing.

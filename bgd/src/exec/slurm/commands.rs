@@ -43,11 +43,9 @@ pub struct Submission<'a> {
     pub notes: &'a Path,
 }
 
-/// Returns the command that submits jobs. What must not be changed follows the options that users give, as the last one
-/// counts.
-pub fn submit(submission: &Submission<'_>) -> Words {
-    let Submission { resources, time_limit_ms, name, key, elements, dependency, .. } = submission;
-    let mut words: Vec<String> = vec!["sbatch".to_owned()];
+/// Returns what users ask of the cluster, as options of `sbatch`.
+fn asked(resources: &Resources, time_limit_ms: Option<u64>) -> Vec<String> {
+    let mut words = Vec::new();
     let mut option = |name: &str, value: Option<String>| {
         words.extend(value.map(|value| format!("--{name}={value}")));
     };
@@ -58,7 +56,28 @@ pub fn submit(submission: &Submission<'_>) -> Words {
     option("mem", resources.memory_bytes.map(|bytes| format!("{}M", bytes.div_ceil(MEBIBYTE))));
     option("gpus", resources.gpus.map(|gpus| gpus.to_string()));
     option("time", time_limit_ms.map(minutes_and_seconds));
-    option("nice", Some(submission.nice).filter(|nice| *nice > 0).map(|nice| nice.to_string()));
+    words
+}
+
+/// Returns the command that asks whether the cluster would take a job of these resources. It submits none.
+pub fn trial(resources: &Resources, time_limit_ms: Option<u64>) -> Words {
+    let asked = asked(resources, time_limit_ms).into_iter().chain(resources.options.iter().cloned());
+    let words = ["sbatch".to_owned(), "--test-only".to_owned()].into_iter().chain(asked);
+    words.chain(["--chdir=/".to_owned(), "--wrap=true".to_owned()]).map(OsString::from).collect()
+}
+
+/// Returns the command that shows whether jobs could be cancelled: whether there is the program for it.
+pub fn can_cancel() -> Words {
+    words_of(&["scancel", "--version"])
+}
+
+/// Returns the command that submits jobs. What must not be changed follows the options that users give, as the last one
+/// counts.
+pub fn submit(submission: &Submission<'_>) -> Words {
+    let Submission { resources, time_limit_ms, name, key, elements, dependency, .. } = submission;
+    let mut words: Vec<String> = vec!["sbatch".to_owned()];
+    words.extend(asked(resources, *time_limit_ms));
+    words.extend(Some(submission.nice).filter(|nice| *nice > 0).map(|nice| format!("--nice={nice}")));
     words.extend(resources.options.iter().cloned());
     // The daemon's own limits are marks of its processes, and jobs are none of these.
     words.extend(

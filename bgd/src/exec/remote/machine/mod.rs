@@ -320,9 +320,10 @@ impl Machine {
     }
 
     fn check(&self, tell: oneshot::Sender<ExecutorCheck>) {
-        let (host, shell, bridge) = (self.host.clone(), self.ssh.shell.clone(), self.bridge());
+        let (host, ssh, bridge) = (self.host.clone(), self.ssh.clone(), self.bridge());
+        let session = self.origin.session.clone();
         tokio::spawn(async move {
-            let _ = tell.send(order::check(&host, &shell, bridge).await);
+            let _ = tell.send(order::check(&host, &ssh, session, bridge).await);
         });
     }
 

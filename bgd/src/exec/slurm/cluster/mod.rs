@@ -276,9 +276,9 @@ impl Cluster {
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
             Order::Check { tell } => {
-                let tools = self.tools.clone();
+                let (tools, settings) = (self.tools.clone(), self.settings.clone());
                 tokio::spawn(async move {
-                    let _ = tell.send(check::check(tools).await);
+                    let _ = tell.send(check::check(tools, &settings).await);
                 });
             }
             Order::Configure(settings) => {

@@ -184,7 +184,7 @@ impl Remotes {
             let error = RpcError::new(ErrorKind::UnknownExecutor, format!("unknown executor {name:?}"));
             let known: Vec<&str> = self.0.keys().map(|name| &**name).collect();
             if known.is_empty() {
-                return error.hint("none is configured: add one as [executors.NAME], see bgd-executors(7)");
+                return error.hint("none is configured: add one as [executors.NAME], see bgd-executors(7), then bgctl daemon reload");
             }
             error.hint(format!("known executors: {}", known.join(", ")))
         })

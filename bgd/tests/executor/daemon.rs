@@ -129,6 +129,7 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
         state_dir: state.into(),
         config_path: state.join("config.toml"),
         config_loaded: false,
+        config_modified: None,
         config_error: None,
         tree: "session",
         tree_reason: "a test".into(),

@@ -111,9 +111,16 @@ pub fn on_a_small_disk(options: &str) -> TestDaemon {
 /// The same with this configuration.
 #[track_caller]
 pub fn on_a_small_disk_with(options: &str, config: &str) -> TestDaemon {
+    on_a_small_disk_as(options, config, "true")
+}
+
+/// The same, once this line of shell without single quotes has run on the disk.
+#[track_caller]
+pub fn on_a_small_disk_as(options: &str, config: &str, line: &str) -> TestDaemon {
     must_be_called(|test| test.contains(FULL_DISK), FULL_DISK);
-    let mount =
-        format!("mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && exec \"$0\" \"$@\"");
+    let mount = format!(
+        "mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && {line} && exec \"$0\" \"$@\""
+    );
     // Without root, a user namespace makes this user root inside, where it may mount.
     let how = if geteuid().is_root() { "--mount" } else { "--map-root-user --mount" };
     let prelude = format!("exec unshare {how} sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");

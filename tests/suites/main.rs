@@ -40,6 +40,7 @@ mod docs;
 mod doctor;
 mod durable;
 mod durable_agents;
+mod durable_damaged;
 mod durable_handed;
 mod durable_kills;
 mod durable_notices;

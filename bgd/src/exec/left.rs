@@ -139,6 +139,11 @@ impl Left {
         self.process.mark
     }
 
+    /// Returns the number of the mark of its processes, if they have one.
+    pub fn mark_number(&self) -> Option<u32> {
+        self.mark().map(Mark::number)
+    }
+
     /// Returns the path of the socket by which it reports that it is ready.
     pub fn notify_socket(&self) -> Option<&Path> {
         self.process.probe.as_ref()?.notify_socket()

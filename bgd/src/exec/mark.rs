@@ -24,6 +24,11 @@ impl Mark {
         of(pid) == Some(self)
     }
 
+    /// Returns its number in its instance.
+    pub fn number(self) -> u32 {
+        u32::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(0)
+    }
+
     /// Returns the soft limit to start a process with.
     pub fn soft_limit(self) -> u64 {
         self.0

@@ -4,6 +4,7 @@
 //! The store is `SQLite`: a transaction that is in its write-ahead log survives the end of this process without being
 //! flushed to the disk, every frame of that log has a checksum, and a torn one is left out.
 
+mod envs;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,8 @@ use bgd_shared::holder::{Note, of_lock};
 use bgd_shared::time::Timestamp;
 use rusqlite::ErrorCode;
 
-pub use self::store::Head;
 use self::store::{FILE, Merged, Read, Store};
+pub use self::store::{FORMAT, Head, READS};
 use crate::core::durable::{Changes, Kept};
 use crate::os::clock::Stamp;
 use crate::os::lock::ProcessLock;
@@ -139,6 +140,9 @@ pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Op
         Ok(store)
     };
     let store = reopened().map_err(|error| unusable(words(&error)))?;
+    if let Some(format) = store.later_format() {
+        return Err(unusable(of_later(format)));
+    }
     if store.head().is_none_or(|head| head.instance != instance) {
         return Err(unusable("it is not the one of this daemon".to_owned()));
     }
@@ -218,6 +222,9 @@ fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     made.map_err(|error| Fault::Unusable(error.to_string()))?;
     let fault = |error: rusqlite::Error| Fault::of(&error, folder);
     let mut store = Store::open(&file, sync).map_err(fault)?;
+    if let Some(format) = store.later_format() {
+        return Err(Fault::Unusable(of_later(format)));
+    }
     if !store.check().map_err(fault)? {
         return Err(Fault::Damaged("it is not consistent".to_owned()));
     }
@@ -227,6 +234,15 @@ fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     }
     store.trust().map_err(fault)?;
     Ok((store, read))
+}
+
+/// Says that a later program has written a journal.
+fn of_later(format: u32) -> String {
+    let own = env!("CARGO_PKG_VERSION");
+    format!(
+        "a later bgd has written it (format {format}), and bgd {own} reads up to format {FORMAT}; start the later one, or \
+         move the folder away to begin without these tasks"
+    )
 }
 
 /// Moves a damaged journal aside. Returns where it is.

@@ -13,6 +13,7 @@ use rusqlite::{Connection, OpenFlags, params};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::envs::{Envs, RowId};
 use crate::core::Ordinal;
 use crate::core::durable::{Changes, Kept};
 use crate::core::sharing;
@@ -21,8 +22,11 @@ use crate::os::clock::Stamp;
 /// The name of the file in the journal's folder.
 pub const FILE: &str = "journal.db";
 
-/// The format of the rows. A file of another one is not read.
-const FORMAT: u32 = 1;
+/// The format of the rows that this program writes. A file of a later one is left alone.
+pub const FORMAT: u32 = 1;
+
+/// The formats that this program reads.
+pub const READS: &[u32] = &[1];
 
 /// After how many pages the write-ahead log is moved into the database.
 const CHECKPOINT_PAGES: u32 = 1000;
@@ -58,6 +62,12 @@ pub struct Head {
     pub is_stopped: bool,
 }
 
+/// What every head has, whatever else the program knows that wrote it.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 impl Head {
     /// Creates the head of a journal for this instance.
     pub fn new(instance: String, boot: String, epoch: Stamp, next_mark: u32) -> Self {
@@ -84,37 +94,11 @@ pub struct Read {
     pub unread: usize,
 }
 
-/// The environments in the file, by number, and how many rows need each.
-#[derive(Default)]
-struct Envs {
-    /// The numbers of those that were written or read lately, by their addresses. They are held, so that no other gets
-    /// their address.
-    known: HashMap<usize, (Arc<Env>, u32)>,
-    /// By what they are in the file, as a digest.
-    numbers: HashMap<Vec<u8>, u32>,
-    digests: HashMap<u32, Vec<u8>>,
-    /// How many rows need each.
-    holders: HashMap<u32, usize>,
-    /// Which ones each row needs.
-    of_rows: HashMap<RowId, Box<[u32]>>,
-    last: u32,
-}
-
-/// A row that may need environments.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum RowId {
-    Task(u64),
-    Entering(TaskId),
-}
-
 /// Which environments tasks need.
 const HOLDING_TASKS: &str = "SELECT ordinal, envs FROM task";
 
 /// Which environments batches need whose tasks are being added.
 const HOLDING_ENTERING: &str = "SELECT id, envs FROM entering";
-
-/// At most this many environments are held only to know their numbers.
-const KNOWN: usize = 64;
 
 impl Store {
     /// Opens the journal in this file, which must exist. With `sync` a transaction is on the disk when it is done, else in
@@ -132,9 +116,18 @@ impl Store {
         database.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         database.pragma_update(None, "cache_size", -i64::from(CACHE_KIB))?;
         database.pragma_update(None, "cell_size_check", true)?;
-        database.execute_batch(SCHEMA)?;
         database.set_prepared_statement_cache_capacity(32);
-        Ok(Self { database, envs: Envs::default(), is_stale: false })
+        let store = Self { database, envs: Envs::default(), is_stale: false };
+        if store.later_format().is_none() {
+            store.database.execute_batch(SCHEMA)?;
+        }
+        Ok(store)
+    }
+
+    /// Returns the format of the rows if only a later program can read it. Nothing of the file has been changed then.
+    pub fn later_format(&self) -> Option<u32> {
+        let format = parse::<Format>(&self.entry("head")?)?.format;
+        (format > FORMAT).then_some(format)
     }
 
     /// Lets the log be moved into the database at the end, as both are whole.
@@ -153,7 +146,7 @@ impl Store {
 
     /// Returns its head, if that can be read.
     pub fn head(&self) -> Option<Head> {
-        self.entry("head").as_ref().and_then(parse::<Head>).filter(|head| head.format == FORMAT)
+        self.entry("head").as_ref().and_then(parse::<Head>).filter(|head| READS.contains(&head.format))
     }
 
     /// Opens a journal that may be damaged, only to read it.
@@ -190,10 +183,9 @@ impl Store {
             }
             self.envs.insert(number, &value);
         }
-        let entry = |name: &str| self.entry(name);
         read.head = self.head();
-        read.kept.counters = entry("counters").as_ref().and_then(parse).unwrap_or_default();
-        read.kept.groups = entry("groups").as_ref().and_then(parse).unwrap_or_default();
+        read.kept.counters = self.parsed("counters", &mut unread);
+        read.kept.groups = self.parsed("groups", &mut unread);
         for (number, value) in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
             match (integer(&number), parse(&value)) {
                 (Some(number), Some(item)) => read.kept.items.push((number, item)),
@@ -304,6 +296,15 @@ impl Store {
         }
         *unread += usize::from(!is_whole);
         found
+    }
+
+    /// Returns an entry, or else its default, and counts one that can't be read.
+    fn parsed<T: DeserializeOwned + Default>(&self, name: &str, unread: &mut usize) -> T {
+        let Some(value) = self.entry(name) else { return T::default() };
+        parse(&value).unwrap_or_else(|| {
+            *unread += 1;
+            T::default()
+        })
     }
 
     fn entry(&self, name: &str) -> Option<Value> {
@@ -438,80 +439,6 @@ impl Store {
     }
 }
 
-impl Envs {
-    /// Returns the number of an environment, and whether it is not in the file yet.
-    fn number(&mut self, env: &Arc<Env>) -> (u32, bool) {
-        let at = Arc::as_ptr(env).addr();
-        if let Some((_, number)) = self.known.get(&at) {
-            return (*number, false);
-        }
-        let digest = digest(&serde_json::to_vec(&**env).unwrap_or_default());
-        let known = self.numbers.get(&digest).copied();
-        let number = known.unwrap_or_else(|| {
-            self.last += 1;
-            self.numbers.insert(digest.clone(), self.last);
-            self.digests.insert(self.last, digest);
-            self.last
-        });
-        if self.known.len() >= KNOWN {
-            self.known.clear();
-        }
-        self.known.insert(at, (Arc::clone(env), number));
-        (number, known.is_none())
-    }
-
-    /// Notes an environment of the file.
-    fn insert(&mut self, number: u32, value: &Value) {
-        let Value::Blob(value) = value else { return };
-        let digest = digest(value);
-        self.numbers.insert(digest.clone(), number);
-        self.digests.insert(number, digest);
-        self.holders.entry(number).or_default();
-        self.last = self.last.max(number);
-    }
-
-    fn hold(&mut self, id: RowId, numbers: Vec<u32>) {
-        for number in &numbers {
-            *self.holders.entry(*number).or_default() += 1;
-        }
-        let before = if numbers.is_empty() {
-            self.of_rows.remove(&id)
-        } else {
-            self.of_rows.insert(id, numbers.into())
-        };
-        self.release(&before.unwrap_or_default());
-    }
-
-    fn let_go(&mut self, id: &RowId) {
-        let before = self.of_rows.remove(id).unwrap_or_default();
-        self.release(&before);
-    }
-
-    fn release(&mut self, numbers: &[u32]) {
-        for number in numbers {
-            if let Some(holders) = self.holders.get_mut(number) {
-                *holders = holders.saturating_sub(1);
-            }
-        }
-    }
-
-    /// Forgets the environments that no row needs. Returns their numbers.
-    fn unneeded(&mut self) -> Vec<u32> {
-        let numbers: Vec<u32> =
-            self.holders.iter().filter(|(_, holders)| **holders == 0).map(|(number, _)| *number).collect();
-        for number in &numbers {
-            self.holders.remove(number);
-            if let Some(digest) = self.digests.remove(number) {
-                self.numbers.remove(&digest);
-            }
-        }
-        if !numbers.is_empty() {
-            self.known.retain(|_, (_, number)| self.digests.contains_key(number));
-        }
-        numbers
-    }
-}
-
 /// Changes of several steps, the latest of each row.
 #[derive(Debug, Default)]
 pub struct Merged {
@@ -575,9 +502,4 @@ fn integer(value: &Value) -> Option<u64> {
 fn task_id(value: &Value) -> Option<TaskId> {
     let Value::Text(text) = value else { return None };
     text.parse().ok()
-}
-
-fn digest(bytes: &[u8]) -> Vec<u8> {
-    use sha2::{Digest as _, Sha256};
-    Sha256::digest(bytes).to_vec()
 }

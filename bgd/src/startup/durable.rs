@@ -74,24 +74,31 @@ fn unusable(error: &OpenError) -> Failure {
 /// Opens the journal if the daemon is to be durable.
 pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Failure> {
     let Some(durability) = durability(durable) else { return Ok(None) };
-    let opened = journal::open(state, durability).map_err(|error| unusable(&error))?;
+    let mut opened = journal::open(state, durability).map_err(|error| unusable(&error))?;
     let written = opened.head.as_ref().map(|head| head.instance.clone()).or_else(|| opened.instance.clone());
     // It is used as a directory name.
     let instance = written.filter(|id| uuid::Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == *id));
-    let next = opened.head.as_ref().map(|head| head.next_mark);
-    let first_mark = next.map_or(1, |next| next.wrapping_add(MARKS_LEFT_OUT).max(1));
+    // One that was salvaged without a head got one that says nothing of the daemon before.
+    opened.head = opened.head.filter(|head| !head.boot.is_empty());
     let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
     let folder = instance.as_ref().map(|id| instance::folder(state, id));
-    let is_same_boot = opened.head.as_ref().is_some_and(|head| head.boot == boot);
-    let (keeper, left) = match folder {
-        Some(folder) if is_same_boot => find(&folder, &opened),
+    let (keeper, left) = match (folder, &opened.head) {
         // Of another boot nothing is left.
-        Some(folder) => {
+        (Some(folder), Some(head)) if head.boot != boot => {
             keeper::client::dismiss(&folder);
             Default::default()
         }
-        None => Default::default(),
+        (Some(folder), Some(_)) => find(&folder, &opened),
+        // A keeper that answers is of this boot. Without any, it is not known whether it has ended by itself.
+        (Some(folder), None) => match find(&folder, &opened) {
+            (None, _) => Default::default(),
+            found => found,
+        },
+        (None, _) => Default::default(),
     };
+    let next = opened.head.as_ref().map(|head| head.next_mark);
+    let last = || left.runs.values().filter_map(Left::mark_number).max();
+    let first_mark = next.or_else(last).map_or(1, |next| next.wrapping_add(MARKS_LEFT_OUT).max(1));
     Ok(Some(Before { opened, boot, instance, first_mark, keeper, left }))
 }
 

@@ -422,7 +422,7 @@ fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
     // Whether a test that needs them has such a name is checked when it runs (tests/src/user.rs).
     let needs = [
         ("_as_root", &["must_be_root", "as_user", "cgroups", "kernel", "slurm", "systemd", "Root"][..]),
-        ("full_disk", &["on_a_small_disk", "on_a_small_disk_with"]),
+        ("full_disk", &["on_a_small_disk", "on_a_small_disk_with", "on_a_small_disk_as"]),
     ];
     let mut broken = Vec::new();
     let mut count = 0;

@@ -1,0 +1,218 @@
+//! Journals that are damaged, foreign or in use, and disks that are full (R130, R123): the daemon starts with what can be
+//! read, or says why it does not, and what runs goes on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::upgrades::{exit_of, release, until};
+use bgd_tests::user::on_a_small_disk_as;
+use bgd_tests::{Process, TestDaemon, wait};
+
+/// Starts a durable daemon.
+fn durable() -> TestDaemon {
+    TestDaemon::builder().config("durable = true").start()
+}
+
+fn journal(daemon: &TestDaemon) -> PathBuf {
+    daemon.state_dir().join("journal")
+}
+
+/// Runs a query on the journal of a daemon that does not run. Everything is in the database after it.
+#[track_caller]
+fn query(daemon: &TestDaemon, query: &str) {
+    let code =
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.executescript(sys.argv[2]); c.close()";
+    let mut python = Command::new("python3");
+    let status = python.args(["-c", code]).arg(journal(daemon).join("journal.db")).arg(query).status();
+    assert!(status.expect("python3 starts").success(), "{query}");
+}
+
+/// Returns the folders with damaged journals.
+fn set_aside(daemon: &TestDaemon) -> Vec<PathBuf> {
+    let all = fs::read_dir(journal(daemon)).expect("a journal").flatten().map(|entry| entry.path());
+    let is_damaged =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("damaged-"));
+    all.filter(is_damaged).collect()
+}
+
+/// Returns the task's process.
+#[track_caller]
+fn process(daemon: &TestDaemon, task: TaskId) -> Process {
+    Process::open(daemon.wait_running(task).pid.expect("a running task has a process")).expect("it runs")
+}
+
+/// Also if the daemon is killed again before it has written anything of its own.
+#[test]
+fn r130_what_the_keeper_holds_goes_on_although_the_head_of_the_journal_is_damaged() {
+    for kills in [1, 2] {
+        let mut daemon = durable();
+        let [goes_on, ends] = [("first", 7), ("second", 5)].map(|(name, code)| until(&daemon, name, code));
+        let limited =
+            daemon.run(&["submit", "--time-limit", "1h", "--", "sleep", "1000"]).success().word::<TaskId>();
+        let terminal = daemon.run(&["submit", "--pty", "cat"]).success().word::<TaskId>();
+        let delayed = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word::<TaskId>();
+        let all = [goes_on, limited, terminal].map(|task| process(&daemon, task));
+        let end = process(&daemon, ends);
+        daemon.kill9();
+        release(&daemon, "second");
+        end.gone();
+        query(&daemon, "UPDATE entry SET value = x'00' WHERE name = 'head'");
+
+        for _ in 0..kills {
+            daemon.launch();
+            assert!(all.iter().all(Process::is_alive));
+            if kills > 1 {
+                daemon.kill9();
+            }
+        }
+        if kills > 1 {
+            daemon.launch();
+        } else {
+            let warnings = daemon.status().warnings.join("; ");
+            assert!(warnings.contains("the journal was damaged"), "{warnings}");
+            assert_eq!(set_aside(&daemon).len(), 1);
+        }
+
+        for (task, process) in [goes_on, limited, terminal].into_iter().zip(&all) {
+            let task = daemon.task(task);
+            assert_eq!((task.status, task.pid), (Status::Running, Some(process.pid())), "{task:?}");
+        }
+        assert_eq!(exit_of(&daemon, ends), Exit::Code(5));
+        assert_eq!(daemon.task(delayed).status, Status::Pending);
+        // What starts now is told apart from what went on.
+        let next = daemon.submit(&["sleep", "1000"]);
+        let other = process(&daemon, next);
+        daemon.cancel(&[next]);
+        other.gone();
+        assert!(all.iter().all(Process::is_alive));
+        release(&daemon, "first");
+        assert_eq!(exit_of(&daemon, goes_on), Exit::Code(7));
+        daemon.run(&["write", &terminal.to_string(), "\u{4}"]).success();
+        assert_eq!(exit_of(&daemon, terminal), Exit::Code(0));
+        daemon.cancel(&[limited, delayed]);
+    }
+}
+
+#[test]
+fn r130_a_daemon_starts_with_what_can_be_read_of_a_damaged_journal_and_keeps_the_rest_aside() {
+    let mut daemon = durable();
+    let runs = until(&daemon, "first", 7);
+    let process = process(&daemon, runs);
+    let held: Vec<TaskId> = (0..200)
+        .map(|number| daemon.run(&["submit", "--hold", "--", "echo", &number.to_string()]).success().word())
+        .collect();
+    daemon.kill9();
+    query(&daemon, "PRAGMA wal_checkpoint(TRUNCATE)");
+    let path = journal(&daemon).join("journal.db");
+    let mut bytes = fs::read(&path).unwrap();
+    // The last page: that of the latest tasks.
+    let page = bytes.len() - 4096;
+    bytes[page..].fill(0xa5);
+    fs::write(&path, &bytes).unwrap();
+
+    daemon.launch();
+
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(
+        warnings.contains("the journal was damaged") && warnings.contains("tasks could be read"),
+        "{warnings}"
+    );
+    let [aside] = &set_aside(&daemon)[..] else { panic!("one is kept: {:?}", set_aside(&daemon)) };
+    assert_eq!(fs::read(aside.join("journal.db")).unwrap(), bytes, "as it was");
+    let known = held.iter().filter(|task| daemon.run(&["status", &task.to_string()]).code == 0).count();
+    assert!((100..200).contains(&known), "{known}");
+    assert!(process.is_alive());
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, runs), Exit::Code(7));
+    let next = daemon.submit(&["true"]);
+    assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
+    daemon.run(&["daemon", "stop"]).success();
+    assert!(daemon.ended().success());
+    daemon.launch();
+    assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")), "it is whole again");
+    assert_eq!(daemon.task(next).status, Status::Completed);
+}
+
+#[test]
+fn r130_a_second_durable_daemon_with_the_same_state_folder_does_not_start() {
+    let daemon = durable();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let other = daemon.home().join("run/other.sock");
+    let other = other.to_str().unwrap();
+    for _ in 0..2 {
+        let refused = daemon.run(&["--socket", other, "daemon", "start"]).expect_code(69);
+        let folder = journal(&daemon).display().to_string();
+        let pid = format!("pid {}", daemon.pid());
+        assert!(refused.stderr.contains(&folder) && refused.stderr.contains(&pid), "{}", refused.stderr);
+    }
+    assert!(!Path::new(other).exists());
+    assert!(set_aside(&daemon).is_empty());
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
+}
+
+#[test]
+fn r130_a_daemon_that_starts_on_a_full_disk_has_its_tasks_and_refuses_others() {
+    let mut daemon = on_a_small_disk_as("size=4m", "durable = true", FILLED);
+    let held = daemon.run(&["submit", "--hold", "--", "echo", "said"]).success().word::<TaskId>();
+    let disk = PathBuf::from(format!(
+        "/proc/{}/root{}",
+        daemon.pid(),
+        daemon.state_dir().parent().unwrap().display()
+    ));
+    // It has nothing to write at this moment.
+    let saved = daemon.home().join("saved");
+    assert!(Command::new("cp").arg("-a").arg(&disk).arg(&saved).status().unwrap().success());
+    daemon.kill9();
+
+    daemon.launch();
+
+    assert_eq!(daemon.task(held).status, Status::Pending);
+    let refused = wait::poll_until("a submit is refused", || {
+        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
+        (outcome.code != 0).then_some(outcome)
+    });
+    assert!(refused.stderr.contains("the journal can't be written: the disk is full"), "{}", refused.stderr);
+    let fill = format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().parent().unwrap().display());
+    fs::remove_file(fill).unwrap();
+    wait::poll_until("a submit is accepted", || {
+        (daemon.run(&["submit", "--hold", "--", "true"]).code == 0).then_some(())
+    });
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
+}
+
+/// Gives a daemon the disk that was saved in its home, if there is one, and fills what is left of it.
+const FILLED: &str = "if [ -e \"$HOME/saved\" ]; then
+    cp -a \"$HOME/saved/.\" \"$XDG_STATE_HOME\" && dd if=/dev/zero of=\"$XDG_STATE_HOME/fill\" bs=4096 2>/dev/null
+fi; true";
+
+#[test]
+fn r123_the_journal_of_a_later_program_is_left_alone() {
+    let mut daemon = durable();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.run(&["daemon", "stop"]).success();
+    assert!(daemon.ended().success());
+    query(
+        &daemon,
+        "UPDATE entry SET value = CAST(replace(value, '\"format\":1', '\"format\":2') AS BLOB) WHERE name = 'head'",
+    );
+    let bytes = || fs::read(journal(&daemon).join("journal.db")).unwrap();
+    let before = bytes();
+    for _ in 0..2 {
+        let failure = daemon.second();
+        assert_eq!(failure.status.code(), Some(69), "{failure}");
+        let words = failure.to_string();
+        assert!(words.contains("a later bgd has written it (format 2)"), "{words}");
+        assert!(bytes() == before && set_aside(&daemon).is_empty(), "nothing has changed");
+    }
+    query(
+        &daemon,
+        "UPDATE entry SET value = CAST(replace(value, '\"format\":2', '\"format\":1') AS BLOB) WHERE name = 'head'",
+    );
+    daemon.launch();
+    assert_eq!(daemon.task(held).status, Status::Pending);
+}

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -46,6 +47,15 @@ pub fn name(pid: impl Display) -> Vec<u8> {
 /// The process has exited, or this process may not inspect it.
 pub fn program(pid: impl Display) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe"))
+}
+
+/// What the kernel appends to the path of a program whose file is gone, as after an installation.
+const DELETED: &[u8] = b" (deleted)";
+
+/// Returns a path as [`program`] does, without the mark for a file that is gone.
+pub fn undeleted(path: &Path) -> &Path {
+    let bytes = path.as_os_str().as_bytes();
+    Path::new(OsStr::from_bytes(bytes.strip_suffix(DELETED).unwrap_or(bytes)))
 }
 
 /// Returns the working directory of a process.
@@ -190,6 +200,13 @@ impl ProcessStat {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_whose_file_is_gone_keeps_its_path() {
+        for path in ["/usr/bin/bash (deleted)", "/usr/bin/bash"] {
+            assert_eq!(undeleted(Path::new(path)), Path::new("/usr/bin/bash"));
+        }
+    }
 
     #[test]
     fn a_name_may_hold_anything() {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,8 +19,8 @@ use bgd_tests::shared::request::{
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, failing, refused, release, until, upgrade};
 use bgd_tests::user::must_be_root;
-use bgd_tests::{Process, Raw, TestDaemon, wait};
-use serde_json::json;
+use bgd_tests::{Outcome, Process, Raw, TestDaemon, executable, helper_path, wait};
+use serde_json::{Value, json};
 
 #[test]
 fn r121_tasks_clients_and_events_go_on_over_an_upgrade() {
@@ -62,6 +64,39 @@ fn r121_tasks_clients_and_events_go_on_over_an_upgrade() {
         if event.task.id == new && event.kind == EventKind::Failed {
             break;
         }
+    }
+}
+
+#[test]
+fn r121_the_rest_of_large_answers_comes_after_an_upgrade() {
+    const ANSWERS: u64 = 8;
+    let daemon = TestDaemon::start();
+    let task = daemon.submit_shell("seq 100000 140000");
+    daemon.block(&[task]);
+    let (said, limit) = (daemon.output(task), 200_000);
+    let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+    stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+    for id in 1..=ANSWERS {
+        let params = json!({"id": task, "offset": id * 1000, "limit": limit});
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": "task.output", "params": params});
+        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    }
+    // In the middle of the first answer. The last ones have no room in the socket.
+    let mut begin = vec![0; 100_000];
+    stream.read_exact(&mut begin).unwrap();
+    for _ in 0..3 {
+        upgrade(&daemon);
+    }
+    let mut lines = BufReader::new(begin.chain(&stream));
+    for id in 1..=ANSWERS {
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        let begin = usize::try_from(id * 1000).unwrap();
+        assert_eq!(answer["id"], id);
+        let data = answer["result"]["data"].as_str().unwrap();
+        assert!(data.as_bytes() == &said[begin..begin + data.len()], "answer {id} is whole");
+        assert_eq!(data.len(), limit.min(said.len() - begin));
     }
 }
 
@@ -203,6 +238,98 @@ fn r122_a_program_that_cannot_take_over_is_replaced_by_the_one_before() {
     upgrade(&daemon);
 }
 
+/// A daemon that `bgctl` has started from this path in its home.
+struct Installed {
+    daemon: TestDaemon,
+    path: PathBuf,
+}
+
+impl Installed {
+    /// Starts a true one. Programs that fail do so in the way that their file is named after.
+    #[track_caller]
+    fn start(name: &str) -> Self {
+        let daemon = TestDaemon::home_only();
+        let path = daemon.home().join("bin").join(name);
+        fs::create_dir(daemon.home().join("bin")).unwrap();
+        let installed = Self { daemon, path };
+        installed.install(&bgd_tests::bgd_path());
+        installed.run(&["daemon", "start"]).success();
+        installed
+    }
+
+    /// Replaces the program, as a package manager does.
+    #[track_caller]
+    fn install(&self, program: &Path) {
+        let next = self.path.with_extension("new");
+        executable::copy(program, &next);
+        fs::rename(next, &self.path).unwrap();
+    }
+
+    fn run(&self, args: &[&str]) -> Outcome {
+        Outcome::of(self.daemon.bgctl(args).env("BGD_DAEMON", &self.path))
+    }
+
+    /// Checks what `daemon status` and `doctor` say of the program; nothing if it is the one that runs.
+    #[track_caller]
+    fn says(&self, words: Option<&str>) {
+        let status = self.run(&["daemon", "status"]).success().stdout_text();
+        let doctor: Value = self.run(&["--json", "doctor"]).json();
+        let mut checks = doctor["checks"].as_array().expect("checks").iter();
+        let found = checks.find(|check| check["part"] == "daemon" && check["name"] == "program");
+        let found = found.map(Value::to_string).unwrap_or_default();
+        match words {
+            Some(words) => {
+                let line = format!("{} {words}", self.path.display());
+                assert!(status.contains(&line), "{line}: {status}");
+                let begin = format!("{} was re", self.path.display());
+                assert!(found.contains(&begin), "{begin}: {found}");
+            }
+            None => assert!(!status.contains("program:"), "{status}"),
+        }
+    }
+}
+
+#[test]
+fn r122_a_daemon_whose_upgrade_turned_back_knows_where_its_program_is() {
+    let installed = Installed::start("turning-back");
+    let task = until(&installed.daemon, "first", 7);
+    for _ in 0..2 {
+        installed.install(&helper_path("next_bgd"));
+        installed.says(Some("was replaced since this daemon started"));
+        let refused = installed.run(&["daemon", "upgrade"]).expect_code(65);
+        assert!(refused.stderr.contains("it can't be built again"), "{}", refused.stderr);
+        installed.says(Some("was replaced since this daemon started"));
+        fs::remove_file(&installed.path).unwrap();
+        installed.says(Some("was removed"));
+        let refused = installed.run(&["daemon", "upgrade"]).expect_code(65);
+        let words = format!("{}: it can't be opened: No such file", installed.path.display());
+        assert!(refused.stderr.contains(&words), "{}", refused.stderr);
+        installed.install(&bgd_tests::bgd_path());
+        installed.run(&["daemon", "upgrade"]).success();
+        installed.says(None);
+    }
+    release(&installed.daemon, "first");
+    assert_eq!(exit_of(&installed.daemon, task), Exit::Code(7));
+}
+
+#[test]
+fn r122_a_daemon_whose_next_program_is_replaced_while_it_is_tried_knows_where_its_program_is() {
+    let installed = Installed::start("slow");
+    let beside = |name: &str| installed.path.with_file_name(name);
+    nix::unistd::mkfifo(&beside("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    installed.install(&helper_path("next_bgd"));
+    thread::scope(|scope| {
+        let upgrading = scope.spawn(|| installed.run(&["daemon", "upgrade"]));
+        wait::for_file(&beside("trying"));
+        installed.install(&bgd_tests::bgd_path());
+        fs::write(beside("go"), "go\n").unwrap();
+        upgrading.join().unwrap().success();
+    });
+    installed.says(Some("was replaced since this daemon started"));
+    installed.run(&["daemon", "upgrade"]).success();
+    installed.says(None);
+}
+
 /// The next program has built all of the daemon when it fails, and drops it: the program before has lost nothing by that.
 #[test]
 fn r122_a_program_that_fails_late_is_replaced_by_the_one_before() {
@@ -249,6 +376,7 @@ fn r123_what_must_not_take_over_is_refused_and_nothing_changes() {
         (failing(&daemon, "older"), "it is bgd 0.0.9, which can't read the state of this one (format 1)"),
         (failing(&daemon, "another"), "it read another state than the one it was given"),
         (failing(&daemon, "dying"), "it failed: bgd: no memory is left"),
+        (failing(&daemon, "shot"), "it failed (signal: 11 (SIGSEGV)"),
         (failing(&daemon, "silent"), "it does not answer within 5 s"),
     ] {
         let text = refused(&daemon, &path);

@@ -20,7 +20,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, failing, params, refused, release, until, upgrade};
-use bgd_tests::{Process, Raw, TestDaemon, Viewer, bgd_path, wait};
+use bgd_tests::{Process, Raw, TestDaemon, Viewer, bgd_path, executable, wait};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -161,14 +161,90 @@ fn r123_a_daemon_that_is_told_to_end_while_the_next_program_is_tried_ends() {
     wait::for_file(&daemon.home().join("ready"));
     let slow = slow(&daemon);
     let upgrading = upgrading(&daemon, &slow);
-    tried(&daemon);
+    let stuck = stuck(&daemon);
     let mut ends = daemon.client();
     let ending = thread::spawn(move || ends.call::<DaemonShutdown>(&ShutdownParams::default()));
     assert_eq!(refusal(upgrading.join().unwrap()).kind(), ErrorKind::ShuttingDown);
-    let_go(&daemon);
+    stuck.gone();
     daemon.run(&["signal", &task.to_string(), "KILL", "--tree"]).success();
     assert_eq!(ending.join().unwrap().expect("it ends in order").cancelled, 1);
     assert!(daemon.ended().success());
+}
+
+/// The process of a program that hangs while it reads the state.
+#[track_caller]
+fn stuck(daemon: &TestDaemon) -> Process {
+    tried(daemon);
+    let pid = fs::read_to_string(daemon.home().join("trying")).expect("it has said so");
+    Process::open(pid.parse().expect("a pid")).expect("it hangs")
+}
+
+#[test]
+fn r122_a_program_that_hangs_while_it_reads_the_state_holds_up_nothing_else() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let upgrading = upgrading(&daemon, &failing(&daemon, "stuck"));
+    let stuck = stuck(&daemon);
+    for _ in 0..20 {
+        let next = daemon.submit_shell("echo said");
+        assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
+        assert_eq!(daemon.output(next), b"said\n");
+        daemon.run(&["clear", &next.to_string()]).success();
+    }
+    daemon.run(&["daemon", "reload"]).success();
+    second(&daemon);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+    stuck.kill();
+    let error = refusal(upgrading.join().unwrap());
+    assert!(error.message.contains("the program was tried: it failed (signal: 9 (SIGKILL)"), "{error:?}");
+    upgrade(&daemon);
+}
+
+#[test]
+fn r123_a_daemon_that_is_told_to_end_ends_a_program_that_hangs_while_it_reads_the_state() {
+    let mut daemon = TestDaemon::start();
+    let upgrading = upgrading(&daemon, &failing(&daemon, "stuck"));
+    let stuck = stuck(&daemon);
+    assert!(daemon.stop().success());
+    assert_eq!(refusal(upgrading.join().unwrap()).kind(), ErrorKind::ShuttingDown);
+    stuck.gone();
+    let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).expect("a log");
+    assert!(!log.contains("a disk does not answer"), "it waits for nothing: {log}");
+}
+
+#[test]
+fn r123_a_program_that_is_cut_off_is_refused() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let whole = fs::read(bgd_path()).expect("a program");
+    let path = daemon.home().join("cut");
+    for bytes in [0, 4, 64, 4096, 1 << 20] {
+        let draft = daemon.home().join("cut.part");
+        fs::write(&draft, &whole[..bytes]).expect("a file in the home");
+        executable::copy(&draft, &path);
+        refused(&daemon, &path);
+        assert_eq!(program(&daemon), bgd_path());
+    }
+    upgrade(&daemon);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+#[test]
+fn r123_a_program_that_can_not_read_the_journal_is_refused_by_a_durable_daemon_alone() {
+    let plain = TestDaemon::start();
+    plain
+        .client()
+        .call::<DaemonUpgrade>(&params(&failing(&plain, "journal-less")))
+        .expect("it has no journal");
+    let daemon = TestDaemon::builder().config("durable = true").start();
+    let task = until(&daemon, "first", 7);
+    let text = refused(&daemon, &failing(&daemon, "journal-less"));
+    assert!(text.contains("it is bgd 0.0.9, which can't read the journal of this one (format 1)"), "{text}");
+    upgrade(&daemon);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
 }
 
 /// Submits tasks, as fast as the daemon takes them, on one connection until told. Each writes its number into the ledger.

@@ -7,14 +7,15 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
-use crate::os::pidfd::{PidFd, wait_for_all};
+use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
 /// The option by which a program says which states it reads.
 pub const FORMATS: &str = "--carried-formats";
@@ -46,15 +47,24 @@ pub struct Formats {
     pub writes: u32,
     /// The forms that it reads.
     pub reads: Vec<u32>,
+    /// The formats of journals that it reads.
+    #[serde(default = "first_journal")]
+    pub reads_journals: Vec<u32>,
+}
+
+/// What a program before this field reads.
+fn first_journal() -> Vec<u32> {
+    vec![1]
 }
 
 impl Formats {
-    /// Returns what this program says of itself.
-    pub fn own() -> Self {
+    /// Returns what this program says of itself, with the formats of journals that it reads.
+    pub fn own(reads_journals: &[u32]) -> Self {
         Self {
             bgd: env!("CARGO_PKG_VERSION").to_owned(),
             writes: super::image::FORMAT,
             reads: super::image::READS.to_vec(),
+            reads_journals: reads_journals.to_vec(),
         }
     }
 }
@@ -70,36 +80,87 @@ pub struct Found {
     pub connections: u64,
 }
 
+/// The process that is asked or tried at the moment, for whoever gives the upgrade up: it may hang.
+#[derive(Clone, Debug, Default)]
+pub struct Trial(Arc<Mutex<Tried>>);
+
+#[derive(Debug, Default)]
+struct Tried {
+    is_given_up: bool,
+    process: Option<PidFd>,
+}
+
+impl Trial {
+    /// Kills the process, and every one that would come.
+    pub fn give_up(&self) {
+        let mut tried = self.lock();
+        tried.is_given_up = true;
+        tried.kill();
+    }
+
+    /// Notes the process. It is not reaped before [`Self::end`].
+    fn begin(&self, process: PidFd) {
+        let mut tried = self.lock();
+        tried.process = Some(process);
+        if tried.is_given_up {
+            tried.kill();
+        }
+    }
+
+    fn end(&self) {
+        self.lock().process = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tried> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tried {
+    fn kill(&self) {
+        // It may have ended.
+        let _ = self.process.as_ref().map(|process| process.signal(SIGKILL));
+    }
+}
+
 /// A program that may take over.
 #[derive(Debug)]
 pub struct Candidate {
     file: OwnedFd,
+    /// Where it is, without symbolic links.
+    pub path: PathBuf,
     /// The program of this process, to which the next one may have to go back.
     pub(super) own: File,
+    trial: Trial,
     /// What it says of itself.
     pub formats: Formats,
 }
 
 impl Candidate {
-    /// Opens a program, and asks it which states it reads.
+    /// Opens a program, and asks it which states it reads. `journal` is the format of the journal that it would have to go
+    /// on with, if there is one.
     ///
     /// # Errors
     /// Says why it can't take over, as a sentence about it.
-    pub fn open(path: &Path) -> Result<Self, String> {
+    pub fn open(path: &Path, journal: Option<u32>, trial: Trial) -> Result<Self, String> {
         let flags = (OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).bits();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
         let file = file.map_err(|error| format!("it can't be opened: {error}"))?;
         may_take_over(&file)?;
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let file = OwnedFd::from(file);
         let own = File::open("/proc/self/exe");
         let own = own.map_err(|error| format!("the daemon's own program can't be opened: {error}"))?;
-        let said = run(&file, FORMATS, Stdio::null(), FORMATS_PATIENCE)?;
+        let said = run(&file, FORMATS, Stdio::null(), FORMATS_PATIENCE, &trial)?;
         let formats: Formats = serde_json::from_slice(&said).map_err(|_| "it is not a bgd".to_owned())?;
-        if !formats.reads.contains(&super::image::FORMAT) {
-            let (its, ours) = (&formats.bgd, super::image::FORMAT);
+        let (its, ours) = (&formats.bgd, super::image::FORMAT);
+        if !formats.reads.contains(&ours) {
             return Err(format!("it is bgd {its}, which can't read the state of this one (format {ours})"));
         }
-        Ok(Self { file, own, formats })
+        if let Some(ours) = journal.filter(|format| !formats.reads_journals.contains(format)) {
+            return Err(format!("it is bgd {its}, which can't read the journal of this one (format {ours})"));
+        }
+        Ok(Self { file, path, own, trial, formats })
     }
 
     /// Has the program read a state, as it would after taking over.
@@ -110,7 +171,7 @@ impl Candidate {
         // Opened again, as a copy would share its position.
         let state = File::open(format!("/proc/self/fd/{}", state.as_raw_fd()));
         let state = state.map_err(|error| format!("it can't be given the state: {error}"))?;
-        let said = run(&self.file, TRY, state.into(), TRY_PATIENCE)?;
+        let said = run(&self.file, TRY, state.into(), TRY_PATIENCE, &self.trial)?;
         let found: Found =
             serde_json::from_slice(&said).map_err(|_| "it says something else of the state".to_owned())?;
         if found == *expected {
@@ -161,7 +222,13 @@ fn may_take_over(file: &File) -> Result<(), String> {
 }
 
 /// Runs an open program with one option. Returns what it says on standard output.
-fn run(program: &OwnedFd, option: &str, stdin: Stdio, patience: Duration) -> Result<Vec<u8>, String> {
+fn run(
+    program: &OwnedFd,
+    option: &str,
+    stdin: Stdio,
+    patience: Duration,
+    trial: &Trial,
+) -> Result<Vec<u8>, String> {
     let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()))
         .arg(option)
         .stdin(stdin)
@@ -169,8 +236,12 @@ fn run(program: &OwnedFd, option: &str, stdin: Stdio, patience: Duration) -> Res
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("it can't be executed: {error}"))?;
-    let has_ended = PidFd::open(child.id().cast_signed())
-        .is_ok_and(|process| wait_for_all([&process], Instant::now() + patience));
+    let has_ended = PidFd::open(child.id().cast_signed()).is_ok_and(|process| {
+        let _ = process.try_clone().map(|process| trial.begin(process));
+        let has_ended = wait_for_all([&process], Instant::now() + patience);
+        trial.end();
+        has_ended
+    });
     if !has_ended {
         let _ = child.kill();
         let _ = child.wait();
@@ -211,7 +282,7 @@ mod tests {
     use super::*;
 
     fn refused(path: &Path) -> String {
-        Candidate::open(path).unwrap_err()
+        Candidate::open(path, None, Trial::default()).unwrap_err()
     }
 
     #[test]
@@ -232,5 +303,9 @@ mod tests {
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         assert_eq!(refused(&path), "it is not a bgd");
         assert_eq!(refused(Path::new("/bin/false")), "it failed (exit status: 1)");
+        let trial = Trial::default();
+        trial.give_up();
+        let given_up = Candidate::open(Path::new("/bin/cat"), None, trial).unwrap_err();
+        assert!(given_up.starts_with("it failed"), "{given_up}");
     }
 }

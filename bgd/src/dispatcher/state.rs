@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::holder::Note;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::OutputParams;
+use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -30,12 +32,18 @@ use crate::wire::subscribers::SubscribersState;
 /// The whole state of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
-    /// When requests began to be held back.
+    /// When requests began to be held back, for the last time.
     pub since: Stamp,
+    /// How long they were held back before.
+    #[serde(default)]
+    pub held: Duration,
     /// The version of the program before.
     pub from: String,
     /// The request for the upgrade, which is answered when it is done.
     pub asked: AnswerState,
+    /// Where the program is that is to take over.
+    #[serde(default)]
+    pub next: Option<OsText>,
     /// What the start of the daemon has taken.
     pub premises: PremisesState,
     /// The connections.
@@ -105,6 +113,9 @@ pub struct PremisesState {
     pub state_dir: PathBuf,
     /// The socket's path.
     pub socket_path: PathBuf,
+    /// Where the program before is.
+    #[serde(default)]
+    pub program: Option<OsText>,
     /// The socket to the keeper and its pid, if the daemon is durable.
     #[serde(default)]
     pub keeper: Option<(Fd, i32)>,

@@ -13,9 +13,10 @@ use bgd_shared::request::UpgradeParams;
 use super::Dispatcher;
 use super::state::State;
 use super::upgrading::{Phase, Upgrade, refusal, shutting_down};
-use crate::carry::program::{Candidate, Found};
+use crate::carry::program::{Candidate, Found, Trial};
 use crate::carry::{Named, Obstacle, handover};
 use crate::client::answer::Answer;
+use crate::journal;
 use crate::os::clock::Stamp;
 use crate::wire::connection::ConnectionsState;
 use crate::wire::mailbox::{Internal, Mailbox};
@@ -53,10 +54,13 @@ impl Dispatcher {
             return answer
                 .refuse(&RpcError::new(ErrorKind::InvalidParams, "`binary` is not an absolute path"));
         }
-        self.upgrade = Some(Upgrade { answer, began: Instant::now(), phase: Phase::OnWorker });
+        let (began, held, phase, trial) = (Instant::now(), Duration::ZERO, Phase::OnWorker, Trial::default());
+        self.upgrade = Some(Upgrade { answer, began, held, phase, trial: trial.clone() });
         let internals = self.internals.clone();
+        let journal = self.durable.as_ref().map(|_| journal::FORMAT);
         self.context.workers.later(move || {
-            let opened = Candidate::open(&path).map_err(|why| format!("{}: {why}", path.display()));
+            let opened =
+                Candidate::open(&path, journal, trial).map_err(|why| format!("{}: {why}", path.display()));
             internals.send(Internal::Upgrade { program: opened.map(Box::new), was_tried: false });
         });
     }
@@ -78,6 +82,14 @@ impl Dispatcher {
         self.notifier.hold(true);
     }
 
+    /// Lets requests pass and processes start again, after they were held back since then.
+    fn rest(&mut self, since: Stamp) {
+        if let Some(upgrade) = &mut self.upgrade {
+            upgrade.held += since.elapsed();
+        }
+        self.let_go();
+    }
+
     /// Lets requests pass and processes start again.
     fn let_go(&mut self) {
         if let Some(premises) = &self.premises {
@@ -95,6 +107,7 @@ impl Dispatcher {
         self.let_go();
         self.notifier.hold(false);
         if let Some(upgrade) = self.upgrade.take() {
+            upgrade.trial.give_up();
             tracing::warn!(why = why.message, "not upgraded");
             upgrade.answer.refuse(why);
         }
@@ -132,21 +145,21 @@ impl Dispatcher {
         };
         let mut named = Named::default();
         // What is only tried need not have the last word of a channel.
-        let state = self.state(mailbox, (since, was_tried), &mut named);
+        let state = self.whole_state(mailbox, &program, (since, was_tried), &mut named);
         if state.is_err() {
             self.executors.all().for_each(|executor| executor.release());
             self.notifier.release();
         }
         match state {
             Ok(state) if was_tried => self.take_over(&state, &named, &program),
-            Ok(state) => self.try_program(&state, &named, program),
+            Ok(state) => self.try_program(&state, &named, since, program),
             Err(Obstacle::Passing(what)) if began.elapsed() > PATIENCE => {
                 self.refuse_upgrade(&format!("{what}, and does not end: try again later"));
             }
             Err(Obstacle::Passing(_)) => {
                 let is_over = since.elapsed() > HOLD;
                 let phase = if is_over {
-                    self.let_go();
+                    self.rest(since);
                     Phase::Resting { until: Instant::now() + REST, program, was_tried }
                 } else {
                     Phase::Holding { since, program, was_tried }
@@ -162,21 +175,27 @@ impl Dispatcher {
     }
 
     /// Returns the whole state.
-    fn state(
+    fn whole_state(
         &mut self,
         mailbox: &Mailbox,
+        next: &Candidate,
         (since, waits): (Stamp, bool),
         named: &mut Named,
     ) -> Result<State, Obstacle> {
         let gone = || Obstacle::lasting("the upgrade was given up");
         let upgrade = self.upgrade.take().ok_or_else(gone)?;
         let dispatcher = self.carried(mailbox, &upgrade.answer, waits, named);
-        let asked = self.upgrade.insert(upgrade).answer.state();
+        let upgrade = self.upgrade.insert(upgrade);
+        // The rest is over with the upgrade.
+        let Upgrade { answer, began: _, held, trial: _, phase: _ } = upgrade;
+        let (held, asked) = (*held, answer.state());
         let premises = self.premises.as_ref().ok_or_else(gone)?;
         Ok(State {
             since,
+            held,
             from: env!("CARGO_PKG_VERSION").to_owned(),
             asked,
+            next: Some(next.path.as_os_str().into()),
             dispatcher: dispatcher?,
             premises: (premises.state)(named),
             connections: ConnectionsState::of(&premises.connections, named)?,
@@ -184,9 +203,9 @@ impl Dispatcher {
     }
 
     /// Has a worker try whether the program reads the state, while everything goes on.
-    fn try_program(&mut self, state: &State, named: &Named, program: Box<Candidate>) {
+    fn try_program(&mut self, state: &State, named: &Named, since: Stamp, program: Box<Candidate>) {
         let written = handover::write(state, named, &program);
-        self.let_go();
+        self.rest(since);
         self.notifier.hold(false);
         let (file, digest) = match written {
             Ok(written) => written,

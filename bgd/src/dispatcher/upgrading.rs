@@ -1,13 +1,13 @@
 //! An upgrade in place that is under way, as data.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
 
 use super::state::PremisesState;
 use crate::carry::Named;
-use crate::carry::program::Candidate;
+use crate::carry::program::{Candidate, Trial};
 use crate::client::answer::Answer;
 use crate::os::clock::Stamp;
 use crate::wire::connection::Connection;
@@ -26,6 +26,10 @@ pub struct Premises {
 pub(super) struct Upgrade {
     pub(super) answer: Answer,
     pub(super) began: Instant,
+    /// How long requests were held back already.
+    pub(super) held: Duration,
+    /// The process that looks at the state, if there is one.
+    pub(super) trial: Trial,
     pub(super) phase: Phase,
 }
 

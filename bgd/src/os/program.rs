@@ -15,9 +15,15 @@ const RUNNING: &str = "/proc/self/exe";
 pub struct Program(PathBuf);
 
 impl Program {
-    /// Remembers where the program is. `None` without /proc.
+    /// Remembers where the program is. `None` without /proc. Only right at a start: later the file may have been replaced
+    /// more than once, and the kernel names the one that is gone.
     pub fn own() -> Option<Self> {
-        proc::program("self").ok().map(Self)
+        proc::program("self").ok().map(|path| Self(proc::undeleted(&path).to_owned()))
+    }
+
+    /// The program is known to be at this path.
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
     }
 
     /// Returns where it was.
@@ -49,5 +55,6 @@ mod tests {
         assert_eq!(Program::own().unwrap().status().state, ProgramState::Current);
         assert_eq!(Program("/dev/null".into()).state(), ProgramState::Replaced);
         assert_eq!(Program("/dev/null/gone".into()).state(), ProgramState::Removed);
+        assert_eq!(Program::own().unwrap().path(), std::env::current_exe().unwrap());
     }
 }

@@ -45,6 +45,7 @@ use crate::exec::{awaited, mark};
 use crate::keeper;
 use crate::keeper::client::Keeper;
 use crate::os::lock::ProcessLock;
+use crate::os::program::Program;
 use crate::os::{dirs, inherited, log, signals};
 
 /// Runs the daemon, or the leader of a terminal, as which the daemon starts itself.
@@ -199,6 +200,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         marks,
         strays,
         keeper,
+        program: Program::own(),
         fosters,
     };
     let mut daemon = Daemon::new(premises, address, tree, Arc::default(), started)?;

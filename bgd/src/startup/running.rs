@@ -64,6 +64,8 @@ pub(super) struct Premises {
     pub(super) strays: Strays,
     /// Holds what must survive the daemon, if that is durable.
     pub(super) keeper: Option<Arc<Keeper>>,
+    /// Where the daemon's program is.
+    pub(super) program: Option<Program>,
     /// Whose children the orphans of a killed daemon have become.
     pub(super) fosters: Vec<i32>,
 }
@@ -95,7 +97,7 @@ impl Daemon {
     ) -> Result<Self, Failure> {
         let (calls, facts, internals, mailbox) = mailbox::new();
         let (local, context) = start_executors(&premises, facts)?;
-        let Premises { config, config_path, state, socket, instance, life, cgroup, .. } = premises;
+        let Premises { config, config_path, state, socket, instance, life, cgroup, program, .. } = premises;
         let (nofile, marks, strays, keeper) =
             (premises.nofile, premises.marks, premises.strays, premises.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
@@ -116,7 +118,7 @@ impl Daemon {
             tree: tree.0,
             tree_reason: tree.1,
             lost_tasks: instance.lost,
-            program: Program::own(),
+            program,
             started,
         };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
@@ -245,6 +247,7 @@ impl Taken {
             started: Stamp::of(identity.started),
             state_dir: identity.state_dir.clone(),
             socket_path: identity.socket.clone(),
+            program: identity.program.as_ref().map(|program| program.path().as_os_str().into()),
             keeper: keeper.as_ref().map(|keeper| {
                 let socket = keeper.socket();
                 (named.add(&*socket), socket.pid)

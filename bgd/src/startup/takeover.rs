@@ -35,9 +35,11 @@ use crate::config::Config;
 use crate::dispatcher::state::{PremisesState, State};
 use crate::exec::mark::Marks;
 use crate::exec::strays::Strays;
+use crate::journal;
 use crate::keeper::client::{Keeper, Socket};
 use crate::os::clock::Stamp;
 use crate::os::lock::ProcessLock;
+use crate::os::program::Program;
 use crate::os::{inherited, log, memory, signals};
 use crate::wire::connection::Connection;
 use crate::wire::connections::Connections;
@@ -47,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prints which states this program reads.
 pub fn say_formats() -> ExitCode {
-    say(&Formats::own())
+    say(&Formats::own(journal::READS))
 }
 
 /// Reads a state from standard input, and prints what is in it.
@@ -205,6 +207,7 @@ struct Built {
     asked: Option<Answer>,
     from: String,
     since: Stamp,
+    held: Duration,
     active: u64,
     /// The program before, which is not needed any more.
     program: OwnedFd,
@@ -216,7 +219,11 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let state: State = Image::read(file)
         .and_then(|image| image.state())
         .map_err(|error| internal(io::Error::other(error)))?;
-    let State { since, from, asked, premises, connections, dispatcher } = state;
+    let State { since, held, from, asked, next, mut premises, connections, dispatcher } = state;
+    // The program before is where it was.
+    if args.refused.is_none() {
+        premises.program = next;
+    }
     let mut came = Came::new(&head.descriptors).map_err(internal)?;
     let program = came.take_number(head.program).map_err(internal)?;
     // Without a log the daemon still works.
@@ -243,7 +250,7 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     daemon.dispatcher.resume(dispatcher, clients, &mut came).map_err(internal)?;
     came.finish().map_err(internal)?;
     let active = daemon.dispatcher.active();
-    Ok(Built { daemon, listener, connections, note, asked, from, since, active, program })
+    Ok(Built { daemon, listener, connections, note, asked, from, since, held, active, program })
 }
 
 /// What the program before had taken for the daemon, how process trees are tracked and why, and when the daemon started.
@@ -276,6 +283,7 @@ fn take(
         started,
         state_dir,
         socket_path,
+        program,
         keeper,
     } = premises;
     let marks = Arc::new(Marks::new(&instance, next_mark));
@@ -287,6 +295,8 @@ fn take(
     let address = Address::again(path.clone(), lock, note, (socket, is_given));
     let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });
     let strays = Strays::sparing(spared);
+    // A program before this one may not have said it.
+    let program = program.map(|path| Program::at(path.as_os_str().into())).or_else(Program::own);
     let keeper = keeper.map(|(fd, pid)| {
         came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket { socket, pid, child: None }))
     });
@@ -303,6 +313,7 @@ fn take(
         marks,
         strays,
         keeper,
+        program,
         fosters: Vec::new(),
     };
     Ok((taken, address, (cgroups::tree_name(&tree), reason), started))
@@ -311,11 +322,12 @@ fn take(
 impl Built {
     /// Goes on as the daemon. From here on there is no way back.
     async fn go_on(self, refused: Option<String>) -> Result<(), Failure> {
-        let Self { mut daemon, listener, connections, note, asked, from, since, active, program } = self;
+        let Self { mut daemon, listener, connections, note, asked, from, since, held, active, program } =
+            self;
         drop(program);
         watch_signals(daemon.internals.clone()).map_err(failed("signals"))?;
         signals::unblock();
-        let pause_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let pause_ms = u64::try_from((held + since.elapsed()).as_millis()).unwrap_or(u64::MAX);
         let done = if let Some(why) = refused {
             tracing::warn!(%why, "the next program could not take over: this one goes on");
             Err(why)

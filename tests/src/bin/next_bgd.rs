@@ -21,10 +21,23 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     let has = |option: &str| args.iter().any(|arg| arg == option);
     match &*name {
-        "older" if has(FORMATS) => say(&Formats { bgd: "0.0.9".into(), writes: 0, reads: vec![0] }),
+        "older" if has(FORMATS) => {
+            say(&Formats { bgd: "0.0.9".into(), reads: vec![0], ..Formats::own(&[1]) })
+        }
+        "journal-less" if has(FORMATS) => say(&Formats { bgd: "0.0.9".into(), ..Formats::own(&[0]) }),
         "silent" if has(FORMATS) => loop {
             std::thread::park();
         },
+        "stuck" if has(TRY) => {
+            say_trying(&own);
+            loop {
+                std::thread::park();
+            }
+        }
+        "shot" if has(TRY) => {
+            let _ = kill_process(getpid(), Signal::SEGV);
+            ExitCode::FAILURE
+        }
         "another" if has(TRY) => say(&Found { digest: "none".into(), tasks: 0, connections: 0 }),
         "dying" if has(TRY) => {
             let _ = writeln!(std::io::stderr(), "bgd: no memory is left");
@@ -60,11 +73,18 @@ fn say(what: &impl serde::Serialize) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says in the folder of this program that it was told to try, and waits until it is let go on.
-fn wait_beside(own: &Path) {
+/// Says in the folder of this program that it was told to try, with its pid. Returns the folder.
+fn say_trying(own: &Path) -> &Path {
     let folder = own.parent().unwrap_or(Path::new("/"));
-    let _ = fs::write(folder.join("trying"), "");
-    let _ = fs::read(folder.join("go"));
+    let draft = folder.join("trying.draft");
+    let _ = fs::write(&draft, std::process::id().to_string());
+    let _ = fs::rename(draft, folder.join("trying"));
+    folder
+}
+
+/// Says that it was told to try, and waits until it is let go on.
+fn wait_beside(own: &Path) {
+    let _ = fs::read(say_trying(own).join("go"));
 }
 
 /// Has a bgd hang while it builds the daemon: its log is a pipe that nobody reads.

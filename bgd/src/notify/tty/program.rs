@@ -20,17 +20,10 @@ const NO_SHELLS: [&str; 2] = ["screen", "tmux"];
 /// How much of a command line is needed to tell what it is.
 const ARGUMENTS_BYTES: u64 = 4096;
 
-/// What the kernel appends to the path of a program whose file is gone, as after an upgrade.
-const DELETED: &str = " (deleted)";
-
 /// Returns the path of a process's program, without the mark for a deleted file.
 fn program_of(pid: i32) -> Option<String> {
-    let exe = proc::program(pid).ok()?.into_os_string().into_string().ok()?;
-    Some(undeleted(&exe).to_owned())
-}
-
-fn undeleted(path: &str) -> &str {
-    path.strip_suffix(DELETED).unwrap_or(path)
+    let exe = proc::program(pid).ok()?;
+    proc::undeleted(&exe).to_str().map(str::to_owned)
 }
 
 fn name_of(path: &str) -> &str {
@@ -92,12 +85,6 @@ mod tests {
         ] {
             assert_eq!(is_shell_of_many(words, comm), expected, "{words:?}");
         }
-    }
-
-    #[test]
-    fn a_program_whose_file_is_gone_keeps_its_name() {
-        assert_eq!(name_of(undeleted("/usr/bin/bash (deleted)")), "bash");
-        assert_eq!(name_of(undeleted("/usr/bin/bash")), "bash");
     }
 
     #[test]

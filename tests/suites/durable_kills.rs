@@ -257,6 +257,9 @@ fn r131_a_plain_stop_and_a_signal_leave_running_what_the_next_daemon_goes_on_wit
     assert_eq!(daemon.keepers().len(), 1);
     daemon.launch();
     assert!(daemon.stop().success(), "by SIGTERM");
+    let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
+    let said = log.lines().filter(|line| line.contains("stops: 0 tasks were cancelled, 2 go on"));
+    assert_eq!(said.count(), 2, "{log}");
     daemon.launch();
 
     let mut now = tasks.map(|task| daemon.task(task).pid);

@@ -519,6 +519,10 @@ impl Dispatcher {
                 Effect::Event { seq, at, kind, task } => self.publish(seq, at, kind, &task),
                 Effect::Notice { notice, seen_by: _ } => self.tell(notice),
                 Effect::Reply { to, reply } => {
+                    if let Reply::ShutDown { cancelled, left } = reply {
+                        // Whoever has sent a signal gets no answer.
+                        tracing::info!("stops: {cancelled} tasks were cancelled, {left} go on");
+                    }
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {
                         Reply::Cleared { cleared } => {

@@ -232,7 +232,11 @@ fn a_restart_says_what_it_ends_and_begins_anew() {
     let runs = submitted(&home, &["--", "sleep", "1000"]);
     home.wait_running(runs);
     let outcome = home.run(&["daemon", "restart"]).success();
-    let told = "bgctl: restarting cancels 1 active task and removes 1 finished task with its output\n";
+    let (program, version) = (bgd_tests::bgd_path().display().to_string(), env!("CARGO_PKG_VERSION"));
+    let told = format!(
+        "bgctl: restarting bgd {version} with {program} ({version}) cancels 1 active task and removes 1 finished task \
+         with its output\n"
+    );
     assert_eq!(outcome.stderr, told);
     first.gone();
     let second = home.process();

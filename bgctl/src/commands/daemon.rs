@@ -6,7 +6,7 @@ use std::path::Path;
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::request::{
     DaemonReload, DaemonStatus, DaemonStatusOf, DaemonUpgrade, DurableStatus, Hello, HelloParams,
-    HelloResult, NoParams, ReloadResult, ShutdownParams, UpgradeParams, UpgradeResult,
+    HelloResult, NoParams, ProgramState, ReloadResult, ShutdownParams, UpgradeParams, UpgradeResult,
 };
 use bgd_shared::task::Summary;
 use bgd_shared::time::Timestamp;
@@ -79,9 +79,10 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
     {
         is_said_after = is_durable(&status);
-        if let Some(text) = ends(&status.summary).filter(|_| !is_said_after) {
-            stop::say(&text);
-        }
+        // Which program another machine has is not known here.
+        let with = (!context.link.is_remote()).then(|| program(&status, &link::program_path()));
+        let with = with.map(|program| format!(" with {program}")).unwrap_or_default();
+        stop::say(&will_restart(&status.version, &with, &status.summary, is_said_after));
     }
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
     if let Some(stopped) = stopped.filter(|stopped| is_said_after && stopped.cancelled + stopped.left > 0) {
@@ -109,23 +110,44 @@ fn is_durable(status: &DaemonStatus) -> bool {
     matches!(status.durable, Some(DurableStatus::Written | DurableStatus::Synced))
 }
 
-/// Describes what a restart does to the tasks; `None` if it does nothing to any.
-fn ends(tasks: &Summary) -> Option<String> {
-    let count = |count: u64, what: &str| match count {
-        0 => None,
-        1 => Some(format!("1 {what} task")),
-        count => Some(format!("{count} {what} tasks")),
-    };
+/// Says what a restart is about to do to these tasks. `with` names the program that is started then.
+fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) -> String {
     let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
-    let parts = [
-        count(active, "active").map(|text| format!("cancels {text}")),
-        count(finished, "finished").map(|text| {
-            let whose = if finished == 1 { "its" } else { "their" };
-            format!("removes {text} with {whose} output")
-        }),
-    ];
+    let whose = if finished == 1 { "its" } else { "their" };
+    let they = if active == 1 { "it" } else { "they" };
+    let active = counted(active, "active task");
+    let finished = counted(finished, "finished task").map(|text| format!("{text} with {whose} output"));
+    let parts = if is_durable {
+        // Which ones can't, such as foreground jobs, is known once it has ended.
+        let kept = [active.map(|text| format!("{text} if {they} can outlive the daemon")), finished];
+        let kept: Vec<String> = kept.into_iter().flatten().collect();
+        [(!kept.is_empty()).then(|| format!("keeps {}", kept.join(" and "))), None]
+    } else {
+        let cancelled = active.map(|text| format!("cancels {text}"));
+        [cancelled, finished.map(|text| format!("removes {text}"))]
+    };
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("restarting {}", parts.join(" and ")))
+    let does = if parts.is_empty() { "affects no task".to_owned() } else { parts.join(" and ") };
+    format!("restarting bgd {version}{with} {does}")
+}
+
+/// Names a program, with its version if it is the one that runs.
+fn program(status: &DaemonStatus, path: &Path) -> String {
+    let runs = status.program.as_ref().is_some_and(|program| {
+        program.state == ProgramState::Current
+            && path.canonicalize().is_ok_and(|path| path == Path::new(&program.path))
+    });
+    let version = if runs { format!(" ({})", status.version) } else { String::new() };
+    format!("{}{version}", path.display())
+}
+
+/// Returns a number of things in words; `None` for none.
+fn counted(count: u64, what: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        count => Some(format!("{count} {what}s")),
+    }
 }
 
 /// What is said if no answer comes: the program was tried, and died where that does not show.
@@ -143,8 +165,21 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
         None => std::path::absolute(path),
     });
     let binary = binary.transpose().map_err(|error| Failure::usage(format!("--binary: {error}")))?;
+    let mut client = context.link.existing()?;
+    if !context.json()
+        && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
+    {
+        let own = || status.program.as_ref().map(|program| Path::new(&program.path));
+        let to = match binary.as_deref().or_else(own) {
+            // That path is another one here.
+            Some(path) if context.link.is_remote() => format!(" to {}", path.display()),
+            Some(path) => format!(" to {}", program(&status, path)),
+            None => String::new(),
+        };
+        stop::say(&will_upgrade(&status.version, &to, status.summary.active()));
+    }
     let params = UpgradeParams { binary: binary.map(|path| path.into_os_string().into()) };
-    let result = context.link.existing()?.call::<DaemonUpgrade>(&params).map_err(|error| match error {
+    let result = client.call::<DaemonUpgrade>(&params).map_err(|error| match error {
         ClientError::Closed | ClientError::Io(_) => Failure::lost(DIED_UPGRADING).hint(AFTER_DEATH),
         error => error.into(),
     })?;
@@ -156,12 +191,17 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
     Ok(Code::OK)
 }
 
+/// Says what an upgrade is about to do. `to` names the program that is to take over.
+fn will_upgrade(version: &str, to: &str, active: u64) -> String {
+    let goes = if active == 1 { "goes" } else { "go" };
+    let tasks = counted(active, "active task");
+    let tasks = tasks.map_or_else(|| "no task is active".to_owned(), |text| format!("{text} {goes} on"));
+    format!("upgrading bgd {version}{to}; {tasks}")
+}
+
 fn upgraded(result: &UpgradeResult) -> String {
     let UpgradeResult { from, to, pause_ms, active, connections } = result;
-    let count = |count: u64, what: &str| match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    };
+    let count = |count: u64, what: &str| counted(count, what).unwrap_or_else(|| format!("0 {what}s"));
     let versions =
         if from == to { format!("bgd {to} replaced") } else { format!("bgd {from} upgraded to {to}") };
     let (active, connections) = (count(*active, "active task"), count(*connections, "connection"));
@@ -209,17 +249,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restart_says_what_it_ends() {
-        let of = |running, failed| ends(&Summary { running, failed, ..Summary::default() });
-        assert_eq!(of(0, 0), None);
-        assert_eq!(of(1, 0).as_deref(), Some("restarting cancels 1 active task"));
-        let both = "restarting cancels 2 active tasks and removes 1 finished task with its output";
-        assert_eq!(of(2, 1).as_deref(), Some(both));
-        assert_eq!(of(0, 6).as_deref(), Some("restarting removes 6 finished tasks with their output"));
+    fn a_restart_says_what_it_will_do() {
+        let of = |running, failed, is_durable| {
+            let tasks = Summary { running, failed, ..Summary::default() };
+            will_restart("0.1.0", " with /bgd (0.1.0)", &tasks, is_durable)
+        };
+        let with = "restarting bgd 0.1.0 with /bgd (0.1.0)";
+        for (tasks, does, does_if_durable) in [
+            ((0, 0), "affects no task", "affects no task"),
+            ((1, 0), "cancels 1 active task", "keeps 1 active task if it can outlive the daemon"),
+            (
+                (2, 1),
+                "cancels 2 active tasks and removes 1 finished task with its output",
+                "keeps 2 active tasks if they can outlive the daemon and 1 finished task with its output",
+            ),
+            (
+                (0, 6),
+                "removes 6 finished tasks with their output",
+                "keeps 6 finished tasks with their output",
+            ),
+        ] {
+            assert_eq!(of(tasks.0, tasks.1, false), format!("{with} {does}"));
+            assert_eq!(of(tasks.0, tasks.1, true), format!("{with} {does_if_durable}"));
+        }
     }
 
     #[test]
-    fn r120_an_upgrade_says_what_it_did() {
+    fn r120_an_upgrade_says_what_it_will_do_and_what_it_did() {
+        let will = |active| will_upgrade("0.1.0", " to /bgd", active);
+        assert_eq!(will(0), "upgrading bgd 0.1.0 to /bgd; no task is active");
+        assert_eq!(will(1), "upgrading bgd 0.1.0 to /bgd; 1 active task goes on");
+        assert_eq!(will(2), "upgrading bgd 0.1.0 to /bgd; 2 active tasks go on");
         let result = UpgradeResult {
             from: "0.1.0".into(),
             to: "0.2.0".into(),

@@ -9,7 +9,6 @@ use std::process::Stdio;
 
 use bgd_tests::clock::WallClock;
 use bgd_tests::shared::event::EventKind;
-use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
     DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, TaskList, TaskSubmit,
@@ -207,45 +206,6 @@ fn r125_no_file_is_written_by_a_daemon_that_is_not_durable() {
     assert_eq!(daemon.status().durable, Some(DurableStatus::No));
 }
 
-/// Returns what a daemon with this configuration asks the system for that writes or creates files, while it starts, runs
-/// a task, forgets it and ends.
-fn file_calls(config: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("calls");
-    let traced = "openat,mkdir,mkdirat,fsync,fdatasync,pwrite64,ftruncate";
-    let strace =
-        format!("exec strace -D -f -q -e trace={traced} -o {} \"$0\" \"$@\" 3>&1 >/dev/null", log.display());
-    let mut daemon = TestDaemon::builder().config(config).prelude(strace).start();
-    let pid = daemon.pid().to_string();
-    let id = daemon.submit(&["true"]);
-    daemon.block(&[id]);
-    daemon.run(&["clear", &id.to_string()]).success();
-    assert!(daemon.stop().success());
-    wait::poll_until("everything is in the log", || {
-        let calls = fs::read_to_string(&log).unwrap();
-        // Short pids are padded.
-        let is_end = |line: &str| {
-            line.split_once(' ').is_some_and(|(of, what)| of == pid && what.trim() == "+++ exited with 0 +++")
-        };
-        calls.lines().any(is_end).then_some(calls)
-    })
-}
-
-#[test]
-fn r125_a_daemon_that_is_not_durable_makes_no_system_call_for_a_journal() {
-    let is_of_journal = |call: &&str| {
-        let is_write = call.contains("pwrite64(") && !call.contains("phase");
-        is_write || ["/journal", "fsync(", "fdatasync("].iter().any(|part| call.contains(part))
-    };
-    let plain = file_calls("");
-    assert!(plain.contains("phase"), "what its locks say of it is seen: {plain}");
-    assert_eq!(plain.lines().filter(is_of_journal).collect::<Vec<_>>(), [""; 0]);
-    let durable = file_calls("durable = \"sync\"");
-    for part in ["/journal", "pwrite64(", "sync("] {
-        assert!(durable.lines().filter(is_of_journal).any(|call| call.contains(part)), "{part}: {durable}");
-    }
-}
-
 /// Has the folder that the file `read-only` in its home names be read-only for a daemon.
 const READ_ONLY: &str = "if [ -e \"$HOME/read-only\" ]; then
     export READ_ONLY=\"$(cat \"$HOME/read-only\")\"
@@ -276,46 +236,11 @@ fn r130_on_a_read_only_disk_a_durable_daemon_does_not_start_and_leaves_its_journ
     assert_eq!(daemon.task(held).status, Status::Pending);
 }
 
-/// Lets a daemon with a file `boot` in its home believe that this is the id of the machine's boot.
-const OTHER_BOOT: &str = "if [ -e \"$HOME/boot\" ]; then
-    script='mount --bind \"$HOME/boot\" /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"'
-    exec unshare -m sh -c \"$script\" \"$0\" \"$@\" 3>&1 >/dev/null
-fi";
-
 /// Submits a task that runs until the daemon is killed. Returns it once it does.
-fn endless(daemon: &TestDaemon) -> TaskId {
+pub fn endless(daemon: &TestDaemon) -> TaskId {
     let task = daemon.submit_shell("echo begun; exec sleep 1000");
     daemon.wait_running(task);
     task
-}
-
-#[test]
-fn r128_what_ran_before_a_reboot_has_failed_and_what_was_pending_goes_on_as_root() {
-    must_be_root();
-    let mut daemon = TestDaemon::builder().config("durable = true").prelude(OTHER_BOOT).start();
-    let ran = endless(&daemon);
-    let again = daemon.run(&["submit", "--retry", "1", "--retry-delay", "1h", "--", "sleep", "1000"]);
-    let again = again.success().word::<TaskId>();
-    daemon.wait_running(again);
-    let delayed = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word::<TaskId>();
-    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
-    let begun = daemon.home().join("begun");
-
-    daemon.kill9();
-    fs::write(daemon.home().join("boot"), "another\n").unwrap();
-    daemon.launch();
-
-    let task = daemon.task(ran);
-    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the machine was restarted")));
-    assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
-    assert!(matches!(task.exit, Some(Exit::Unknown(_))), "no code is made up: {:?}", task.exit);
-    assert_eq!((daemon.output(ran), begun.exists()), (b"begun\n".to_vec(), false));
-    let again = daemon.task(again);
-    assert_eq!((again.status, again.attempts.len()), (Status::Pending, 1));
-    assert!(daemon.task(delayed).waiting.is_some());
-    daemon.run(&["release", &held.to_string()]).success();
-    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
-    assert!(daemon.task_processes().is_empty(), "what the killed daemon left is ended");
 }
 
 #[test]

@@ -44,6 +44,8 @@ mod durable_damaged;
 mod durable_handed;
 mod durable_kills;
 mod durable_notices;
+mod durable_reboot;
+mod durable_sync;
 mod elsewhere;
 mod elsewhere_durable;
 mod elsewhere_faults;

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use bgd_tests::chats::{Api, ChatServer, Message};
 use bgd_tests::hooks::{HookServer, Reply};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::Notice;
-use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, UpgradeParams};
+use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, SubmitParams, UpgradeParams};
+use bgd_tests::templates::{self, shell_agent};
 use bgd_tests::{Process, TestDaemon, wait};
 
 use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
@@ -170,6 +172,53 @@ fn r121_notices_under_load_come_once_each_over_twenty_upgrades() {
         assert_eq!(times.get(&*key(task)), Some(&1), "{task}: {text}");
     }
     assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
+}
+
+#[test]
+fn r121_typing_goes_on_over_an_upgrade_and_ends_with_the_work() {
+    let server = ChatServer::start(Api::Telegram);
+    let agent = shell_agent("good", "read _ < \"$HOME/$1\"; echo the answer of $1", "");
+    let channel = format!(
+        "[channels.telegram]\ntype = \"telegram\"\napi_base = \"{}\"\ntoken = \"t0ken\"\n",
+        server.base()
+    );
+    let daemon = TestDaemon::builder().config(channel + &agent).start();
+    let mut gates = ["a", "b"].map(|name| templates::Gate::new(daemon.home(), name));
+    let tell = |prompt: &str, chat: &str| {
+        let session = Some(format!("telegram:{chat}"));
+        daemon.submit_with(&SubmitParams { session, ..daemon.prompt_for("good", prompt) }).id
+    };
+    let is_typing = |message: &Message, chat: &str| message.chat == chat && message.text.is_none();
+    let shown = |chat: &str| server.messages().iter().filter(|message| is_typing(message, chat)).count();
+    let wait_shown = |chat: &str, times: usize| {
+        server.wait_for(|messages| {
+            let shown = messages.iter().filter(|message| is_typing(message, chat)).count();
+            (shown >= times).then_some(())
+        });
+    };
+    let task = tell("a", "1");
+    wait_shown("1", 1);
+    upgrade(&daemon);
+    // More than what was on its way.
+    wait_shown("1", shown("1") + 2);
+    gates[0].open();
+    daemon.block(&[task]);
+    server.wait_text("the answer of a");
+    let last = tell("b", "2");
+    wait_shown("2", 1);
+    let before = shown("1");
+    upgrade(&daemon);
+    // All chats have the same period.
+    wait_shown("2", shown("2") + 2);
+    assert_eq!(shown("1"), before, "nothing is typed where nobody works");
+    gates[1].open();
+    daemon.block(&[last]);
+    server.wait_text("the answer of b");
+    for answer in ["the answer of a", "the answer of b"] {
+        let says = |message: &Message| message.text.as_ref().is_some_and(|text| text.contains(answer));
+        let told = server.messages().iter().filter(|message| says(message)).count();
+        assert_eq!(told, 1, "each notice comes once");
+    }
 }
 
 #[test]

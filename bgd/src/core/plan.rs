@@ -133,7 +133,7 @@ impl NotBefore {
         match self {
             Self::Delay { at, wall } | Self::Attempt { at, wall } => {
                 let left = wall.millis_since(now).min(at.0.saturating_sub(written.0));
-                *at = mono.plus_ms(left);
+                (*at, *wall) = (mono.plus_ms(left), now.plus_ms(left));
             }
             Self::Wall(_) => {}
         }
@@ -386,6 +386,34 @@ pub const fn draw(seed: u128, attempt: u32, longest: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r128_a_delay_ends_when_the_wall_clock_says_and_never_later_than_it_would_have() {
+        const DAY: u64 = 86_400_000;
+        let begin = Timestamp::default().plus_ms(20_000 * DAY);
+        let end = begin.plus_ms(10_000);
+        // It was written down with six seconds left.
+        for (now, left) in [
+            (begin.plus_ms(4_000), 6_000),
+            (begin.plus_ms(7_000), 3_000),
+            (end, 0),
+            (begin.plus_ms(DAY), 0),
+            (Timestamp::default().plus_ms(19_999 * DAY), 6_000),
+            (Timestamp::default(), 6_000),
+        ] {
+            let (at, wall) = (Mono(10_000), end);
+            for mut moved in [NotBefore::Delay { at, wall }, NotBefore::Attempt { at, wall }] {
+                moved.rebase(Mono(4_000), Mono(50), now);
+                assert_eq!(moved.mono(), Some(Mono(50 + left)), "{now:?}");
+                let (NotBefore::Delay { wall, .. } | NotBefore::Attempt { wall, .. } | NotBefore::Wall(wall)) =
+                    moved;
+                assert_eq!(wall, now.plus_ms(left), "as people are told");
+            }
+            let mut fixed = NotBefore::Wall(end);
+            fixed.rebase(Mono(4_000), Mono(50), now);
+            assert_eq!(fixed, NotBefore::Wall(end), "that clock decides alone");
+        }
+    }
 
     #[test]
     fn what_is_drawn_is_spread_over_all_that_is_allowed() {

@@ -1,0 +1,89 @@
+//! A durable daemon after a restart of the machine (R128), whose boot has another id and whose clock may have been set.
+
+use std::fs;
+
+use bgd_tests::TestDaemon;
+use bgd_tests::clock::WallClock;
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::shared::time::Timestamp;
+use bgd_tests::user::must_be_root;
+use bgd_tests::wait;
+
+use super::durable::endless;
+
+/// An hour in seconds.
+const HOUR: i64 = 3600;
+
+/// Lets a daemon with a file `boot` in its home believe that this is the id of the machine's boot.
+const OTHER_BOOT: &str = "if [ -e \"$HOME/boot\" ]; then
+    script='mount --bind \"$HOME/boot\" /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"'
+    exec unshare -m sh -c \"$script\" \"$0\" \"$@\" 3>&1 >/dev/null
+fi";
+
+#[test]
+fn r128_what_ran_before_a_reboot_has_failed_and_what_was_pending_goes_on_as_root() {
+    must_be_root();
+    let mut daemon = TestDaemon::builder().config("durable = true").prelude(OTHER_BOOT).start();
+    let ran = endless(&daemon);
+    let again = daemon.run(&["submit", "--retry", "1", "--retry-delay", "1h", "--", "sleep", "1000"]);
+    let again = again.success().word::<TaskId>();
+    daemon.wait_running(again);
+    let delayed = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word::<TaskId>();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let begun = daemon.home().join("begun");
+
+    daemon.kill9();
+    fs::write(daemon.home().join("boot"), "another\n").unwrap();
+    daemon.launch();
+
+    let task = daemon.task(ran);
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the machine was restarted")));
+    assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
+    assert!(matches!(task.exit, Some(Exit::Unknown(_))), "no code is made up: {:?}", task.exit);
+    assert_eq!((daemon.output(ran), begun.exists()), (b"begun\n".to_vec(), false));
+    let again = daemon.task(again);
+    assert_eq!((again.status, again.attempts.len()), (Status::Pending, 1));
+    assert!(daemon.task(delayed).waiting.is_some());
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
+    assert!(daemon.task_processes().is_empty(), "what the killed daemon left is ended");
+}
+
+#[test]
+fn r128_nothing_waits_longer_after_a_reboot_wherever_the_clock_was_set_as_root() {
+    must_be_root();
+    for (set, is_early) in [(-24 * HOUR, false), (2 * HOUR, true)] {
+        let clock = WallClock::new();
+        let prelude = format!("{}\n{OTHER_BOOT}", clock.prelude());
+        let mut daemon = TestDaemon::builder().config("durable = true").prelude(prelude).start();
+        let submit = |args: &[&str]| daemon.run(&[&["submit"], args].concat()).success().word::<TaskId>();
+        let soon = submit(&["--in", "3s", "--", "true"]);
+        let late = submit(&["--in", "1h", "--", "true"]);
+        let again = submit(&["--retry", "1", "--retry-delay", "1h", "--", "false"]);
+        wait::poll_until("an attempt has failed", || {
+            let task = daemon.task(again);
+            (task.attempts.len() == 1 && task.status == Status::Pending).then_some(())
+        });
+
+        daemon.kill9();
+        clock.set(set);
+        fs::write(daemon.home().join("boot"), "another\n").unwrap();
+        daemon.launch();
+
+        assert_eq!(daemon.block(&[soon])[0].status, Status::Completed, "whatever the clock says");
+        let waits = |task: TaskId| daemon.task(task).waiting.and_then(|waiting| waiting.until);
+        if is_early {
+            assert_eq!(daemon.block(&[late])[0].status, Status::Completed, "its time has come");
+            assert_eq!(daemon.block(&[again])[0].status, Status::Failed);
+        } else {
+            let hour = Timestamp::now().unix_ms() + (set + HOUR) * 1000;
+            for task in [late, again] {
+                let until = waits(task).expect("it waits").unix_ms();
+                assert!(until <= hour, "it waits an hour at most, and says so: {until} {hour}");
+            }
+            daemon.cancel(&[late, again]);
+        }
+    }
+}

@@ -39,7 +39,8 @@ impl AnswerState {
 impl Answer {
     /// Returns the state.
     pub fn state(&self) -> AnswerState {
-        AnswerState { client: self.client.id, id: self.id.clone(), reserved: self.reserved }
+        let Self { client, id, reserved } = self;
+        AnswerState { client: client.id, id: id.clone(), reserved: *reserved }
     }
 
     /// Creates the pending response; `reserved` is the number of bytes reserved for it in the client's queue.

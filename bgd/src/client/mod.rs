@@ -262,11 +262,14 @@ pub struct ClientState {
 impl Client {
     /// Returns the state; `None` if the connection is broken.
     pub fn state(&self) -> Option<ClientState> {
+        // Nobody is waiting while an upgrade looks; the limits are configured.
+        let Self { id, process, leader, queue: _, written: _, room: _, read_on: _, sent_away: _, limits: _ } =
+            self;
         let Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed } = &*self.lock();
         (!closed).then(|| ClientState {
-            id: self.id,
-            process: self.process,
-            leader: self.leader,
+            id: *id,
+            process: *process,
+            leader: *leader,
             bytes: bytes.clone(),
             in_hand: *in_hand,
             reserved: *reserved,

@@ -16,7 +16,8 @@ use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::core::sharing;
-use crate::exec::carried::InheritedState;
+use crate::exec::carried::{Carried, InheritedState};
+use crate::notify::carried::NotifierState;
 use crate::wire::mailbox::Mailbox;
 
 impl Dispatcher {
@@ -24,7 +25,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// Something is under way, or can't be carried.
-    pub fn carried(
+    pub fn freeze(
         &mut self,
         mailbox: &Mailbox,
         asked: &Answer,
@@ -34,34 +35,81 @@ impl Dispatcher {
         self.is_settled(mailbox, asked)?;
         // First, as their commands are the executors' to carry.
         let notifier = self.notifier.state(waits, named)?;
-        let mut executors = BTreeMap::new();
+        let mut carried = BTreeMap::new();
         for (name, executor) in self.executors.each() {
-            executors.insert(name.0.to_owned(), executor.carry(named)?);
+            carried.insert(name.0.to_owned(), executor.carry(named)?);
         }
         // The threads of channels and executors stand still only now.
         self.is_settled(mailbox, asked)?;
-        let pending = self.pending.iter();
+        self.carried(carried, notifier, named)
+    }
+
+    fn carried(
+        &self,
+        executors: BTreeMap<String, Carried>,
+        notifier: NotifierState,
+        named: &mut Named,
+    ) -> Result<DispatcherState, Obstacle> {
+        let Self {
+            core,
+            agent_warnings,
+            subscribers,
+            kept_for_notices,
+            figures,
+            identity,
+            config,
+            pending,
+            last_call,
+            inherited,
+            clock,
+            epoch,
+            // They are asked above.
+            executors: _,
+            notifier: _,
+            // Configured, and built again.
+            remotes: _,
+            agents: _,
+            context: _,
+            internals: _,
+            reader: _,
+            server_limits: _,
+            freed: _,
+            // They come with the connections.
+            clients: _,
+            // Nothing is in them, as it is settled, and the daemon does not end.
+            early: _,
+            exits: _,
+            has_started: _,
+            ended: _,
+            forced_at: _,
+            ending: _,
+            // What the start has taken, the journal that is opened again, and the upgrade itself.
+            premises: _,
+            durable: _,
+            upgrade: _,
+        } = self;
+        let pending = pending.iter();
         let pending = pending.map(|(to, (answer, shape))| (*to, answer.state(), shape.clone()));
-        let inherited = self.inherited.iter();
+        let inherited = inherited.iter();
         let inherited = inherited.map(|(task, fds)| (*task, InheritedState::of(fds, named))).collect();
-        let core = sharing::written_once(|| to_raw_value(&self.core));
+        let core = sharing::written_once(|| to_raw_value(core));
         let core = core.map_err(|error| Obstacle::lasting(format!("the tasks can't be written: {error}")))?;
         Ok(DispatcherState {
             core,
-            epoch: self.clock.stamp(self.epoch),
+            epoch: clock.stamp(*epoch),
             executors,
-            agent_warnings: self.agent_warnings.clone(),
-            subscribers: self.subscribers.state(),
+            agent_warnings: agent_warnings.clone(),
+            subscribers: subscribers.state(),
             notifier,
-            kept_for_notices: self.kept_for_notices.iter().map(|(task, run)| (*task, *run)).collect(),
-            figures: self.figures.clone(),
+            kept_for_notices: kept_for_notices.iter().map(|(task, run)| (*task, *run)).collect(),
+            figures: figures.clone(),
             pending: pending.collect(),
-            last_call: self.last_call,
+            last_call: *last_call,
             inherited,
-            config: (self.config.text.0.to_string(), self.identity.config_path.clone()),
-            config_loaded: self.identity.config_loaded,
-            config_modified: self.identity.config_modified,
-            config_error: self.identity.config_error.clone(),
+            config: (config.text.0.to_string(), identity.config_path.clone()),
+            config_loaded: identity.config_loaded,
+            config_modified: identity.config_modified,
+            config_error: identity.config_error.clone(),
         })
     }
 

@@ -184,7 +184,7 @@ impl Dispatcher {
     ) -> Result<State, Obstacle> {
         let gone = || Obstacle::lasting("the upgrade was given up");
         let upgrade = self.upgrade.take().ok_or_else(gone)?;
-        let dispatcher = self.carried(mailbox, &upgrade.answer, waits, named);
+        let dispatcher = self.freeze(mailbox, &upgrade.answer, waits, named);
         let upgrade = self.upgrade.insert(upgrade);
         // The rest is over with the upgrade.
         let Upgrade { answer, began: _, held, trial: _, phase: _ } = upgrade;

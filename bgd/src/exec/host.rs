@@ -139,7 +139,9 @@ pub struct ProcessState {
 impl Process {
     /// Returns it as data.
     pub fn state(&self) -> ProcessState {
-        ProcessState { id: self.id, pid: self.pid }
+        // Whether it lives is known to `local`, which carries that.
+        let Self { id, pid, handle: _, life: _, reports: _ } = self;
+        ProcessState { id: *id, pid: *pid }
     }
 
     /// Takes a helper up again. One that is not known any more has ended.

@@ -161,8 +161,11 @@ impl InputPipe {
 
     /// Returns what the task has not read; `None` while something is written and not answered.
     pub fn unread(&self) -> Option<UnreadState> {
-        let writes: Vec<InputWrite> = self.writes.lock().iter().map(|write| write.state.clone()).collect();
-        let owed = self.owed.state();
+        // The pipe is named with its process.
+        let Self { writes, owed, queued: _, pipe: _ } = self;
+        let writes: Vec<InputWrite> =
+            writes.lock().iter().map(|Write { state, done: _ }| state.clone()).collect();
+        let owed = owed.state();
         let waits = |number: u64| writes.iter().any(|write| write.write.number == number);
         owed.iter().all(|(number, _)| waits(*number)).then_some(UnreadState { writes, owed })
     }

@@ -73,12 +73,39 @@ impl Notifier {
                 (state.read, state.tried, state.hook) = (read, tried, hook);
             }
         }
-        let counts = self.counts.iter().map(|(name, counts)| (Arc::clone(name), counts.state()));
-        let typing = self.typing.iter();
+        let Self {
+            counts,
+            typing,
+            unreported,
+            // What waits is above, and what is being sent.
+            waiting: _,
+            queues: _,
+            unread: _,
+            thread: _,
+            holds: _,
+            held_since: _,
+            still: _,
+            // What the upgrade before has left is taken up.
+            resumed: _,
+            adapters_before: _,
+            // Configured, or built again.
+            channels: _,
+            queue_limit: _,
+            context: _,
+            internals: _,
+            is_durable: _,
+            log_untold: _,
+            log_full: _,
+            // A daemon that ends is not upgraded.
+            is_closing: _,
+            is_busy: _,
+        } = self;
+        let counts = counts.iter().map(|(name, counts)| (Arc::clone(name), counts.state()));
+        let typing = typing.iter();
         let typing = typing.map(|(task, turn)| (*task, Arc::clone(&turn.channel), turn.session.clone()));
         Ok(NotifierState {
             counts: counts.collect(),
-            unreported: self.unreported,
+            unreported: *unreported,
             typing: typing.collect(),
             undelivered: all.into_values().collect(),
             adapters,

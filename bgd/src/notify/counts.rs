@@ -55,13 +55,10 @@ impl Counts {
     /// Returns the state.
     pub fn state(&self) -> CountsState {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        // The others are counted again from what is queued.
+        let Self { sent, failed, dropped, queued: _, held: _, missed: _, known: _ } = self;
         let last_error = self.known().last_error.clone();
-        CountsState {
-            sent: count(&self.sent),
-            failed: count(&self.failed),
-            dropped: count(&self.dropped),
-            last_error,
-        }
+        CountsState { sent: count(sent), failed: count(failed), dropped: count(dropped), last_error }
     }
 
     /// Goes on with the counters of another program.

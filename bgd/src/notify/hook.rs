@@ -87,12 +87,13 @@ impl HookLeft {
 impl Hook {
     /// Returns the state; `None` if its processes have ended.
     pub fn state(&self, named: &mut Named) -> Option<HookState> {
-        (!self.process.0.is_gone()).then(|| HookState {
-            process: self.process.0.state(),
-            feed: self.feed.state(named),
-            output: self.output.upgrade().map(|output| named.add(&*output)),
-            words: self.words.borrow().clone(),
-            deadline: Stamp::of(self.deadline.into_std()),
+        let Self { process, feed, output, words, deadline } = self;
+        (!process.0.is_gone()).then(|| HookState {
+            process: process.0.state(),
+            feed: feed.state(named),
+            output: output.upgrade().map(|output| named.add(&*output)),
+            words: words.borrow().clone(),
+            deadline: Stamp::of(deadline.into_std()),
         })
     }
 

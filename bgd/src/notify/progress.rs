@@ -98,10 +98,12 @@ impl Progress {
     /// # Errors
     /// Something is under way that ends within moments.
     pub fn state(&self, waits: bool, named: &mut Named) -> Result<ProgressState, Obstacle> {
-        let name = &self.of.channel.name;
+        // The notice itself is in the queue.
+        let Self { of, number: _, tried, left, stage } = self;
+        let name = &of.channel.name;
         let busy = |what: &str| Err(Obstacle::passing(format!("{what} the channel {name}")));
-        let hook = match &*self.stage.borrow() {
-            Stage::Waiting if self.left.borrow().is_some() => return busy("a command is taken up by"),
+        let hook = match &*stage.borrow() {
+            Stage::Waiting if left.borrow().is_some() => return busy("a command is taken up by"),
             Stage::Sending if waits => return busy("a notice is being sent by"),
             Stage::Waiting | Stage::Sending => None,
             Stage::Starting => return busy("a command is being started by"),
@@ -110,7 +112,7 @@ impl Progress {
                 None => return busy("a command has ended for"),
             },
         };
-        let tried = self.tried.borrow().as_ref().map(|(tried, since)| {
+        let tried = tried.borrow().as_ref().map(|(tried, since)| {
             let passed = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
             Tried { spent_ms: tried.spent_ms.saturating_add(passed), ..tried.clone() }
         });

@@ -107,15 +107,18 @@ impl Connection {
     /// # Errors
     /// The connection is being opened or closed.
     pub fn state(&self, named: &mut Named) -> Result<ConnectionState, Obstacle> {
+        // What it is served with is built again.
+        let Self { client, stream, room, silent, calls: _, others: _, progress: _ } = self;
         let Progress { decoder, hand, written, is_known, no_more_requests } = &*self.progress();
-        let client = self.client.state().filter(|_| *is_known);
+        let id = client.id;
+        let client = client.state().filter(|_| *is_known);
         let client = client.ok_or_else(|| Obstacle::passing("a connection is being opened or closed"))?;
         let rest = decoder.rest(|attachment| named.add(attachment));
         Ok(ConnectionState {
             client,
-            stream: named.add(&self.stream),
-            room: self.room,
-            is_silent: self.silent.contains(self.client.id),
+            stream: named.add(stream),
+            room: *room,
+            is_silent: silent.contains(id),
             read: rest.bytes,
             attachments: rest.attachments,
             hand: hand.get(*written..).unwrap_or_default().to_vec(),

@@ -48,7 +48,8 @@ impl<C> Connections<C> {
 
     /// Returns the number of the latest client, and of the descriptor that listens.
     pub fn numbers(&self) -> (u64, RawFd) {
-        (self.latest.load(Ordering::Relaxed), self.listener.load(Ordering::Relaxed))
+        let Self { latest, listener, all: _, gate: _ } = self;
+        (latest.load(Ordering::Relaxed), listener.load(Ordering::Relaxed))
     }
 
     /// Adds a connection that was accepted.

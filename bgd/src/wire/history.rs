@@ -96,8 +96,10 @@ impl History {
             session: kept.session.map(Arc::from),
             json: String::from_utf8_lossy(kept.json).into_owned(),
         };
-        let events = (self.first()..=self.seq).filter_map(|seq| self.get(seq)).map(state).collect();
-        HistoryState { seq: self.seq, events }
+        // The blocks are made again, up to the limit that is configured.
+        let Self { blocks: _, full_bytes: _, limit: _, seq: last } = self;
+        let events = (self.first()..=*last).filter_map(|seq| self.get(seq)).map(state).collect();
+        HistoryState { seq: *last, events }
     }
 
     /// Goes on with the events of another program, within this history's limit.

@@ -79,7 +79,7 @@ impl Daemon {
     /// Writes its state, if nothing is under way; `asked` is the call that asks for it.
     pub fn frozen(&mut self, asked: &Answer) -> Result<String, Obstacle> {
         let mut named = Named::default();
-        let state = self.dispatcher.carried(&self.mailbox, asked, true, &mut named)?;
+        let state = self.dispatcher.freeze(&self.mailbox, asked, true, &mut named)?;
         assert!(named.numbers().is_empty(), "nothing here has descriptors");
         Ok(serde_json::to_string(&state).unwrap())
     }

@@ -1,6 +1,7 @@
 //! The rules of the architecture as tests. Each rule reads the sources and names the places that break it;
 //! exceptions are listed with their rule and say why.
 
+mod carried;
 mod cycles;
 mod numbers;
 mod source;

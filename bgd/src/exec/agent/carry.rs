@@ -67,11 +67,23 @@ impl Manager {
     }
 
     fn state(&self, named: &mut Named) -> Result<AgentsState, Obstacle> {
-        if self.errands.get() > 0 {
+        // What it works with is built again.
+        let Self {
+            pool,
+            seats: all,
+            turns: running_turns,
+            sessions: of_tasks,
+            late: recorders,
+            errands,
+            host: _,
+            context: _,
+            hold: _,
+        } = self;
+        if errands.get() > 0 {
             return Err(Obstacle::passing("an agent is being told something"));
         }
         let (mut seats, mut running) = (Vec::new(), BTreeMap::new());
-        for (seat, Seat { outcome, agent, keep_warm }) in &*self.seats.borrow() {
+        for (seat, Seat { outcome, agent, keep_warm }) in &*all.borrow() {
             // A start that is under way is begun again by the turns that wait for it.
             let Some(Ok(live)) = &*outcome.borrow() else { continue };
             let (seat, agent, keep_warm) = (*seat, Arc::clone(agent), *keep_warm);
@@ -79,7 +91,7 @@ impl Manager {
             running.insert(seat, 0);
         }
         let mut turns = Vec::new();
-        for Running { shown, .. } in self.turns.borrow().values() {
+        for Running { shown, run: _, control: _ } in running_turns.borrow().values() {
             let turn = shown.read(|visible| carried(visible, named))?;
             if let TurnState::Following(turn) = &turn
                 && let Some(seat) = turn.seat
@@ -91,19 +103,19 @@ impl Manager {
             turns.push(turn);
         }
         let mut sessions = Vec::new();
-        for (task, (seat, key)) in &*self.sessions.borrow() {
+        for (task, (seat, key)) in &*of_tasks.borrow() {
             if running.contains_key(seat) {
                 sessions.push((*task, *seat, Arc::clone(key)));
             }
         }
         let mut late = Vec::new();
-        for ((seat, key), recorder) in &*self.late.borrow() {
+        for ((seat, key), recorder) in &*recorders.borrow() {
             if let Some(recorder) = recorder.upgrade().filter(|_| running.contains_key(seat)) {
                 let recorder = recorder.borrow_mut().state();
                 late.push(LateState { seat: *seat, key: Arc::clone(key), recorder });
             }
         }
-        Ok(AgentsState { pool: self.pool.borrow().only(&running), seats, sessions, turns, late })
+        Ok(AgentsState { pool: pool.borrow().only(&running), seats, sessions, turns, late })
     }
 
     /// Goes on with the agents of the program before.

@@ -176,27 +176,26 @@ impl Live {
     /// # Errors
     /// Something is under way in it, or it can't be carried.
     pub fn state(&self, named: &mut Named) -> Result<LiveState, Obstacle> {
-        let is_ending = *self.over.borrow() || self.ended.get();
-        if is_ending || self.process.as_ref().is_some_and(|process| !process.0.runs()) {
+        // Who was sacrificed is ending.
+        let Self { connection, process, stderr_tail, over, ended, sacrificed: _, drained } = self;
+        let is_ending = *over.borrow() || ended.get();
+        if is_ending || process.as_ref().is_some_and(|process| !process.0.runs()) {
             return Err(Obstacle::passing("the program of an agent is ending"));
         }
-        let connection = match &self.connection {
+        let connection = match connection {
             Connection::Acp(acp) => {
                 let (state, pipes) = acp.state().ok_or_else(|| Obstacle::passing("an agent is at work"))?;
                 ConnectionState::Acp(Box::new(state), pipes.map(|number| named.number(number)))
             }
             Connection::Opencode(opencode) => {
                 let state = opencode.state().ok_or_else(|| Obstacle::passing("an agent is at work"))?;
-                ConnectionState::Opencode(
-                    Box::new(state),
-                    self.drained.get().map(|number| named.number(number)),
-                )
+                ConnectionState::Opencode(Box::new(state), drained.get().map(|number| named.number(number)))
             }
             Connection::Template(_) => return Err(Obstacle::lasting("a template is no process to keep")),
         };
-        let (tail, stderr) = self.stderr_tail.state();
+        let (tail, stderr) = stderr_tail.state();
         let stderr = stderr.map(|number| named.number(number));
-        let process = self.process.as_ref().map(|process| process.0.state());
+        let process = process.as_ref().map(|process| process.0.state());
         Ok(LiveState { connection, process, stderr, tail })
     }
 

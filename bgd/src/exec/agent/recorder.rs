@@ -1,6 +1,8 @@
 //! Records a turn: appends its text to the task's output as it arrives, keeps the final answer as the task's
 //! result, and reports facts to the core. It decides nothing about the task.
 
+mod state;
+
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -147,25 +149,6 @@ impl Recorder {
             is_late,
             late_bytes,
             separate,
-        }
-    }
-
-    /// Returns the record so far, after reporting what was lost.
-    pub fn state(&mut self) -> RecorderState {
-        self.loss.tell();
-        RecorderState {
-            task: self.task,
-            run: self.run,
-            split: self.split,
-            line_ended: self.line_ended,
-            answer: self.answer.clone(),
-            model_error: self.model_error.clone(),
-            error: self.error.clone(),
-            last_report: self.last_report.clone(),
-            last_plan: self.last_plan.clone(),
-            is_late: self.is_late,
-            late_bytes: self.late_bytes,
-            separate: self.separate,
         }
     }
 

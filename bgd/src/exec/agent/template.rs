@@ -242,14 +242,16 @@ impl Template {
 
     /// Returns the state; `None` while the program does not run.
     pub fn state(&self, named: &mut Named) -> Option<TemplateState> {
-        let running = self.running.borrow();
+        // The turn and its process are in what runs, and the rest comes with the prompt.
+        let Self { running, cancelled, host: _, start: _, context: _, turn: _, process: _ } = self;
+        let running = running.borrow();
         let Running { process, from, file, feed } = running.as_ref()?;
         process.runs().then(|| TemplateState {
             process: process.state(),
             from: *from,
             file: file.as_ref().map(|file| file.0.clone()),
             feed: feed.as_ref().and_then(|feed| feed.state(named)),
-            cancelled: self.cancelled.get(),
+            cancelled: cancelled.get(),
         })
     }
 

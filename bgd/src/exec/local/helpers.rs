@@ -79,8 +79,10 @@ impl Helpers {
     /// # Errors
     /// One of them is being started.
     pub(super) fn state(&self) -> Result<Vec<HelperState>, Obstacle> {
+        // A daemon that ends is not upgraded.
+        let Self { all: helpers, closing: _ } = self;
         let mut all = Vec::new();
-        for (id, Helper { purpose, waiting: _, watcher }) in &self.all {
+        for (id, Helper { purpose, waiting: _, watcher }) in helpers {
             if watcher.begun.is_some() {
                 return Err(Obstacle::passing("a process is being started"));
             }

@@ -90,8 +90,10 @@ impl OpenTerminals {
         job: Option<JobState>,
         named: &mut Named,
     ) -> Option<TerminalState> {
-        let Shown { terminal: _, viewers: _, owed } = self.open.get(&task)?;
-        let still = self.holds.get(&task).and_then(Hold::still);
+        // Those that rest are followed before the daemon does anything else.
+        let Self { open, holds, thread: _, resting: _ } = self;
+        let Shown { terminal: _, viewers: _, owed } = open.get(&task)?;
+        let still = holds.get(&task).and_then(Hold::still);
         Some(TerminalState { job, followed: still.map(|still| still.state(named)), owed: owed.state() })
     }
 

@@ -116,12 +116,13 @@ impl Probe {
 
     /// Returns the state, given what that socket is called.
     pub fn state(&self, name: Option<Fd>) -> ProbeState {
-        let Awaited { ready, timeout: _, folder, sizes, socket } = &*self.awaited;
+        let Self { awaited, deadline, is_told, _job } = self;
+        let Awaited { ready, timeout: _, folder, sizes, socket } = &**awaited;
         let socket = socket.as_ref().and_then(|socket| Some((socket.path().to_path_buf(), name?)));
         ProbeState {
             ready: ready.clone(),
-            deadline: self.deadline.map(|deadline| Stamp::of(deadline.into_std())),
-            is_told: self.is_told.load(Ordering::Relaxed),
+            deadline: deadline.map(|deadline| Stamp::of(deadline.into_std())),
+            is_told: is_told.load(Ordering::Relaxed),
             folder: folder.clone(),
             sizes: *sizes,
             socket,

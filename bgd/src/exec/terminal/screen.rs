@@ -245,8 +245,10 @@ impl Screen {
                 (drawn, repeated) = (Some(text), Some(repeats));
             });
         }
-        let sequences = self.sequences.clone().repeating(repeated);
-        ScreenState { size, sequences, backlog: self.backlog.clone(), drawn }
+        // Everything is parsed, and drawn above.
+        let Self { size: _, sequences, backlog, parsed: _, slices: _, parser: _ } = self;
+        let sequences = sequences.clone().repeating(repeated);
+        ScreenState { size, sequences, backlog: backlog.clone(), drawn }
     }
 
     /// Creates a screen that another program had.

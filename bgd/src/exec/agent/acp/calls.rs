@@ -116,9 +116,11 @@ impl Calls {
 
     /// Returns the requests in flight.
     pub fn state(&self) -> CallsState {
-        let table = self.lock();
-        let prompts = table.in_flight.iter();
-        let prompts = prompts.filter_map(|(id, call)| Some((*id, call.prompts.clone()?))).collect();
-        CallsState { last: table.last, prompts }
+        let Table { last, in_flight, is_over: _ } = &*self.lock();
+        // Others' answers are not waited for after an upgrade.
+        let prompts = in_flight
+            .iter()
+            .filter_map(|(id, Call { prompts, answer: _, _held })| Some((*id, prompts.clone()?)));
+        CallsState { last: *last, prompts: prompts.collect() }
     }
 }

@@ -45,13 +45,15 @@ impl Acp {
     /// Returns the state, and the numbers of the pipes to and from the agent; `None` while something is under way in it
     /// that the state would not have.
     pub fn state(&self) -> Option<(AcpState, [RawFd; 2])> {
-        let (wire, pipes) = self.wire.state()?;
-        let routes = self.routes.state()?;
+        // The setup is that of a route, and an answer that nobody waits for yet belongs to a prompt that is in flight.
+        let Self { wire, routes: all, hello, last: _, prompted: _ } = self;
+        let (wire, pipes) = wire.state()?;
+        let routes = all.state()?;
         // Between the answer to a prompt and the end of its turn nothing is in flight.
         let is_prompted = |session: &Arc<str>| wire.calls.prompts.iter().any(|(_, of)| of == session);
         let are_settled =
-            routes.iter().all(|route| is_prompted(&route.session) || !self.routes.is_in_turn(&route.session));
-        are_settled.then(|| (AcpState { wire, routes, hello: self.hello.clone() }, pipes))
+            routes.iter().all(|route| is_prompted(&route.session) || !all.is_in_turn(&route.session));
+        are_settled.then(|| (AcpState { wire, routes, hello: hello.clone() }, pipes))
     }
 
     /// Returns what the open questions of a session are called.

@@ -84,7 +84,18 @@ impl Routes {
     pub fn state(&self) -> Option<Vec<RouteState>> {
         let mut all = Vec::new();
         for (session, route) in &*self.lock() {
-            let Route { updates, replaying, setup, turn, last, .. } = route;
+            // Nobody waits for any of the others: a question that is open is asked again.
+            let Route {
+                updates,
+                replaying,
+                setup,
+                turn,
+                last,
+                replayed: _,
+                asks: _,
+                gate: _,
+                interrupted: _,
+            } = route;
             let updates = updates.as_ref().filter(|updates| !updates.is_closed());
             if updates.is_some_and(|updates| updates.capacity() < updates.max_capacity()) {
                 return None;

@@ -232,8 +232,9 @@ impl Setup {
 
     /// Returns it as data.
     pub fn state(&self) -> SetupState {
+        let Self { offer, before: _ } = self;
         let before = self.before().iter().map(|(way, value)| (way.clone(), value.clone())).collect();
-        SetupState { offer: Offer::clone(&self.offer), before }
+        SetupState { offer: Offer::clone(offer), before }
     }
 
     /// Returns the initial values of what was changed since.

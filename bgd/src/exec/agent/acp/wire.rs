@@ -195,9 +195,11 @@ impl Wire {
     /// Returns the state, and the numbers of the pipes to and from the agent; `None` while reading goes on, or if the
     /// connection is about to end.
     pub fn state(&self) -> Option<(WireState, [RawFd; 2])> {
-        let read = self.parked.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let to_write = self.outbox.rest()?;
-        let (calls, questions) = (self.calls.state(), self.questions.all());
-        self.ended.borrow().is_none().then_some((WireState { calls, questions, read, to_write }, self.pipes))
+        // What an agent says besides the protocol is told only if it fails soon after.
+        let Self { calls, outbox, questions, ended, parked, pipes, noise: _, hold: _, _tasks } = self;
+        let read = parked.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let to_write = outbox.rest()?;
+        let (calls, questions) = (calls.state(), questions.all());
+        ended.borrow().is_none().then_some((WireState { calls, questions, read, to_write }, *pipes))
     }
 }

@@ -117,9 +117,11 @@ impl Asks {
     pub fn state(&self) -> AsksState {
         let lock =
             |progress: &Mutex<Progress>| progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let open = self.open.values().map(|open| (open.asked.clone(), lock(&open.progress)));
-        let unanswered = self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        AsksState { seen: self.seen.clone(), open: open.collect(), unanswered }
+        // Each question that is open gets a job again.
+        let Self { desk, seen, open, jobs: _ } = self;
+        let open = open.values().map(|Open { asked, progress, _withdraw }| (asked.clone(), lock(progress)));
+        let unanswered = desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        AsksState { seen: seen.clone(), open: open.collect(), unanswered }
     }
 
     /// Asks the questions of another program again, under the same names.

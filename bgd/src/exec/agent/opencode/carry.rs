@@ -5,10 +5,10 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::Opencode;
 use super::api::Api;
 use super::session::Timing;
 use super::state::{OpencodeState, SessionState};
+use super::{Handle, Opencode};
 use crate::exec::agent::connection::Updates;
 use crate::exec::http::Http;
 
@@ -39,33 +39,36 @@ impl Opencode {
 
     /// Returns the state; `None` while something is under way in it that the state would not have.
     pub fn state(&self) -> Option<OpencodeState> {
-        if self.gone.borrow().is_some() {
+        // What it speaks and follows with is built again.
+        let Self {
+            access,
+            version,
+            took,
+            gone,
+            sessions: _,
+            api: _,
+            routes: _,
+            timing: _,
+            hold: _,
+            _follower,
+        } = self;
+        if gone.borrow().is_some() {
             return None;
         }
         let mut sessions = Vec::new();
         for (key, handle) in &*self.sessions() {
-            let turn = handle.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-            let is_prompting = handle.prompting.load(Ordering::Relaxed);
-            let is_told =
-                handle.updates.is_closed() || handle.updates.capacity() == handle.updates.max_capacity();
+            let Handle { directory, stop, updates, prompting, shown, orders: _, goes_on: _, _work } = handle;
+            let turn = shown.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+            let is_prompting = prompting.load(Ordering::Relaxed);
+            let is_told = updates.is_closed() || updates.capacity() == updates.max_capacity();
             if turn.runs != is_prompting || !is_told {
                 return None;
             }
             turn.asks.references()?;
-            let (key, directory) = (Arc::clone(key), Arc::clone(&handle.directory));
-            sessions.push(SessionState {
-                key,
-                directory,
-                told: handle.stop.told.load(Ordering::Relaxed),
-                turn,
-            });
+            let (key, directory) = (Arc::clone(key), Arc::clone(directory));
+            sessions.push(SessionState { key, directory, told: stop.told.load(Ordering::Relaxed), turn });
         }
-        Some(OpencodeState {
-            access: self.access.clone(),
-            version: self.version.clone(),
-            took: self.took,
-            sessions,
-        })
+        Some(OpencodeState { access: access.clone(), version: version.clone(), took: *took, sessions })
     }
 
     /// Returns what the open questions of a session are called.

@@ -1,0 +1,191 @@
+//! What an upgrade carries can't be forgotten: whoever writes a state down takes its owner apart by name, so that a new
+//! field does not compile until somebody has decided about it.
+
+use std::collections::BTreeSet;
+
+use syn::visit::{self, Visit};
+
+use super::none;
+use super::source::{Source, is_test, source, sources};
+
+/// How a state that an upgrade carries is called.
+const STATE: &str = "State";
+
+/// How the methods are called by which an owner is asked for its state.
+const ASKED: [&str; 2] = ["state", "carried"];
+
+/// The types of a source.
+#[derive(Default)]
+struct Types {
+    /// The states that an upgrade carries.
+    states: BTreeSet<String>,
+    /// The structures with named fields.
+    owners: BTreeSet<String>,
+    /// Those without, whose one field can't be forgotten.
+    others: BTreeSet<String>,
+}
+
+impl<'ast> Visit<'ast> for Types {
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.note(&item.ident, &item.attrs);
+        if matches!(item.fields, syn::Fields::Named(_)) {
+            self.owners.insert(item.ident.to_string());
+        } else {
+            self.others.insert(item.ident.to_string());
+        }
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.note(&item.ident, &item.attrs);
+    }
+}
+
+impl Types {
+    fn note(&mut self, name: &syn::Ident, attributes: &[syn::Attribute]) {
+        let name = name.to_string();
+        let is_written = attributes.iter().any(|attribute| match &attribute.meta {
+            syn::Meta::List(list) => list.tokens.to_string().contains("Serialize"),
+            syn::Meta::Path(_) | syn::Meta::NameValue(_) => false,
+        });
+        if is_written && name.ends_with(STATE) {
+            self.states.insert(name);
+        }
+    }
+}
+
+/// The structures that a body takes apart completely, and whether it makes a state field by field.
+#[derive(Default)]
+struct Body<'a> {
+    states: BTreeSet<&'a str>,
+    apart: BTreeSet<String>,
+    makes: bool,
+}
+
+impl<'ast> Visit<'ast> for Body<'_> {
+    fn visit_pat_struct(&mut self, pattern: &'ast syn::PatStruct) {
+        if pattern.rest.is_none() {
+            self.apart.extend(pattern.path.segments.last().map(|segment| segment.ident.to_string()));
+        }
+        visit::visit_pat_struct(self, pattern);
+    }
+
+    fn visit_expr_struct(&mut self, made: &'ast syn::ExprStruct) {
+        let name = made.path.segments.last().map(|segment| segment.ident.to_string());
+        let is_state = name.is_some_and(|name| self.states.contains(&*name));
+        self.makes |= is_state && made.dot2_token.is_none();
+        visit::visit_expr_struct(self, made);
+    }
+}
+
+/// The names in a type.
+#[derive(Default)]
+struct Names(BTreeSet<String>);
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_ident(&mut self, name: &'ast syn::Ident) {
+        self.0.insert(name.to_string());
+    }
+}
+
+/// The methods that write a state down without taking its owner apart, by their lines.
+struct Writers<'a> {
+    states: BTreeSet<&'a str>,
+    owners: BTreeSet<&'a str>,
+    owner: String,
+    broken: Vec<usize>,
+}
+
+impl<'ast> Visit<'ast> for Writers<'_> {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if let syn::Type::Path(path) = &*item.self_ty {
+            self.owner =
+                path.path.segments.last().map(|segment| segment.ident.to_string()).unwrap_or_default();
+        }
+        visit::visit_item_impl(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, method: &'ast syn::ImplItemFn) {
+        let signature = &method.sig;
+        let mut returned = Names::default();
+        returned.visit_return_type(&signature.output);
+        if signature.receiver().is_none() || !returned.0.iter().any(|name| self.states.contains(&**name)) {
+            return;
+        }
+        let mut body = Body { states: self.states.clone(), ..Body::default() };
+        body.visit_block(&method.block);
+        let is_asked = ASKED.contains(&&*signature.ident.to_string());
+        let is_complete = if is_asked && self.owners.contains(&*self.owner) {
+            body.apart.contains("Self")
+        } else {
+            !body.makes || body.apart.iter().any(|name| !self.states.contains(&**name))
+        };
+        if !is_complete {
+            self.broken.push(signature.ident.span().start().line);
+        }
+    }
+}
+
+/// Returns the places in these sources where an owner is not taken apart.
+fn forgetful(sources: &[&Source]) -> Vec<String> {
+    let mut states = BTreeSet::new();
+    let mut owners = BTreeSet::new();
+    for source in sources {
+        let mut types = Types::default();
+        types.visit_file(&source.syntax());
+        states.extend(types.states);
+        owners.extend(types.owners);
+    }
+    let mut broken = Vec::new();
+    for source in sources {
+        let states = states.iter().map(String::as_str).collect();
+        let mut types = Types::default();
+        types.visit_file(&source.syntax());
+        // One of the same name in another file is another one.
+        let owners = owners.iter().map(String::as_str).filter(|name| !types.others.contains(*name)).collect();
+        let mut writers = Writers { states, owners, owner: String::new(), broken: Vec::new() };
+        writers.visit_file(&source.syntax());
+        broken.extend(writers.broken.into_iter().map(|line| source.at(line, "does not name every field")));
+    }
+    broken
+}
+
+#[test]
+fn r121_a_writer_that_could_forget_a_field_is_found() {
+    let text = "//! A module.
+        #[derive(Serialize)] struct OwnState { a: u8 }
+        struct Own { a: u8, b: u8 }
+        struct Wrapped(Mutex<Own>);
+        impl Own {
+            fn state(&self) -> OwnState { OwnState { a: self.a } }
+            fn carried(&self) -> Option<OwnState> { let Self { a, .. } = self; Some(OwnState { a: *a }) }
+            fn kept(&self) -> OwnState { OwnState { a: self.a } }
+        }
+        impl Own {
+            fn state(&self) -> OwnState { let Self { a, b: _ } = self; OwnState { a: *a } }
+            fn all(&self) -> Vec<OwnState> { for Own { a, b: _ } in x { OwnState { a: *a }; } }
+            fn again(&self) -> OwnState { self.state() }
+        }
+        impl Wrapped {
+            fn state(&self) -> OwnState { let Own { a, b: _ } = &*self.lock(); OwnState { a: *a } }
+        }
+        #[cfg(test)] mod tests { impl Own { fn state(&self) -> OwnState { OwnState { a: self.a } } } }";
+    let source = source("bgd/src/own.rs".to_owned(), text.to_owned());
+    let found = forgetful(&[&source]);
+    let lines: Vec<bool> =
+        [6, 7, 8].map(|line| found.iter().any(|place| place.contains(&format!(":{line}")))).into();
+    assert!(found.len() == 3 && lines.iter().all(|is_found| *is_found), "{found:?}");
+}
+
+#[test]
+fn r121_every_owner_is_taken_apart_by_name_where_its_state_is_written() {
+    let all = sources(&["bgd/src"]);
+    let own: Vec<&Source> =
+        all.into_iter().filter(|source| !source.path.starts_with("bgd/src/core/")).collect();
+    none("whoever writes a state for an upgrade takes its owner apart without `..`", &forgetful(&own));
+}

@@ -130,6 +130,7 @@ mod slurm_readme;
 mod soak;
 mod submit;
 mod systemd;
+mod systemd_durable;
 mod tasks;
 mod terminal_daemon;
 mod terminal_jobs;

@@ -1,9 +1,9 @@
-//! A task's cgroup: which processes are in it, how to kill them, and its removal.
+//! A task's cgroup: how it is made, which processes are in it, how to kill them, and its removal.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _, Seek as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,18 @@ pub(super) fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
         pids.extend(cgroup_pids(&entry.path()));
     }
     pids
+}
+
+/// Makes a cgroup, or takes what is there if it may exist. Returns its `cgroup.procs`, for those that join it.
+///
+/// # Errors
+/// Returns the system error.
+pub fn make(cgroup: &Path, may_exist: bool) -> io::Result<OwnedFd> {
+    match fs::create_dir(cgroup) {
+        Err(error) if may_exist && error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    Ok(fs::File::options().write(true).open(cgroup.join("cgroup.procs"))?.into())
 }
 
 /// Kills every process of a cgroup at once.
@@ -61,6 +73,19 @@ pub fn remove(cgroup: &Path) {
         tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup can't be watched");
     }
     remove_empty_cgroup(cgroup);
+}
+
+/// Removes the cgroups directly below one whose processes have ended, as [`remove`] does, but not these; if none of these
+/// is below it, the cgroup itself.
+pub fn remove_except(cgroup: &Path, spared: &BTreeSet<PathBuf>) {
+    if !spared.iter().any(|spared| spared.starts_with(cgroup)) {
+        return remove(cgroup);
+    }
+    for entry in fs::read_dir(cgroup).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+        if !spared.contains(&entry.path()) {
+            remove(&entry.path());
+        }
+    }
 }
 
 /// Waits until no process is in a cgroup or below it. The kernel reports a change of `cgroup.events` as an

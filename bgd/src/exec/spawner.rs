@@ -250,18 +250,19 @@ impl Common {
         let (Some(keeper), Some(left)) = (&self.settings.keeper, left) else {
             return spawn(plan, stack).map(|spawned| (spawned, None));
         };
+        let cgroup = left.cgroup.clone();
         let (message, descriptors) = left.announcement();
         let socket = keeper.socket();
         let announce =
             |socket| Some(Announce { socket, message: &message, pid_at: PID_AT, descriptors: &descriptors });
         let plan = Plan { announce: announce(socket.as_fd()), ..*plan };
         match spawn(&plan, stack) {
-            Err(SpawnError { stage: Stage::Announce, errno }) => {
-                let Some(socket) = keeper.after(&socket) else {
-                    return Err(SpawnError { stage: Stage::Announce, errno });
-                };
-                let spawned = spawn(&Plan { announce: announce(socket.as_fd()), ..plan }, stack)?;
-                Ok((spawned, Some(socket)))
+            // The scope around its cgroup may have ended, too.
+            Err(error) if matches!(error.stage, Stage::Announce | Stage::Cgroup) => {
+                let socket = keeper.after(&socket).ok_or(error)?;
+                let made = cgroup.map(|path| cgroup::make(&path, true)).transpose().map_err(|_| error)?;
+                let (announce, cgroup) = (announce(socket.as_fd()), made.as_ref().map(AsFd::as_fd));
+                Ok((spawn(&Plan { announce, cgroup, ..plan }, stack)?, Some(socket)))
             }
             spawned => Ok((spawned?, Some(socket))),
         }
@@ -377,15 +378,15 @@ impl Common {
         let Some(parent) = &self.settings.cgroup else { return Ok(None) };
         // The cgroup of the previous attempt may not have been removed yet.
         let path = parent.join(if run == 1 { task.to_string() } else { format!("{task}.{run}") });
-        let make = || -> io::Result<OwnedFd> {
-            match std::fs::create_dir(&path) {
-                Err(error)
-                    if error.kind() == io::ErrorKind::AlreadyExists && self.settings.keeper.is_some() => {}
-                made => made?,
-            }
-            Ok(std::fs::File::options().write(true).open(path.join("cgroup.procs"))?.into())
-        };
-        let procs = make().map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
+        let keeper = self.settings.keeper.as_ref().map(|keeper| (keeper, keeper.socket()));
+        let make = || cgroup::make(&path, keeper.is_some());
+        // The scope around it may have ended with the keeper: the next keeper is in another one.
+        let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        let made = make().or_else(|error| match keeper.as_ref().filter(|_| is_gone(&error)) {
+            Some((keeper, gone)) => keeper.after(gone).map_or(Err(error), |_| make()),
+            None => Err(error),
+        });
+        let procs = made.map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
         Ok(Some((path, procs)))
     }
 

@@ -88,9 +88,14 @@ enum Order {
     },
     /// Start another keeper, as the one before is gone, and tell when it is there.
     Renew(Tell),
+    /// Move each further keeper by this.
+    PlaceNext(Placing),
     /// Tell that everything before this was sent.
     Settle(mpsc::Sender<()>),
 }
+
+/// Moves the process with this pid to where keepers have to be.
+type Placing = Box<dyn Fn(i32) -> io::Result<()> + Send>;
 
 /// Is told that there is another keeper.
 type Tell = Box<dyn FnOnce() + Send>;
@@ -154,7 +159,7 @@ impl Keeper {
                 }
             };
             let _ = tell.send(Ok(Arc::clone(&link)));
-            Sender { folder, link, unsent: counter, wanted: None }.run(&ordered);
+            Sender { folder, link, unsent: counter, wanted: None, place: None }.run(&ordered);
         };
         thread::Builder::new().name("keeper".to_owned()).spawn(run)?;
         let link = told.recv().map_err(io::Error::other)??;
@@ -194,6 +199,13 @@ impl Keeper {
     /// as complete until [`Self::complete`].
     pub fn renew(&self, tell: impl FnOnce() + Send + 'static) {
         self.order(Order::Renew(Box::new(tell)));
+    }
+
+    /// Has each keeper that replaces another one moved to its place by this, on a thread of its own, before it is used. One
+    /// that can't be moved is ended, and it is tried again.
+    pub fn place_next(&self, place: impl Fn(i32) -> io::Result<()> + Send + 'static) {
+        // The thread ends only after this.
+        let _ = self.orders.send(Order::PlaceNext(Box::new(place)));
     }
 
     /// Notes that a keeper which has replaced another one holds all that ran.
@@ -249,6 +261,8 @@ struct Sender {
     unsent: Arc<AtomicUsize>,
     /// Who waits for another keeper, and when to try again to start it.
     wanted: Option<(Tell, Instant)>,
+    /// Moves another keeper to its place.
+    place: Option<Placing>,
 }
 
 impl Sender {
@@ -265,6 +279,7 @@ impl Sender {
                     self.wanted = Some((tell, Instant::now()));
                     self.renew();
                 }
+                Ok(Order::PlaceNext(place)) => self.place = Some(place),
                 Ok(Order::Settle(tell)) => _ = tell.send(()),
                 Err(mpsc::RecvTimeoutError::Timeout) => self.renew(),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
@@ -284,19 +299,21 @@ impl Sender {
     /// Starts another keeper; tries again later if that fails, as no event tells when it would not.
     fn renew(&mut self) {
         let Some((tell, _)) = self.wanted.take() else { return };
-        let started = start(&self.folder).and_then(|socket| {
-            // What was announced to the one before is not known to this one.
-            fds::send(&socket, &Message::bare(Word::Keep).encode(), &[])?;
-            Ok(socket)
+        let started = start(&self.folder).and_then(|socket| match self.prepare(&socket) {
+            Ok(()) => Ok(socket),
+            Err(error) => {
+                // It holds nothing, and so ends without a daemon.
+                let Socket { socket, pid: _, child } = socket;
+                drop(socket);
+                bury(child.as_ref());
+                Err(error)
+            }
         });
         match started {
             Ok(socket) => {
                 let gone = std::mem::replace(&mut *self.link.lock(), Arc::new(socket));
                 self.link.is_new.notify_all();
-                if let Some(child) = &gone.child {
-                    wait_for_all([child], Instant::now() + PATIENCE);
-                    child.reap();
-                }
+                bury(gone.child.as_ref());
                 drop(gone);
                 self.unsent.fetch_sub(1, Ordering::AcqRel);
                 tell();
@@ -306,6 +323,23 @@ impl Sender {
                 self.wanted = Some((tell, Instant::now() + AGAIN));
             }
         }
+    }
+
+    /// Prepares a keeper that replaces another one.
+    fn prepare(&self, socket: &Socket) -> io::Result<()> {
+        if let Some(place) = &self.place {
+            place(socket.pid)?;
+        }
+        // What was announced to the one before is not known to this one.
+        fds::send(socket, &Message::bare(Word::Keep).encode(), &[]).map(drop)
+    }
+}
+
+/// Waits for the end of a keeper that this program has started.
+fn bury(child: Option<&PidFd>) {
+    if let Some(child) = child {
+        wait_for_all([child], Instant::now() + PATIENCE);
+        child.reap();
     }
 }
 

@@ -73,6 +73,9 @@ pub fn main() -> ExitCode {
 
 fn begin() -> io::Result<()> {
     inherited::close_all_but(None)?;
+    // Executed as `/proc/self/exe`, it has another one; and a daemon spares its like at its end. Of a user's process that is
+    // not dumpable nothing but the name shows what it is.
+    let _ = nix::sys::prctl::set_name(c"bgd");
     // Those of a terminal that the daemon was started in.
     let mut of_terminal = SigSet::empty();
     of_terminal.extend([Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT]);

@@ -28,7 +28,7 @@ pub struct Plan<'a> {
     pub umask: u32,
     /// Resource limits to set.
     pub rlimits: &'a [(c_int, libc::rlimit)],
-    /// Signals to reset to their default disposition.
+    /// Signals to reset to their default disposition; SIGTERM must be one where something is announced.
     pub reset_signals: &'a [c_int],
     /// Standard input, output and error.
     pub stdio: [BorrowedFd<'a>; 3],
@@ -316,6 +316,11 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
         if child.cgroup >= 0 {
             let zero = c"0".as_ptr().cast::<c_void>();
             check(if libc::write(child.cgroup, zero, 1) == 1 { 0 } else { -1 }, Stage::Cgroup)?;
+            if !child.announced.is_null() {
+                // A stop of the service that the daemon is sends it to all of that cgroup. To ignore it drops one that
+                // is pending.
+                libc::signal(libc::SIGTERM, libc::SIG_IGN);
+            }
         }
         for (target, fd) in child.stdio.iter().enumerate() {
             // The daemon's descriptors 0 to 2 are always in use, so no source equals a target.

@@ -1,8 +1,12 @@
 //! Whether a cgroup v2 is delegated to the daemon, so that each task can have its own.
 //!
 //! A cgroup delegated by a service unit is used as it is. Any other daemon first asks the systemd user manager
-//! for a scope of its own: the cgroup that it was started in belongs to its starter and may end with it.
+//! for a scope of its own: the cgroup that it was started in belongs to its starter and may end with it. Tasks that are to
+//! outlive a unit are in a scope [apart] from it.
 
+pub mod apart;
+
+use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -83,19 +87,13 @@ impl Place {
 
     /// Creates the directory for the tasks' cgroups of this instance below the daemon's own cgroup. `None` if
     /// that is not delegated or can't be used. Has the kernel account for what the tasks use, as far as it can here.
-    pub fn prepare(&mut self, instance: &str) -> Option<PathBuf> {
+    /// `keeper` is the pid of the daemon's keeper.
+    pub fn prepare(&mut self, instance: &str, keeper: Option<i32>) -> Option<PathBuf> {
         let unit = self.delegated.as_ref()?;
         let folder = unit.join(folder_name(instance));
-        let made = fs::create_dir(&folder).or_else(|error| match error.kind() {
-            // What a durable daemon has left may still be in it.
-            io::ErrorKind::AlreadyExists => Ok(()),
-            _ => Err(error),
-        });
-        match made.and_then(|()| check(&folder)) {
+        match make(&folder).and_then(|()| check(&folder)) {
             Ok(()) => {
-                if let Err(error) = account(unit, &folder) {
-                    tracing::info!(cgroup = %unit.display(), %error, "no controllers for the tasks' cgroups");
-                }
+                account(unit, &folder, keeper);
                 Some(folder)
             }
             Err(error) => {
@@ -118,20 +116,40 @@ impl Place {
 pub fn leave(folder: &Path) {
     cgroup::remove(folder);
     if let Some(unit) = folder.parent() {
-        undo_accounting(unit);
+        undo_accounting(unit, &[std::process::id().cast_signed()]);
     }
 }
 
-/// Enables the controllers that account for the tasks below `folder`. The daemon moves to a cgroup of its own for that,
+/// Makes the directory for the tasks' cgroups, unless it is there.
+fn make(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder).or_else(|error| match error.kind() {
+        // What a durable daemon has left may still be in it.
+        io::ErrorKind::AlreadyExists => Ok(()),
+        _ => Err(error),
+    })
+}
+
+/// Enables the controllers that account for the tasks below `folder`, if there are any.
+fn account(unit: &Path, folder: &Path, keeper: Option<i32>) {
+    // Those of the daemon's processes that are in the unit: each of them may be in another one.
+    let residents = [Some(std::process::id().cast_signed()), keeper].into_iter().flatten();
+    let residents = residents.filter(|pid| cgroup_of(pid).is_some_and(|cgroup| unit_of(&cgroup) == unit));
+    if let Err(error) = enable(unit, folder, &residents.collect::<Vec<_>>()) {
+        tracing::info!(cgroup = %unit.display(), %error, "no controllers for the tasks' cgroups");
+    }
+}
+
+/// Enables the controllers. Those of the daemon's processes that are in the unit move to a cgroup of their own for that,
 /// but only if there is any such controller.
-fn account(unit: &Path, folder: &Path) -> io::Result<()> {
+fn enable(unit: &Path, folder: &Path, residents: &[i32]) -> io::Result<()> {
     let known = fs::read_to_string(unit.join("cgroup.controllers"))?;
     let controllers: Vec<&str> =
         ACCOUNTING.into_iter().filter(|name| known.split_whitespace().any(|known| known == *name)).collect();
     if controllers.is_empty() {
         return Ok(());
     }
-    move_to(&leaf_of(unit)?)?;
+    let leaf = leaf_of(unit)?;
+    residents.iter().try_for_each(|pid| move_to(&leaf, *pid))?;
     let enable = |name: &&str| {
         let on = format!("+{name}");
         [unit, folder].into_iter().try_for_each(|path| fs::write(path.join(SUBTREE), &on))
@@ -141,23 +159,25 @@ fn account(unit: &Path, folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     // Another process is in the delegated cgroup, say the shell that started the daemon.
-    undo_accounting(unit);
+    undo_accounting(unit, residents);
     results.into_iter().collect()
 }
 
 /// The file that says which controllers are enabled for the cgroups below.
 const SUBTREE: &str = "cgroup.subtree_control";
 
-/// Moves the daemon back into the delegated cgroup. Whatever another daemon still needs fails, and stays.
-fn undo_accounting(unit: &Path) {
+/// Moves the daemon's processes back into the delegated cgroup. Whatever another daemon still needs fails, and stays.
+fn undo_accounting(unit: &Path, residents: &[i32]) {
     let leaf = unit.join(LEAF);
-    if own_cgroup().is_none_or(|own| own != leaf) {
+    let there = |pid: &&i32| cgroup_of(pid).is_some_and(|cgroup| cgroup == leaf);
+    let residents: Vec<&i32> = residents.iter().filter(there).collect();
+    if residents.is_empty() {
         return;
     }
     for name in ACCOUNTING {
         let _ = fs::write(unit.join(SUBTREE), format!("-{name}"));
     }
-    if move_to(unit).is_ok() {
+    if residents.into_iter().try_for_each(|pid| move_to(unit, *pid)).is_ok() {
         let _ = fs::remove_dir(leaf);
     }
 }
@@ -171,9 +191,12 @@ fn leaf_of(unit: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn move_to(cgroup: &Path) -> io::Result<()> {
-    fs::write(cgroup.join("cgroup.procs"), "0")
+fn move_to(cgroup: &Path, pid: i32) -> io::Result<()> {
+    fs::write(cgroup.join(PROCS), pid.to_string())
 }
+
+/// The file that says which processes are in a cgroup.
+const PROCS: &str = "cgroup.procs";
 
 fn folder_name(instance: &str) -> String {
     format!("bgd-{instance}")
@@ -193,12 +216,17 @@ pub(super) fn is_service() -> bool {
 
 /// Returns the daemon's own cgroup in the unified hierarchy.
 fn own_cgroup() -> Option<PathBuf> {
+    cgroup_of("self")
+}
+
+/// Returns the cgroup of a process.
+fn cgroup_of(pid: impl Display) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mount = mounts.lines().find_map(|line| {
         let (fields, kind) = line.split_once(" - ")?;
         kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
     })?;
-    Some(Path::new(mount).join(proc::cgroup("self")?.strip_prefix('/')?))
+    Some(Path::new(mount).join(proc::cgroup(pid)?.strip_prefix('/')?))
 }
 
 /// Returns the cgroup that may be delegated to the daemon: its own, or the one above if a daemon has moved its processes
@@ -246,7 +274,8 @@ fn task_cgroup(own: &Path) -> Option<&Path> {
 fn leave_task(own: &Path) {
     let Some(outside) = task_cgroup(own).and_then(Path::parent).and_then(Path::parent) else { return };
     // While controllers are enabled there, a process can only be in a cgroup below.
-    let leave = || move_to(outside).or_else(|_| move_to(&leaf_of(outside)?));
+    let pid = std::process::id().cast_signed();
+    let leave = || move_to(outside, pid).or_else(|_| move_to(&leaf_of(outside)?, pid));
     if let Err(error) = leave() {
         tracing::warn!(path = %outside.display(), %error, "cannot leave the cgroup of another daemon's task");
     }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use bgd_shared::holder::Note;
 use bgd_shared::id::TaskId;
 
-use super::cgroups::is_service;
 use super::failure::{Failure, UNAVAILABLE, failed};
 use super::instance;
 use super::running::Daemon;
@@ -154,7 +153,7 @@ pub(super) fn begin(
         remove_unknown(&daemon.outputs(), &ids);
     }
     let journal = start(opened, head, note, marks, &daemon.internals)?;
-    daemon.dispatcher.make_durable(journal, warning, !is_service());
+    daemon.make_durable(journal, warning);
     daemon.dispatcher.begin_again(kept, left, why);
     Ok(())
 }
@@ -173,7 +172,7 @@ pub(super) fn go_on(
     let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
     let journal = start(opened, head, note, marks, &daemon.internals)?;
-    daemon.dispatcher.make_durable(journal, None, !is_service());
+    daemon.make_durable(journal, None);
     Ok(())
 }
 

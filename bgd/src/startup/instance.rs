@@ -274,7 +274,7 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &Spared
         }
     }
     if let Some(cgroup) = cgroup {
-        cgroup::remove(cgroup);
+        cgroup::remove_except(cgroup, &spared.cgroups);
     }
 }
 

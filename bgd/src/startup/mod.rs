@@ -179,12 +179,15 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         .map_err(failed(state.display().to_string()))?;
     let (instance, mut note) = known(instance, &socket);
     instance::sweep_noted(&state, &address.note());
-    let cgroup = prepare_cgroup(&mut place, &instance, &mut note)?;
+    let keeper = keeper(before.as_ref(), &instance)?;
+    if let Some(keeper) = &keeper {
+        place.move_apart(config.tree, keeper, &new).await;
+    }
+    let cgroup = prepare_cgroup(&mut place, &instance, keeper.as_deref(), &mut note)?;
     awaited::sweep(
         socket.as_path(),
         &before.as_ref().map(durable::Before::notify_sockets).unwrap_or_default(),
     );
-    let keeper = keeper(before.as_ref(), &instance)?;
     let marks = Arc::new(Marks::new(&instance.id, first_mark));
     let tree = (place.tree(), place.reason);
     let of_journal = Arc::clone(&marks);
@@ -247,9 +250,10 @@ fn known(instance: Instance, socket: &SocketPath) -> (Arc<Instance>, Note) {
 fn prepare_cgroup(
     place: &mut Place,
     instance: &Instance,
+    keeper: Option<&Keeper>,
     note: &mut Note,
 ) -> Result<Option<PathBuf>, Failure> {
-    let cgroup = place.prepare(&instance.id);
+    let cgroup = place.prepare(&instance.id, keeper.map(|keeper| keeper.socket().pid));
     if let Some(cgroup) = &cgroup {
         let note = instance.path.join("cgroup");
         fs::write(&note, cgroup.as_os_str().as_encoded_bytes())

@@ -10,7 +10,7 @@ use bgd_shared::transport::AsyncListener;
 use tokio::sync::watch;
 
 use super::address::{self, Address};
-use super::cgroups;
+use super::cgroups::{self, apart};
 use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
@@ -35,6 +35,7 @@ use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
 use crate::exec::{self, reaper};
 use crate::keeper::client::Keeper;
+use crate::journal::Journal;
 use crate::os::clock::Stamp;
 use crate::os::program::Program;
 use crate::os::wall_clock::WallClock;
@@ -96,6 +97,9 @@ impl Daemon {
         started: Instant,
     ) -> Result<Self, Failure> {
         let (calls, facts, internals, mailbox) = mailbox::new();
+        if let Some(keeper) = &premises.keeper {
+            apart::keep(keeper, premises.cgroup.as_deref());
+        }
         let (local, context) = start_executors(&premises, facts)?;
         let Premises { config, config_path, state, socket, instance, life, cgroup, program, .. } = premises;
         let (nofile, marks, strays, keeper) =
@@ -164,6 +168,11 @@ impl Daemon {
     }
 
     /// Returns the current limits of clients.
+    /// Makes the daemon durable.
+    pub(super) fn make_durable(&mut self, journal: Journal, warning: Option<String>) {
+        self.dispatcher.make_durable(journal, warning, apart::can_leave(self.cgroup.as_deref()));
+    }
+
     pub(super) fn limits(&self) -> ServerLimits {
         *self.limits.borrow()
     }

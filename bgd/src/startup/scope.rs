@@ -1,5 +1,5 @@
-//! Requests a scope with a delegated cgroup from the systemd user manager for this very process, like
-//! `systemd-run --user --scope -p Delegate=yes`.
+//! Requests a scope with a delegated cgroup from the systemd user manager for this very process, or for the keeper of a
+//! durable daemon, like `systemd-run --user --scope -p Delegate=yes`.
 //!
 //! Nothing is requested if the manager's private socket does not exist: the request goes over the user's bus, and
 //! connecting may start that bus, which must happen only where a manager runs.
@@ -20,6 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const OBJECT: &str = "/org/freedesktop/systemd1";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// The unit that this process is in.
@@ -37,10 +38,57 @@ pub enum Unit {
 /// # Errors
 /// There is no scope; the message says why.
 pub async fn enter(instance: &str, may_stay: bool) -> Result<Unit, String> {
+    let name = format!("bgd-{instance}.scope");
+    with_manager(async |manager| {
+        if may_stay && is_in_delegated_unit(&manager).await? {
+            return Ok(Unit::Delegated);
+        }
+        let what = "bgd, the background daemon, and its tasks";
+        start(&manager, &name, what, std::process::id()).await?;
+        Ok(Unit::Own(name.clone()))
+    })
+    .await
+}
+
+/// Moves another process of this user into a new scope of this name.
+///
+/// # Errors
+/// There is no scope; the message says why.
+pub async fn put(pid: u32, name: &str) -> Result<(), String> {
+    with_manager(async |manager| start(&manager, name, "Tasks of bgd, the background daemon", pid).await)
+        .await
+}
+
+/// Whether a scope is active, rather than about to begin or end; `None` if there is no such scope.
+///
+/// # Errors
+/// The manager can't be asked.
+pub async fn is_active(name: &str) -> Result<Option<bool>, String> {
+    with_manager(async |manager| {
+        let found = manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "GetUnit", &name).await;
+        let unit: OwnedObjectPath = match found {
+            Ok(answer) => answer.body().deserialize()?,
+            Err(zbus::Error::MethodError(..) | zbus::Error::FDO(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let property = (UNIT, "ActiveState");
+        let answer = manager.call_method(Some(SYSTEMD), &unit, Some(PROPERTIES), "Get", &property).await?;
+        let value: OwnedVariant = answer.body().deserialize()?;
+        Ok(Some(matches!(&*value, Variant::Str(state) if state.as_str() == "active")))
+    })
+    .await
+}
+
+/// Asks the manager for something, and waits at most [`PATIENCE`].
+async fn with_manager<T>(ask: impl AsyncFnOnce(Connection) -> zbus::Result<T>) -> Result<T, String> {
     let bus = bus()?;
     let work = async {
         let stream = connect(&bus).await?;
-        ask(stream, instance, may_stay).await.map_err(|error| explain(&error))
+        let asked = async {
+            let manager = connection::Builder::unix_stream(stream.into_std()?).build().await?;
+            ask(manager).await
+        };
+        asked.await.map_err(|error| explain(&error))
     };
     let late = |_| format!("the systemd user manager did not answer within {} s", PATIENCE.as_secs());
     tokio::time::timeout(PATIENCE, work).await.map_err(late)?
@@ -76,27 +124,6 @@ async fn connect(bus: &Path) -> Result<UnixStream, String> {
     Ok(stream)
 }
 
-async fn ask(stream: UnixStream, instance: &str, may_stay: bool) -> zbus::Result<Unit> {
-    let manager = connection::Builder::unix_stream(stream.into_std()?).build().await?;
-    if may_stay && is_in_delegated_unit(&manager).await? {
-        return Ok(Unit::Delegated);
-    }
-    let name = format!("bgd-{instance}.scope");
-    // Subscribe before the request, so that the end of the job can't be missed.
-    let rule = format!("type='signal',interface='{MANAGER}',member='JobRemoved',arg2='{name}'");
-    let mut news = MessageStream::for_match_rule(&*rule, &manager, None).await?;
-    manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "Subscribe", &()).await?;
-    start(&manager, &name).await?;
-    if let Some(message) = news.next().await {
-        let (_, _, _, result): (u32, OwnedObjectPath, String, String) = message?.body().deserialize()?;
-        return match &*result {
-            "done" => Ok(Unit::Own(name)),
-            other => Err(zbus::Error::Failure(format!("the start of {name} ended with {other:?}"))),
-        };
-    }
-    Err(zbus::Error::Failure("the bus closed the connection".to_owned()))
-}
-
 /// Whether this process is in a unit of the manager that delegates its cgroup.
 async fn is_in_delegated_unit(manager: &Connection) -> zbus::Result<bool> {
     let pid = std::process::id();
@@ -119,10 +146,15 @@ async fn is_in_delegated_unit(manager: &Connection) -> zbus::Result<bool> {
     Ok(matches!(*value, Variant::Bool(true)))
 }
 
-async fn start(manager: &Connection, name: &str) -> zbus::Result<()> {
+/// Starts a scope for a process, and waits until the process is in it.
+async fn start(manager: &Connection, name: &str, what: &str, pid: u32) -> zbus::Result<()> {
+    // Subscribe before the request, so that the end of the job can't be missed.
+    let rule = format!("type='signal',interface='{MANAGER}',member='JobRemoved',arg2='{name}'");
+    let mut news = MessageStream::for_match_rule(&*rule, manager, None).await?;
+    manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "Subscribe", &()).await?;
     let properties = vec![
-        ("Description", Variant::from("bgd, the background daemon, and its tasks")),
-        ("PIDs", Variant::from(vec![std::process::id()])),
+        ("Description", Variant::from(what)),
+        ("PIDs", Variant::from(vec![pid])),
         // Those that account for what tasks use; the manager ignores what it does not have itself. Others, such as
         // `cpu`, would change how the daemon shares the machine with other programs.
         ("DelegateControllers", Variant::from(vec!["memory", "io"])),
@@ -134,7 +166,14 @@ async fn start(manager: &Connection, name: &str) -> zbus::Result<()> {
     let no_others: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
     let body = (name, "fail", properties, no_others);
     manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "StartTransientUnit", &body).await?;
-    Ok(())
+    if let Some(message) = news.next().await {
+        let (_, _, _, result): (u32, OwnedObjectPath, String, String) = message?.body().deserialize()?;
+        return match &*result {
+            "done" => Ok(()),
+            other => Err(zbus::Error::Failure(format!("the start of {name} ended with {other:?}"))),
+        };
+    }
+    Err(zbus::Error::Failure("the bus closed the connection".to_owned()))
 }
 
 /// Describes an error in one sentence.

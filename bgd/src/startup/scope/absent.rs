@@ -22,5 +22,25 @@ pub enum Unit {
 /// # Errors
 /// Always fails, with a message for people.
 pub fn enter(_: &str, _: bool) -> Ready<Result<Unit, String>> {
-    ready(Err(format!("asking the systemd user manager for a scope {}", Feature::Systemd.needed())))
+    ready(Err(refusal()))
+}
+
+/// Leaves the other process where it is.
+///
+/// # Errors
+/// Always fails, with a message for people.
+pub fn put(_: u32, _: &str) -> Ready<Result<(), String>> {
+    ready(Err(refusal()))
+}
+
+/// Knows nothing of scopes.
+///
+/// # Errors
+/// Always fails, with a message for people.
+pub fn is_active(_: &str) -> Ready<Result<Option<bool>, String>> {
+    ready(Err(refusal()))
+}
+
+fn refusal() -> String {
+    format!("asking the systemd user manager for a scope {}", Feature::Systemd.needed())
 }

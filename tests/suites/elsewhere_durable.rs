@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use bgd_tests::far::Far;
-use bgd_tests::shared::order::WaitingFor;
+use bgd_tests::far::{Far, HOST};
+use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::{TestDaemon, wait};
 
@@ -337,4 +337,45 @@ fn r151_a_gap_in_the_output_from_over_there_is_one_gap_for_the_next_daemons_too(
     let text =
         output.strip_prefix(b"first\n").and_then(|text| text.strip_suffix(b"last\n")).expect("both ends");
     assert!(text.iter().all(|byte| *byte == b'x'));
+}
+
+#[test]
+fn r131_a_service_that_can_not_leave_tasks_here_leaves_those_elsewhere() {
+    // What tells a daemon that it is a service; but there is no manager to give it a scope.
+    let here = TestDaemon::builder().env("NOTIFY_SOCKET", "/nowhere").home_only();
+    let mut far = Far::between(HOST, TestDaemon::start(), here);
+    far.start_here("durable = true");
+    let (open, until_open) = gate(&far, "open");
+    let there = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
+    let second = far.submit_on(&[], &format!("{until_open}; exit 4"));
+    far.running(there);
+    far.running(second);
+    let here = far.here().submit_shell("exec sleep 1000");
+    let held = far.submit_on(&["--hold"], "true");
+    far.here().wait_running(here);
+    let reason = far.here().status().tree_reason;
+    assert!(reason.contains("with which the tasks here end"), "{reason}");
+
+    let stopped = far.run_here(&["daemon", "stop"]).success().stdout_text();
+    let words = "stopped; 1 task was cancelled; 2 tasks go on, and the next daemon finds them again\n";
+    assert_eq!(stopped, words);
+    assert!(far.here().ended().success());
+    far.here().launch();
+    let task = far.here().task(here);
+    assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::Shutdown)));
+    assert_eq!(far.here().task(held).status, Status::Pending);
+    far.here().cancel(&[held]);
+    far.running(there);
+    assert!(far.here().stop().success(), "by SIGTERM");
+    fs::write(open, "").unwrap();
+    far.here().launch();
+    let exits: Vec<_> = far.here().block(&[there, second]).into_iter().map(|task| task.exit).collect();
+    assert_eq!(exits, [Some(Exit::Code(3)), Some(Exit::Code(4))]);
+    assert_eq!(far.here().output(there), b"begun\n");
+    far.forgotten();
+
+    let last = far.submit_on(&[], "exec sleep 1000");
+    far.running(last);
+    let stopped = far.run_here(&["daemon", "stop", "--cancel"]).success().stdout_text();
+    assert_eq!(stopped, "stopped; 1 task was cancelled\n");
 }

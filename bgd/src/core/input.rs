@@ -204,9 +204,21 @@ pub enum Request {
     Shutdown {
         /// How long tasks get to end, in milliseconds; `None` for the configured grace.
         grace_ms: Option<u64>,
-        /// Whether a durable daemon leaves what can outlive it.
-        leaves: bool,
+        /// What a durable daemon leaves to the next one.
+        leaves: Leaves,
     },
+}
+
+/// Which running tasks a durable daemon leaves to the next one when it ends. What is pending stays in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leaves {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those on other machines and clusters.
+    Elsewhere,
+    /// All that can outlive it.
+    All,
 }
 
 /// The order for a new task.

@@ -53,8 +53,8 @@ pub use group::GroupState;
 pub use held::env_bytes;
 pub use history::HistoryLimits;
 pub use input::{
-    BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Part, PlaceFact, PlanRequest, Refusal,
-    Request, Rerun, Selection, StartTime,
+    BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Leaves, Part, PlaceFact, PlanRequest,
+    Refusal, Request, Rerun, Selection, StartTime,
 };
 pub use known::KnownRun;
 pub use machine::Core;

@@ -50,7 +50,7 @@ fn is_plain(task: &Task) -> bool {
 }
 
 impl Dispatcher {
-    /// Makes the daemon durable. `can_leave` says whether its tasks can outlive it.
+    /// Makes the daemon durable. `can_leave` says whether its tasks here can outlive it.
     pub fn make_durable(&mut self, journal: Journal, warning: Option<String>, can_leave: bool) {
         self.ending.can_leave = can_leave;
         self.core.track();

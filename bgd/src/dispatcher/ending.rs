@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::core::Leaves;
 use crate::exec::left::Spared;
 
 /// Progress of the daemon's shutdown.
@@ -9,10 +10,10 @@ use crate::exec::left::Spared;
 pub struct Ending {
     over_at: Option<Instant>,
     pub(super) is_hurried: bool,
-    /// Whether the tasks can outlive the daemon.
+    /// Whether the tasks here can outlive the daemon. Those elsewhere always can.
     pub(super) can_leave: bool,
-    /// Whether a durable daemon leaves its tasks to the next one.
-    pub(super) leaves: bool,
+    /// Which tasks a durable daemon leaves to the next one.
+    pub(super) leaves: Leaves,
     /// Tells the processes that it leaves.
     pub(super) left: Spared,
 }

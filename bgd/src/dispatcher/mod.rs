@@ -41,7 +41,7 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Mono, Note, Now, Part, PlaceFact, Reply,
+    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Leaves, Mono, Note, Now, Part, PlaceFact, Reply,
     ReplyTo, Request, Selection, Snapshot, Spec,
 };
 use crate::exec::agent::AgentThread;
@@ -285,7 +285,7 @@ impl Dispatcher {
 
     /// Handles what an executor observed.
     fn fact(&mut self, seen: Seen) {
-        if self.ended && self.ending.leaves {
+        if self.ended && self.ending.leaves != Leaves::Nothing {
             // What is left belongs to the next daemon.
             return;
         }

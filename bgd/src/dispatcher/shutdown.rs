@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Dispatcher;
-use crate::core::{Input, ReplyTo, Request};
+use crate::core::{Input, Leaves, ReplyTo, Request};
 use crate::exec::executor::Close;
 
 /// How long the shutdown may take beyond the grace of tasks. Long enough for executors to report processes that
@@ -22,7 +22,7 @@ impl Dispatcher {
         tracing::info!(signal, "shutting down");
         let is_second = self.core.is_closing();
         let grace_ms = is_second.then_some(0);
-        let request = self.prepare_shutdown(grace_ms, true);
+        let request = self.prepare_shutdown(grace_ms, Leaves::All);
         if is_second {
             self.ending.is_hurried = true;
             self.ending.limit(self.clock.now(), LAST_IN_A_HURRY);
@@ -34,12 +34,16 @@ impl Dispatcher {
         }
     }
 
-    /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds, and whether it leaves the tasks that can
-    /// outlive it, if it may. Returns the request for the core.
-    pub(super) fn prepare_shutdown(&mut self, grace_ms: Option<u64>, leaves: bool) -> Request {
+    /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds, and which tasks it leaves, as far as
+    /// they can outlive it. Returns the request for the core.
+    pub(super) fn prepare_shutdown(&mut self, grace_ms: Option<u64>, leaves: Leaves) -> Request {
         let grace = Duration::from_millis(grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms));
         self.ending.limit(self.clock.now(), grace.saturating_add(LAST));
-        let leaves = leaves && self.ending.can_leave;
+        let leaves = match leaves {
+            _ if self.durable.is_none() => Leaves::Nothing,
+            Leaves::All if !self.ending.can_leave => Leaves::Elsewhere,
+            leaves => leaves,
+        };
         self.ending.leaves = leaves;
         Request::Shutdown { grace_ms, leaves }
     }
@@ -48,7 +52,7 @@ impl Dispatcher {
     pub(super) fn begin_closing(&mut self) {
         self.ended = true;
         self.forced_at = self.clock.now().checked_add(GRACE);
-        if self.ending.leaves {
+        if self.ending.leaves != Leaves::Nothing {
             self.executors.all().for_each(|executor| executor.leave(&mut self.ending.left));
             if let Some(durable) = &self.durable {
                 durable.journal.note_stop();

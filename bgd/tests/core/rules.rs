@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bgd::core::{Begin, Cancel, CoreError, Effect, Fact, Input, Reply, Request, Selection, StopReason};
+use bgd::core::{
+    Begin, Cancel, CoreError, Effect, Fact, Input, Leaves, Reply, Request, Selection, StopReason,
+};
 use bgd::core::{Finished, Outcome, State};
 use bgd::wire::failures;
 use bgd_shared::event::EventKind;
@@ -258,7 +260,7 @@ fn r10_a_finished_task_stays_until_it_is_cleared() {
 fn r11_shutdown_ends_everything_and_exits_last() {
     let mut desk = Desk::new(1);
     let (running, pending) = (desk.running(1), desk.submit(2));
-    let effects = desk.ask(Request::Shutdown { grace_ms: Some(100), leaves: true });
+    let effects = desk.ask(Request::Shutdown { grace_ms: Some(100), leaves: Leaves::All });
     assert_eq!(ends(&effects), [(running, TERM)]);
     assert_eq!(events(&effects), [(EventKind::Cancelled, pending)]);
     assert_eq!(
@@ -266,7 +268,10 @@ fn r11_shutdown_ends_everything_and_exits_last() {
         &CoreError::ShuttingDown,
         "nothing new meanwhile"
     );
-    assert!(replies(&desk.ask(Request::Shutdown { grace_ms: None, leaves: true })).is_empty(), "told twice");
+    assert!(
+        replies(&desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All })).is_empty(),
+        "told twice"
+    );
     assert!(replies(&desk.block(&[running], None, All)).is_empty());
     assert_eq!(ends(&desk.wait(100)), [(running, KILL)]);
     let effects = desk.fact(running, exited(0, false));
@@ -280,13 +285,13 @@ fn r11_shutdown_ends_everything_and_exits_last() {
     };
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
     assert_eq!(failures::error(&desk.task(running)).as_deref(), Some("the daemon was shut down"));
-    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: true });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     assert!(matches!(effects[..], [Effect::Reply { reply: Reply::ShutDown { cancelled: 0, left: 0 }, .. }]));
 }
 
 #[test]
 fn r11_shutdown_without_tasks_exits_at_once() {
-    let effects = Desk::new(1).ask(Request::Shutdown { grace_ms: None, leaves: true });
+    let effects = Desk::new(1).ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     assert!(matches!(effects[..], [Effect::Reply { .. }, Effect::Exit]), "{effects:?}");
 }
 

@@ -1,7 +1,8 @@
 //! Example tests of the requirements about agent tasks that the core implements.
 
 use bgd::core::{
-    Begin, CoreError, Effect, Fact, Finished, Input, Note, Outcome, Refusal, Reply, Request, Selection,
+    Begin, CoreError, Effect, Fact, Finished, Input, Leaves, Note, Outcome, Refusal, Reply, Request,
+    Selection,
 };
 use bgd::core::{Snapshot, State, StopReason};
 use bgd::wire::failures;
@@ -195,7 +196,7 @@ fn r11_shutdown_withdraws_resumes_and_exits_when_the_last_turn_has_ended() {
     let (task, other) = (desk.answered(1), desk.answered(2));
     assert!(replies(&desk.resume(task)).is_empty());
     assert!(replies(&desk.resume(other)).is_empty());
-    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: true });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     assert_eq!(ends(&effects), [(task, TERM), (other, TERM)]);
     assert_eq!(refusal(&desk.resume(task)), &CoreError::ShuttingDown);
     assert_eq!(refusal(&desk.fact_of_run(task, 2, refused())), &CoreError::ShuttingDown);

@@ -1,6 +1,8 @@
 //! R112 in the core: batches too large to be added in one step, unlike the small ones of the random histories.
 
-use bgd::core::{BatchItem, BatchLimits, CoreError, Effect, Fact, Input, OrderError, Part, Reply, Request};
+use bgd::core::{
+    BatchItem, BatchLimits, CoreError, Effect, Fact, Input, Leaves, OrderError, Part, Reply, Request,
+};
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
 use bgd_shared::task::Status;
@@ -113,7 +115,7 @@ fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
     let mut desk = desk();
     submit(&mut desk, part(1000, &[], false));
     let there = desk.core.summary().total();
-    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: true });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     // The batch was accepted, so its client must not submit it again to the next daemon.
     let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { batch, .. } if *batch == BATCH);
     assert!(replies(&effects).iter().any(is_taken));

@@ -1,7 +1,8 @@
 //! Example tests of the requirements about foreground jobs and hand-overs that the core implements.
 
 use bgd::core::{
-    Begin, Cancel, Control, CoreError, CoreLimits, Effect, Fact, Input, Reply, Request, Selection, State,
+    Begin, Cancel, Control, CoreError, CoreLimits, Effect, Fact, Input, Leaves, Reply, Request, Selection,
+    State,
 };
 use bgd::core::{StopReason, Unmovable};
 use bgd::wire::failures;
@@ -90,7 +91,7 @@ fn r11_shutdown_ends_foreground_jobs_also_when_their_clients_go_first() {
     let mut desk = Desk::new(1);
     let (job, moved) = (desk.job(1), desk.job(2));
     assert_eq!(
-        ends(&desk.ask_as(2, Request::Shutdown { grace_ms: Some(60_000), leaves: true })),
+        ends(&desk.ask_as(2, Request::Shutdown { grace_ms: Some(60_000), leaves: Leaves::All })),
         [(job, TERM), (moved, TERM)]
     );
     assert!(matches!(only_reply(&desk.detach(moved)), Reply::Backgrounded(_)), "the prompt is free at least");
@@ -314,10 +315,13 @@ fn r70_a_process_is_not_taken_over_by_a_daemon_that_has_no_room_or_ends() {
     let running = full.running(1);
     let mut closing = Desk::new(1);
     closing.running(1);
-    assert_eq!(ends(&closing.ask(Request::Shutdown { grace_ms: None, leaves: true })), [(running, TERM)]);
+    assert_eq!(
+        ends(&closing.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All })),
+        [(running, TERM)]
+    );
     let mut closed = Desk::new(1);
     assert!(matches!(
-        closed.ask(Request::Shutdown { grace_ms: None, leaves: true }).last(),
+        closed.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All }).last(),
         Some(Effect::Exit)
     ));
     let cases =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bgd::core::{
-    Begin, Cancel, CoreError, CoreLimits, Effect, Fact, Input, Notice, Reply, Request, Selection,
+    Begin, Cancel, CoreError, CoreLimits, Effect, Fact, Input, Leaves, Notice, Reply, Request, Selection,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::PROMPT_BYTES;
@@ -360,7 +360,7 @@ fn r11_whoever_waits_for_news_hears_of_the_last_and_of_the_end() {
     let task = submit(&mut desk, 1);
     assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
     assert!(desk.ask(read(0, 1000, 9)).is_empty());
-    assert!(replies(&desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: true })).is_empty());
+    assert!(replies(&desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: Leaves::All })).is_empty());
     assert!(desk.ask(read(1, 1000, 9)).is_empty(), "more may come until then");
     let effects = desk.fact(task, exited(0, false));
     let [Reply::Inbox { items, .. }, Reply::ShutDown { .. }, Reply::Error(CoreError::ShuttingDown)] =
@@ -416,6 +416,6 @@ fn r51_a_notice_says_who_sees_it_anyway() {
     assert_eq!(seen(&desk.fact(removed, exited(0, false))), (vec![1], true));
     let last = submit(&mut desk, 5);
     desk.fact(last, started());
-    desk.ask(Request::Shutdown { grace_ms: None, leaves: true });
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     assert_eq!(seen(&desk.fact(last, exited(0, false))), (vec![], false), "the end of all is told");
 }

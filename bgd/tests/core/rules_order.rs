@@ -1,8 +1,8 @@
 //! Example tests of R100 to R109 and R116 in the core, for what the random histories reach too rarely or never.
 
 use bgd::core::{
-    CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, OrderError, PlanRequest, Reply, Request, Rerun,
-    Rule, Selection, SpawnFailure,
+    CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, Leaves, OrderError, PlanRequest, Reply,
+    Request, Rerun, Rule, Selection, SpawnFailure,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -236,7 +236,7 @@ fn r116_tasks_that_came_after_each_other_one_after_the_other_are_not_run_again_t
 fn r116_nothing_is_run_again_by_a_daemon_that_ends() {
     let mut desk = Desk::new(2);
     let (_running, ended) = (desk.running(1), desk.finished(2, 1));
-    desk.ask(Request::Shutdown { grace_ms: None, leaves: true });
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     let which = Selection::Ids(refs(&[ended]));
     let rerun = Rerun { which, failed: false, with_dependents: false, seed: 7 };
     assert_eq!(refusal(&desk.ask(Request::Rerun(Box::new(rerun)))), &CoreError::ShuttingDown);

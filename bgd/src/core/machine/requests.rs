@@ -13,7 +13,7 @@ use crate::core::agent::AgentPart;
 use crate::core::caller::ReplyTo;
 use crate::core::control::Control;
 use crate::core::effect::{CoreError, Reply};
-use crate::core::input::{Cancel, Command, Request, Selection};
+use crate::core::input::{Cancel, Command, Leaves, Request, Selection};
 use crate::core::plan::Plan;
 use crate::core::queue::Standing;
 use crate::core::task::{
@@ -320,12 +320,16 @@ impl Core {
         self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::EndSession { cancelled }));
     }
 
-    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: bool) {
+    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: Leaves) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;
         }
         // What is pending outlives a durable daemon in any case.
-        let is_left = |task: &Task| leaves && task.outlives_daemon();
+        let is_left = |task: &Task| match leaves {
+            Leaves::Nothing => false,
+            Leaves::Elsewhere => task.outlives_daemon() && task.spec.on.is_some(),
+            Leaves::All => task.outlives_daemon(),
+        };
         let stays = |task: &Task| {
             self.registry.is_tracked() && (matches!(task.state, State::Queued { .. }) || is_left(task))
         };

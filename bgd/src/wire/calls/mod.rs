@@ -14,7 +14,7 @@ use bgd_shared::text::OsText;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::core::{Cancel, Command, ListQuery, Part, Request, Selection};
+use crate::core::{Cancel, Command, Leaves, ListQuery, Part, Request, Selection};
 use crate::exec::handed::Handoff;
 use crate::exec::messages::Inherited;
 use crate::remotes::OnRequest;
@@ -155,7 +155,8 @@ impl Body {
             request::DaemonShutdown::NAME => {
                 let request::ShutdownParams { grace_ms, cancel } = parse_params(method, params)?;
                 check_ms("grace_ms", grace_ms)?;
-                Self::Core(Request::Shutdown { grace_ms, leaves: !cancel })
+                let leaves = if cancel { Leaves::Nothing } else { Leaves::All };
+                Self::Core(Request::Shutdown { grace_ms, leaves })
             }
             request::Hello::NAME => session::hello(parse_params(method, params)?)?,
             request::InboxRead::NAME => session::read_inbox(parse_params(method, params)?)?,

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd::core::{
-    Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, ListQuery, Mono, Now, ReplyTo,
-    Request, Selection, Work,
+    Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, Leaves, ListQuery, Mono, Now,
+    ReplyTo, Request, Selection, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -235,9 +235,8 @@ impl Sim {
                 let id = self.reference(pick);
                 self.request(*client, Request::Retrieve { id, complete: *complete })
             }
-            Op::Shutdown { client, grace } => {
-                self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from), leaves: true })
-            }
+            Op::Shutdown { client, grace } => self
+                .request(*client, Request::Shutdown { grace_ms: grace.map(u64::from), leaves: Leaves::All }),
             Op::Disconnect { client } => self.disconnect(*client),
             Op::Configure { max_concurrent_tasks, tasks, memory, grace, inbox_items, history } => {
                 let limits = CoreLimits {

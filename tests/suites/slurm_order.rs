@@ -1,4 +1,5 @@
-//! Tasks of a cluster that come after others: what the cluster itself sees to, and what the daemon does.
+//! The order of a cluster's tasks: those that come after others, of which the cluster itself sees to some, and those that
+//! are only submitted one after the other.
 
 use std::fs;
 use std::path::PathBuf;
@@ -246,4 +247,28 @@ fn r150_a_batch_of_a_cluster_ends_after_too_many_failures_and_the_failed_ones_ru
     let reruns: Vec<_> = here().into_iter().skip(6).map(|task| (task.rerun_of, task.on)).collect();
     let hpc = Some("hpc".to_owned());
     assert_eq!(reruns, [(Some(tasks[1].id), hpc.clone()), (Some(tasks[3].id), hpc)]);
+}
+
+/// Submits tasks that ask for so many processors, one after the other, and returns the numbers of their jobs.
+fn numbers(site: &Site, cpus: &[u32]) -> Vec<u64> {
+    let tasks: Vec<TaskId> =
+        cpus.iter().map(|cpus| site.submit(&["--cpus", &cpus.to_string()], "true")).collect();
+    let number = |id: &TaskId| site.job(*id).split('_').next().and_then(|number| number.parse().ok());
+    tasks.iter().map(|id| number(id).expect("a number")).collect()
+}
+
+#[test]
+fn r146_jobs_come_to_the_cluster_in_the_order_of_their_submission_as_root() {
+    let site = Site::start();
+    site.ended(site.submit(&[], "true"));
+    let programs = site.cluster.programs();
+    // The first one takes longer than those after it.
+    programs.before("sbatch", "! mkdir $folder/slow 2>/dev/null || sleep 1");
+    let jobs = numbers(&site, &[1, 2, 1, 3]);
+    assert!(jobs.is_sorted_by(|one, next| one < next), "{jobs:?}");
+    // The first one does not reach the cluster at first.
+    let fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
+    programs.before("sbatch", &format!("! mkdir $folder/failed 2>/dev/null || {{ {fails}; }}"));
+    let jobs = numbers(&site, &[3, 1, 1, 2]);
+    assert!(jobs[0] < jobs[1] && jobs[1] == jobs[2] && jobs[2] < jobs[3], "{jobs:?}");
 }

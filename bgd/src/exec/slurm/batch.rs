@@ -1,6 +1,7 @@
-//! Which runs are submitted together: those that ask the cluster for the same become one job array. Pure.
+//! Which runs are submitted together: those that ask the cluster for the same become one job array. Submissions are in the
+//! order in which their runs were started, except where that would take many more of them. Pure.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,10 @@ const LOOK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5
 
 /// How many runs one submission has at most, whatever the cluster allows: their files are written in one go.
 const ELEMENTS: usize = 10_000;
+
+/// How many submissions the runs that wait may take for their order. If they take more, those that ask for the same go
+/// together, whatever was started between them.
+const IN_ORDER: usize = 20;
 
 /// What a run asks of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,16 +70,17 @@ pub struct Batch {
 /// Runs that are to be submitted.
 #[derive(Debug, Default)]
 pub struct Gathering {
-    waiting: Vec<(Wish, TaskId, u32)>,
+    /// By their turns.
+    waiting: BTreeMap<u64, (Wish, TaskId, u32)>,
     /// When the first of them came.
     first: Option<Instant>,
     due: Option<Instant>,
 }
 
 impl Gathering {
-    /// Adds a run.
-    pub fn add(&mut self, now: Instant, wish: Wish, task: TaskId, run: u32) {
-        self.waiting.push((wish, task, run));
+    /// Adds a run. Those of lower turns are submitted before it; no two may have the same.
+    pub fn add(&mut self, now: Instant, wish: Wish, (task, run): (TaskId, u32), turn: u64) {
+        self.waiting.insert(turn, (wish, task, run));
         let first = *self.first.get_or_insert(now);
         self.due = Some((now + GATHER).min(first + GATHER_MOST));
     }
@@ -82,7 +88,7 @@ impl Gathering {
     /// Takes out a run. Returns whether it was there.
     pub fn withdraw(&mut self, task: TaskId) -> bool {
         let before = self.waiting.len();
-        self.waiting.retain(|(_, waiting, _)| *waiting != task);
+        self.waiting.retain(|_, (_, waiting, _)| *waiting != task);
         self.waiting.len() < before
     }
 
@@ -93,19 +99,28 @@ impl Gathering {
 
     /// Takes the runs that are submitted together with the first one, at most as many as an array may have elements.
     pub fn take(&mut self, max_elements: Option<u32>) -> Option<Batch> {
-        let wish = self.waiting.first().map(|(wish, ..)| wish.clone())?;
+        let wish = self.waiting.first_key_value().map(|(_, (wish, ..))| wish.clone())?;
         let most = max_elements.map_or(1, |most| most.max(1) as usize).min(ELEMENTS);
-        let mut count = 0;
-        let taken = self.waiting.extract_if(.., |(other, ..)| {
-            count += usize::from(*other == wish);
-            *other == wish && count <= most
+        let is_in_order = self.changes(IN_ORDER) < IN_ORDER;
+        let (mut count, mut is_past) = (0, false);
+        let taken = self.waiting.extract_if(.., |_, (other, ..)| {
+            let is_same = *other == wish;
+            is_past |= is_in_order && !is_same;
+            count += usize::from(is_same);
+            is_same && !is_past && count <= most
         });
-        let tasks = taken.map(|(_, task, run)| (task, run)).collect();
+        let tasks = taken.map(|(_, (_, task, run))| (task, run)).collect();
         if self.waiting.is_empty() {
             (self.first, self.due) = (None, None);
         }
         let key = uuid::Uuid::new_v4().simple().to_string().into();
         Some(Batch { key, wish, tasks })
+    }
+
+    /// Returns how often one run asks for something else than the one before it, at most this often.
+    fn changes(&self, at_most: usize) -> usize {
+        let wishes = self.waiting.values().map(|(wish, ..)| wish);
+        wishes.clone().zip(wishes.skip(1)).filter(|(one, next)| one != next).take(at_most).count()
     }
 }
 
@@ -155,29 +170,48 @@ mod tests {
     use super::*;
     use crate::exec::slurm::job;
 
+    fn wish(cpus: u32) -> Wish {
+        Wish { resources: Resources { cpus: Some(cpus), ..Resources::default() }, ..Wish::default() }
+    }
+
+    fn add(gathering: &mut Gathering, turn: u64, cpus: u32) {
+        gathering.add(Instant::now(), wish(cpus), (TaskId::from_u128(turn.into()), 1), turn);
+    }
+
+    /// Takes all, and returns the processors and the tasks of each submission.
+    fn take_all(gathering: &mut Gathering, most: u32) -> Vec<(u32, Vec<u128>)> {
+        let mut all = Vec::new();
+        while let Some(batch) = gathering.take(Some(most)) {
+            assert!(job::is_key(&batch.key) && !job::is_key("(null)") && !job::is_key(&batch.key[1..]));
+            let tasks = batch.tasks.iter().map(|(task, _)| task.as_u128()).collect();
+            all.push((batch.wish.resources.cpus.unwrap_or(0), tasks));
+        }
+        assert_eq!(gathering.due(), None);
+        all
+    }
+
     #[test]
     fn r150_equal_runs_become_arrays_of_bounded_size() {
-        let (mut gathering, now) = (Gathering::default(), Instant::now());
-        let wish = |cpus| Wish {
-            resources: Resources { cpus: Some(cpus), ..Resources::default() },
-            time_limit_ms: None,
-            dependency: None,
-            is_held: false,
-            nice: 0,
-        };
-        for number in 0..25 {
-            gathering.add(now, wish(1 + u32::from(number % 5 == 0)), TaskId::from_u128(number), 1);
+        let mut gathering = Gathering::default();
+        for turn in 0..125 {
+            add(&mut gathering, turn, 1 + u32::from(turn % 5 == 0));
         }
-        assert!(gathering.withdraw(TaskId::from_u128(24)) && !gathering.withdraw(TaskId::from_u128(24)));
-        let mut sizes = Vec::new();
-        while let Some(batch) = gathering.take(Some(15)) {
-            assert!(job::is_key(&batch.key) && !job::is_key("(null)") && !job::is_key(&batch.key[1..]));
-            sizes.push((batch.wish.resources.cpus, batch.tasks.len()));
-        }
-        assert_eq!(sizes, [(Some(2), 5), (Some(1), 15), (Some(1), 4)]);
-        assert_eq!(gathering.due(), None);
-        gathering.add(now, wish(1), TaskId::from_u128(1), 1);
-        gathering.add(now, wish(1), TaskId::from_u128(2), 1);
+        assert!(gathering.withdraw(TaskId::from_u128(124)) && !gathering.withdraw(TaskId::from_u128(124)));
+        let sizes = take_all(&mut gathering, 60).into_iter().map(|(cpus, tasks)| (cpus, tasks.len()));
+        assert!(sizes.eq([(2, 25), (1, 60), (1, 39)]));
+        add(&mut gathering, 1, 1);
+        add(&mut gathering, 2, 1);
         assert_eq!(gathering.take(None).map(|batch| batch.tasks.len()), Some(1));
+    }
+
+    #[test]
+    fn r146_a_few_submissions_are_in_the_order_of_their_runs() {
+        let mut gathering = Gathering::default();
+        // One that was taken out again keeps its turn.
+        for (turn, cpus) in [(2, 1), (3, 1), (5, 1), (4, 2), (6, 3), (1, 2)] {
+            add(&mut gathering, turn, cpus);
+        }
+        let all = take_all(&mut gathering, 60);
+        assert_eq!(all, [(2, vec![1]), (1, vec![2, 3]), (2, vec![4]), (1, vec![5]), (3, vec![6])]);
     }
 }

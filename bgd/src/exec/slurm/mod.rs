@@ -25,6 +25,7 @@ mod states;
 mod there;
 mod tools;
 mod trouble;
+mod turn;
 mod work;
 
 use std::collections::HashMap;

@@ -70,6 +70,8 @@ impl Job {
 pub struct Run {
     /// Its number.
     pub number: u32,
+    /// Its place in the order of submissions, which the cluster's owner gives out.
+    pub turn: u64,
     /// What it runs.
     pub job: Arc<Job>,
     /// The tasks of this cluster that must have succeeded before it starts.
@@ -153,6 +155,7 @@ impl Run {
         let awaits = job.place.after.iter().filter(|other| other.is_awaited).map(|other| other.id).collect();
         Self {
             number,
+            turn: 0,
             awaits,
             priority: job.place.priority,
             job: Arc::new(job),

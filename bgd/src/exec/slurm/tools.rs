@@ -38,6 +38,8 @@ pub enum NotSubmitted {
     Unwritten(String),
     /// The cluster did not take it.
     Trouble(Trouble),
+    /// The submission before it has to come again.
+    NotYet,
 }
 
 /// Returns the text of a job's file. On another machine, a job gets nothing of the submitter's surroundings but what was

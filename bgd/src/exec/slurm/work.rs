@@ -23,6 +23,7 @@ use super::run::Job;
 use super::there::{self, Copied, Look, Piece};
 use super::tools::{self, NotSubmitted, Tools};
 use super::trouble::Trouble;
+use super::turn::{Outcome, Turn};
 use crate::core::{Conclusion, Fact, PlaceFact};
 
 /// What came of a piece of work.
@@ -77,8 +78,18 @@ pub struct Accepted {
 }
 
 /// Submits runs. With `watches`, also sets up a watch for notes.
-pub async fn submit(tools: Tools, batch: Batch, jobs: Vec<(TaskId, Arc<Job>)>, watches: bool) -> Done {
-    let result = try_submit(&tools, &batch, jobs, watches).await;
+pub async fn submit(
+    tools: Tools,
+    (batch, mut turn): (Batch, Turn),
+    jobs: Vec<(TaskId, Arc<Job>)>,
+    watches: bool,
+) -> Done {
+    let result = try_submit(&tools, (&batch, &mut turn), jobs, watches).await;
+    let comes_again =
+        matches!(result, Err(NotSubmitted::NotYet | NotSubmitted::Trouble(Trouble::Unreachable(_))));
+    // It may have failed before its turn.
+    let has_come = turn.come().await;
+    turn.end(if has_come && !comes_again { Outcome::Had } else { Outcome::Again });
     if !matches!(&result, Ok(_) | Err(NotSubmitted::Trouble(Trouble::Unanswered(_)))) {
         abandon(tools, Arc::clone(&batch.key)).await;
     }
@@ -99,7 +110,7 @@ pub async fn abandon(tools: Tools, key: Arc<str>) -> Done {
 
 async fn try_submit(
     tools: &Tools,
-    batch: &Batch,
+    (batch, turn): (&Batch, &mut Turn),
     jobs: Vec<(TaskId, Arc<Job>)>,
     watches: bool,
 ) -> Result<Accepted, NotSubmitted> {
@@ -124,6 +135,9 @@ async fn try_submit(
         files: &folder.jobs(&batch.key),
         notes: &folder.notes(),
     };
+    if !turn.come().await {
+        return Err(NotSubmitted::NotYet);
+    }
     let answer = tools.programs.run(commands::submit(&submission)).await.map_err(NotSubmitted::Trouble)?;
     let job = parse::submitted(&answer).ok_or_else(|| {
         NotSubmitted::Trouble(Trouble::Unanswered("sbatch printed no number of a job".to_owned()))

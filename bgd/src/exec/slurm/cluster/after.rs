@@ -40,11 +40,12 @@ impl Cluster {
             }
             Following::Never => return self.give_back(task),
         };
-        let (wish, number) = (Wish::of(run, &self.settings.resources, dependency), run.number);
+        let (wish, number, turn) =
+            (Wish::of(run, &self.settings.resources, dependency), run.number, run.turn);
         if run.priority > 0 {
             self.refused(task, number, None, ONLY_LOWER);
         }
-        self.gathering.add(now, wish, task, number);
+        self.gathering.add(now, wish, (task, number), turn);
     }
 
     fn following(&self, awaits: &[TaskId]) -> Following {

@@ -40,6 +40,7 @@ use crate::exec::slurm::run::Run;
 use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::trouble::Trouble;
+use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
 use crate::os::watch::Changes;
 use crate::remotes::Slurm;
@@ -50,7 +51,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// The shortest time between two looks at the notes.
 const SCAN_SPACING: Duration = Duration::from_millis(20);
 
-/// How many submissions, and how many commands that carry out orders, are under way at once.
+/// How many submissions, and how many commands that carry out orders, are under way at once. Of the submissions one is told
+/// to the cluster while the files of the next are written.
 const AT_ONCE: usize = 2;
 
 /// How long the end of a run may take to be confirmed once nothing stronger can be done.
@@ -80,6 +82,10 @@ pub struct Cluster {
     /// Runs whose output is followed.
     tracked: HashSet<TaskId>,
     gathering: Gathering,
+    /// The last turn that was given to a run.
+    last_turn: u64,
+    /// What the next submission waits for, if there was one before.
+    before: Option<Before>,
     /// Runs that wait for the ids of those that they follow.
     parked: BTreeSet<TaskId>,
     unsure: HashMap<Arc<str>, Unsure>,
@@ -143,6 +149,8 @@ impl Cluster {
             readiness: HashMap::new(),
             tracked: HashSet::new(),
             gathering: Gathering::default(),
+            last_turn: 0,
+            before: None,
             parked: BTreeSet::new(),
             unsure: HashMap::new(),
             acts: Acts::default(),
@@ -250,8 +258,11 @@ impl Cluster {
     fn order(&mut self, order: Order) {
         let now = Instant::now();
         match order {
-            Order::Start { task, run } if run.is_to_compare => self.take_up(now, task, *run),
-            Order::Start { task, run } => {
+            Order::Start { task, mut run } => {
+                run.turn = self.next_turn();
+                if run.is_to_compare {
+                    return self.take_up(now, task, *run);
+                }
                 // What is left of an earlier run has no other name than that of its job.
                 self.remove(task);
                 self.runs.insert(task, *run);

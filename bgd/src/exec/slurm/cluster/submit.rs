@@ -13,6 +13,7 @@ use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::run::Job;
 use crate::exec::slurm::tools::NotSubmitted;
 use crate::exec::slurm::trouble::{self, Trouble};
+use crate::exec::slurm::turn::Turn;
 use crate::exec::slurm::work::{self, Accepted};
 use crate::os::watch;
 
@@ -69,7 +70,15 @@ impl Cluster {
 
     fn submit_now(&mut self, batch: Batch, jobs: Vec<(TaskId, Arc<Job>)>) {
         let watches = self.watch.is_none();
-        self.works.push(Box::pin(work::submit(self.tools.clone(), batch, jobs, watches)));
+        let (turn, next) = Turn::after(self.before.take());
+        self.before = Some(next);
+        self.works.push(Box::pin(work::submit(self.tools.clone(), (batch, turn), jobs, watches)));
+    }
+
+    /// Gives out the turn after all others.
+    pub(super) fn next_turn(&mut self) -> u64 {
+        self.last_turn += 1;
+        self.last_turn
     }
 
     /// Submits what waited until it is written down that this run may be there.
@@ -121,9 +130,17 @@ impl Cluster {
                     let fact = PlaceFact::Waiting { reason: reason.clone() };
                     self.send(*task, *run, Fact::Elsewhere(fact));
                 }
+                // There may be room for others.
+                for (_, task) in self.of_batch(&batch) {
+                    let turn = self.next_turn();
+                    self.runs.entry(task).and_modify(|run| run.turn = turn);
+                }
                 self.again(now, &batch);
             }
+            Err(NotSubmitted::NotYet) => self.again(now, &batch),
             Err(NotSubmitted::Trouble(trouble @ Trouble::Unreachable(_))) => {
+                // Only what is under way comes again for its sake.
+                self.before = None;
                 self.failed(now, &trouble);
                 self.again(now, &batch);
             }

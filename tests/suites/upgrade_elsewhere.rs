@@ -3,8 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
-use bgd_tests::far::Far;
-use bgd_tests::shared::request::{DaemonUpgrade, UpgradeParams};
+use bgd_tests::far::{Far, HOST};
+use bgd_tests::shared::client::ClientError;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    DaemonStatusOf, DaemonUpgrade, Encoding, ExecutorList, ExecutorListParams, NoParams, SelectParams,
+    SignalParams, TaskPause, TaskSignal, TaskWrite, UpgradeParams, WriteParams,
+};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{Process, wait};
 
@@ -127,5 +132,57 @@ fn r121_an_upgrade_waits_for_no_machine() {
     fs::write(gate, "").unwrap();
     assert_eq!(far.ended(id).exit, Some(Exit::Code(3)));
     assert_eq!(far.here().cancel(&[ends])[0].status, Status::Cancelled);
+    far.forgotten();
+}
+
+#[test]
+fn r121_an_upgrade_answers_calls_that_wait_for_a_silent_machine() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    far.start_here("");
+    let line = "echo up; while read word; do echo \"<$word>\"; done; exit 7";
+    let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
+    let sleeps = far.submit_on(&[], "exec sleep 1000");
+    far.until(reads, "it is ready", |task| task.ready_at.is_some());
+    far.running(sleeps);
+    wire.freeze();
+    let mut client = far.here().client();
+    let one = |id: TaskId| SelectParams { ids: vec![id.into()], matching: None };
+    let write =
+        WriteParams { id: reads.into(), data: "words\n".into(), encoding: Encoding::Utf8, eof: false };
+    let write = client.send::<TaskWrite>(&write, &[]).unwrap();
+    // It may arrive, and changes nothing.
+    let signal = SignalParams { id: reads.into(), signal: "CONT".into(), tree: false };
+    let signal = client.send::<TaskSignal>(&signal, &[]).unwrap();
+    let pause = client.send::<TaskPause>(&one(sleeps), &[]).unwrap();
+    let check = ExecutorListParams { check: true, ..ExecutorListParams::default() };
+    let check = client.send::<ExecutorList>(&check, &[]).unwrap();
+    // All of these are under way once a later call is answered.
+    client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+
+    upgrade(&mut far);
+
+    let error = |error: ClientError| error.to_string();
+    let refused = client.answer::<TaskWrite>(write).map_err(error).unwrap_err();
+    assert!(
+        refused.contains("upgraded before an answer came: it is not known whether it was written"),
+        "{refused}"
+    );
+    let refused = client.answer::<TaskSignal>(signal).map_err(error).unwrap_err();
+    assert!(refused.contains("it is not known whether the signal has arrived"), "{refused}");
+    let checked = client.answer::<ExecutorList>(check).unwrap().executors;
+    let problem = checked.iter().find(|executor| executor.name == HOST).and_then(|far| far.check.clone());
+    let problem = problem.and_then(|check| check.problem);
+    assert_eq!(problem.as_deref(), Some("it did not answer before the daemon was upgraded"));
+    // What the daemon knows of is done once the machine answers.
+    assert!(client.answer::<TaskPause>(pause).unwrap().tasks[0].paused);
+    wire.thaw();
+    wait::poll_until("it is paused there", || far.tasks_there().iter().any(|task| task.paused).then_some(()));
+    far.run_here(&["continue", &sleeps.to_string()]).success();
+    far.run_here(&["write", &reads.to_string(), "-n", "last", "--eof"]).success();
+    assert_eq!(far.ended(reads).exit, Some(Exit::Code(7)));
+    let output = String::from_utf8(far.here().output(reads)).unwrap();
+    assert!(output.ends_with("<last>\n") && output.matches("<words>").count() <= 1, "{output}");
+    assert_eq!(far.here().cancel(&[sleeps])[0].status, Status::Cancelled);
     far.forgotten();
 }

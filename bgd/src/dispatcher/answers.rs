@@ -17,6 +17,7 @@ use super::{Clear, Dispatcher, Shape};
 use crate::client::answer::Answer;
 use crate::core::{CoreError, Reply, Snapshot};
 use crate::exec::executor::Done;
+use crate::exec::silence;
 use crate::wire::view;
 
 /// How long an answer waits until what it reports is done: processes may take a moment to stop.
@@ -42,8 +43,9 @@ impl Dispatcher {
         });
     }
 
-    /// Answers with one task or several once `done` is complete, or after a timeout.
-    pub(super) fn reply_later(&self, answer: Answer, reply: &Reply, done: Vec<Done>) {
+    /// Answers with one task or several once `done` is complete, or after a timeout. If an upgrade does not wait for it,
+    /// what the core knows of it is repeated by the next program where need be, but a signal is not.
+    pub(super) fn reply_later(&self, answer: Answer, reply: &Reply, (done, is_signal): (Vec<Done>, bool)) {
         let task = |task: &Snapshot| view::task(task, &self.context.folder);
         let give: Box<dyn FnOnce(Answer) + Send> = match reply {
             Reply::Task(one) => {
@@ -56,9 +58,12 @@ impl Dispatcher {
             }
             _ => return,
         };
+        let mut wait = self.context.waits.begin();
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(DONE, join_all(done)).await;
-            give(answer);
+            match wait.until(tokio::time::timeout(DONE, join_all(done))).await {
+                None if is_signal => answer.refuse(&silence::given_up("the signal has arrived")),
+                Some(_) | None => give(answer),
+            }
         });
     }
 

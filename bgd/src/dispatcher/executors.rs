@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::Dispatcher;
 use crate::client::answer::Answer;
 use crate::core::ExecutorName;
+use crate::exec::silence;
 use crate::remotes::Remote;
 
 /// The name of this machine's own executor.
@@ -40,13 +41,16 @@ impl Dispatcher {
         if let Some(local) = executors.first_mut().filter(|executor| executor.name == LOCAL) {
             local.check = Some(self.check_local());
         }
+        let mut wait = self.context.waits.begin();
+        let problem =
+            |what: &str| ExecutorCheck { problem: Some(what.to_owned()), ..ExecutorCheck::default() };
         tokio::spawn(async move {
             for (place, check) in checks {
-                let nobody = || ExecutorCheck {
-                    problem: Some("it can't be asked".to_owned()),
-                    ..ExecutorCheck::default()
-                };
-                executors[place].check = Some(check.await.unwrap_or_else(|_| nobody()));
+                executors[place].check = Some(match wait.until(check).await {
+                    Some(Ok(check)) => check,
+                    Some(Err(_)) => problem("it can't be asked"),
+                    None => problem(silence::UNCHECKED),
+                });
             }
             answer.give(&ExecutorListResult { executors });
         });

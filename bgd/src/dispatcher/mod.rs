@@ -41,8 +41,8 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Begin, Command, Core, Effect, ExecutorName, Fact, Input, Leaves, Mono, Note, Now, Part, PlaceFact, Reply,
-    ReplyTo, Request, Selection, Snapshot, Spec,
+    Begin, Command, Control, Core, Effect, ExecutorName, Fact, Input, Leaves, Mono, Note, Now, Part,
+    PlaceFact, Reply, ReplyTo, Request, Selection, Snapshot, Spec,
 };
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
@@ -488,13 +488,14 @@ impl Dispatcher {
     fn apply(&mut self, effects: Vec<Effect>) {
         self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
-        let mut done = Vec::new();
+        let (mut done, mut is_signal) = (Vec::new(), false);
         for effect in effects {
             match effect {
                 Effect::Start { executor, task, run, spec, begin } => {
                     self.start(executor, task, run, spec, begin);
                 }
                 Effect::Control { executor, task, run, control } => {
+                    is_signal |= matches!(control, Control::Signal { .. });
                     self.with(executor, |executor| done.extend(executor.control(task, run, control)));
                 }
                 Effect::End { executor, task, run, signal } => {
@@ -534,7 +535,7 @@ impl Dispatcher {
                         }
                         reply => match (reply, std::mem::take(&mut done)) {
                             (reply @ (Reply::Task(_) | Reply::Tasks(_)), done) if !done.is_empty() => {
-                                self.reply_later(answer, &reply, done);
+                                self.reply_later(answer, &reply, (done, is_signal));
                             }
                             (reply, _) => self.reply(answer, shape, reply),
                         },

@@ -30,6 +30,9 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The pause between two holds.
 const REST: Duration = Duration::from_millis(100);
 
+/// How long clients may wait for the answers of other machines, before that is given up.
+const MACHINES: Duration = Duration::from_secs(2);
+
 /// How long all of that may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -157,6 +160,9 @@ impl Dispatcher {
                 self.refuse_upgrade(&format!("{what}, and does not end: try again later"));
             }
             Err(Obstacle::Passing(_)) => {
+                if began.elapsed() > MACHINES {
+                    self.context.waits.give_up();
+                }
                 let is_over = since.elapsed() > HOLD;
                 let phase = if is_over {
                     self.rest(since);

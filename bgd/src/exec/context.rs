@@ -7,6 +7,7 @@ use super::adopted::Adopted;
 use super::helper::Lives;
 use super::messages::{Facts, Reports};
 use super::output::{OutputFolder, OutputWatch};
+use super::silence::Waits;
 use super::workers::Workers;
 
 /// Shared handles, cheap to clone.
@@ -26,6 +27,8 @@ pub struct Context {
     pub adopted: Arc<Adopted>,
     /// Helpers that came over an upgrade.
     pub helpers: Lives,
+    /// Clients that wait for other machines.
+    pub waits: Waits,
     /// The path of the daemon's socket.
     pub socket: Arc<Path>,
 }

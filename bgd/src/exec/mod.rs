@@ -39,6 +39,7 @@ pub mod reaper;
 pub mod remote;
 mod rest;
 pub mod results;
+pub mod silence;
 pub mod slurm;
 pub mod spawner;
 pub mod strays;

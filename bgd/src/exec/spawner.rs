@@ -382,11 +382,11 @@ impl Common {
         let make = || cgroup::make(&path, keeper.is_some());
         // The scope around it may have ended with the keeper: the next keeper is in another one.
         let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        let made = make().or_else(|error| match keeper.as_ref().filter(|_| is_gone(&error)) {
+        let procs = make().or_else(|error| match keeper.as_ref().filter(|_| is_gone(&error)) {
             Some((keeper, gone)) => keeper.after(gone).map_or(Err(error), |_| make()),
             None => Err(error),
         });
-        let procs = made.map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
+        let procs = procs.map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
         Ok(Some((path, procs)))
     }
 

@@ -29,13 +29,14 @@ use crate::exec::mark::Marks;
 use crate::exec::messages::{self, Facts};
 use crate::exec::output::{OutputFolder, OutputWatch};
 use crate::exec::remote::Machines;
+use crate::exec::silence::Waits;
 use crate::exec::slurm::Clusters;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
 use crate::exec::{self, reaper};
-use crate::keeper::client::Keeper;
 use crate::journal::Journal;
+use crate::keeper::client::Keeper;
 use crate::os::clock::Stamp;
 use crate::os::program::Program;
 use crate::os::wall_clock::WallClock;
@@ -96,10 +97,10 @@ impl Daemon {
         connections: Arc<Connections<Connection>>,
         started: Instant,
     ) -> Result<Self, Failure> {
-        let (calls, facts, internals, mailbox) = mailbox::new();
         if let Some(keeper) = &premises.keeper {
             apart::keep(keeper, premises.cgroup.as_deref());
         }
+        let (calls, facts, internals, mailbox) = mailbox::new();
         let (local, context) = start_executors(&premises, facts)?;
         let Premises { config, config_path, state, socket, instance, life, cgroup, program, .. } = premises;
         let (nofile, marks, strays, keeper) =
@@ -167,12 +168,12 @@ impl Daemon {
         self.instance.output()
     }
 
-    /// Returns the current limits of clients.
     /// Makes the daemon durable.
     pub(super) fn make_durable(&mut self, journal: Journal, warning: Option<String>) {
         self.dispatcher.make_durable(journal, warning, apart::can_leave(self.cgroup.as_deref()));
     }
 
+    /// Returns the current limits of clients.
     pub(super) fn limits(&self) -> ServerLimits {
         *self.limits.borrow()
     }
@@ -310,8 +311,17 @@ fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context)
     reaper::start(Arc::clone(&adopted)).map_err(failed("SIGCHLD"))?;
     let limit = config.limits.output_bytes.0;
     let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
-    let context =
-        Context { folder, outputs, workers, facts, reports, adopted, helpers: Lives::default(), socket };
+    let context = Context {
+        folder,
+        outputs,
+        workers,
+        facts,
+        reports,
+        adopted,
+        helpers: Lives::default(),
+        waits: Waits::default(),
+        socket,
+    };
     let local = Local::new(orders, reported, context.clone()).kept_by(keeper.clone());
     Ok((local, context))
 }

@@ -16,6 +16,7 @@ use bgd::exec::executor::Executors;
 use bgd::exec::helper::Lives;
 use bgd::exec::messages;
 use bgd::exec::output::{OutputFolder, OutputWatch};
+use bgd::exec::silence::Waits;
 use bgd::exec::workers::Workers;
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::connection::Shared;
@@ -115,8 +116,9 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
     let (reports, _) = messages::reports();
     let path = socket.as_path();
-    let (adopted, helpers) = (Arc::default(), Lives::default());
-    let context = Context { folder, outputs, workers, facts, reports, adopted, helpers, socket: path.into() };
+    let (adopted, helpers, waits) = (Arc::default(), Lives::default(), Waits::default());
+    let context =
+        Context { folder, outputs, workers, facts, reports, adopted, helpers, waits, socket: path.into() };
     // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
     let agents = AgentThread::new(Arc::default(), context.clone());

@@ -18,6 +18,7 @@ use bgd::exec::executor::Executors;
 use bgd::exec::helper::Lives;
 use bgd::exec::messages;
 use bgd::exec::output::{OutputFolder, OutputWatch};
+use bgd::exec::silence::Waits;
 use bgd::exec::workers::Workers;
 use bgd::os::clock::Clock;
 use bgd::os::wall_clock::WallClock;
@@ -51,9 +52,9 @@ impl Daemon {
         let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
         let (reports, _) = messages::reports();
         world.begin(facts.clone());
-        let (adopted, helpers) = (Arc::default(), Lives::default());
-        let context =
-            Context { folder, outputs, workers, facts, reports, adopted, helpers, socket: state.into() };
+        let (adopted, helpers, waits) = (Arc::default(), Lives::default(), Waits::default());
+        let socket = state.into();
+        let context = Context { folder, outputs, workers, facts, reports, adopted, helpers, waits, socket };
         let executors = Executors::default().with(ExecutorName::LOCAL, Simulated(Arc::clone(world)));
         let agents = AgentThread::new(Arc::default(), context.clone());
         let (limits, _) = watch::channel(ServerLimits::from(&config));

@@ -22,6 +22,7 @@ use crate::core::Control;
 use crate::exec::executor::{Ask, Asked};
 use crate::exec::host::Host;
 use crate::exec::places;
+use crate::exec::silence::{self, Wait};
 use crate::remotes::Ssh;
 
 /// An order for a machine.
@@ -60,8 +61,8 @@ pub async fn control(bridge: &Bridge, id: TaskId, control: Control) -> Result<()
     }
 }
 
-/// Writes to the standard input of a task there, and answers the client.
-pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>) {
+/// Writes to the standard input of a task there, and answers the client, also if its wait is given up.
+pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>, mut wait: Wait) {
     let (Ask::Write { .. }, Some(id)) = (&asked.what, id) else { return asked.refuse() };
     let Some(bridge) = bridge else {
         let on = asked.task.on.as_deref().unwrap_or("its machine");
@@ -73,10 +74,11 @@ pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>) {
     let (data, encoding) = Encoding::encode(data);
     let params = WriteParams { id: id.into(), data, encoding, eof };
     tokio::spawn(async move {
-        match bridge.wait::<TaskWrite>(&params).await {
-            Ok(result) => answer.give(&result),
-            Err(ClientError::Rpc(error)) => answer.refuse(&error),
-            Err(error) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),
+        match wait.until(bridge.wait::<TaskWrite>(&params)).await {
+            None => answer.refuse(&silence::given_up("it was written")),
+            Some(Ok(result)) => answer.give(&result),
+            Some(Err(ClientError::Rpc(error))) => answer.refuse(&error),
+            Some(Err(error)) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),
         }
     });
 }

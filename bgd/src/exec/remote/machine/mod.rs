@@ -202,7 +202,7 @@ impl Machine {
             Order::Control { task, control, done } => self.control(task, control, done),
             Order::Write { asked } => {
                 let (bridge, id) = (self.bridge(), self.id_of(asked.task.id));
-                order::write(*asked, bridge, id);
+                order::write(*asked, bridge, id, self.context.waits.begin());
             }
             Order::Forget { task } => {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {

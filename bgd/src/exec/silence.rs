@@ -1,0 +1,74 @@
+//! Clients that wait for the answer of another machine. An upgrade in place can't carry that wait, and must not depend on a
+//! machine that says nothing: the waits are given up then, and each client is told so.
+
+use bgd_shared::error::{ErrorKind, RpcError};
+use tokio::sync::watch;
+
+/// The waits for other machines.
+#[derive(Clone, Debug)]
+pub struct Waits(watch::Sender<()>);
+
+/// A wait for another machine, which may be given up.
+#[derive(Debug)]
+pub struct Wait(watch::Receiver<()>);
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self(watch::Sender::new(()))
+    }
+}
+
+impl Waits {
+    /// Begins a wait.
+    pub fn begin(&self) -> Wait {
+        Wait(self.0.subscribe())
+    }
+
+    /// Gives up all waits.
+    pub fn give_up(&self) {
+        self.0.send_replace(());
+    }
+}
+
+impl Wait {
+    /// Waits for this. Returns `None` if the wait is given up before.
+    pub async fn until<T>(&mut self, done: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = done => Some(done),
+            Ok(()) = self.0.changed() => None,
+        }
+    }
+}
+
+/// What `executor.list` says of a machine that was no longer waited for.
+pub const UNCHECKED: &str = "it did not answer before the daemon was upgraded";
+
+/// The error for a client whose call was given up; `what` may or may not have been done.
+pub fn given_up(what: &str) -> RpcError {
+    let message = format!("the daemon was upgraded before an answer came: it is not known whether {what}");
+    RpcError::new(ErrorKind::Internal, message).hint("look at the task, and repeat it if need be")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn r121_a_wait_that_began_is_given_up_and_no_later_one() {
+        let waits = Waits::default();
+        let mut before = waits.begin();
+        assert_eq!(before.until(ready(1)).await, Some(1));
+        waits.give_up();
+        let mut after = waits.begin();
+        assert_eq!(before.until(pending::<()>()).await, None);
+        tokio::select! {
+            biased;
+            _ = after.until(pending::<()>()) => panic!("it goes on"),
+            () = ready(()) => {}
+        }
+        assert_eq!(after.until(ready(2)).await, Some(2));
+    }
+}

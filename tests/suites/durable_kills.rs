@@ -9,6 +9,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Process, TestDaemon, Viewer, wait};
+use rustix::process::Resource;
 
 /// Starts a durable daemon with further lines of configuration.
 fn durable(more: &str) -> TestDaemon {
@@ -61,13 +62,25 @@ fn r126_what_runs_when_the_daemon_is_killed_goes_on_and_its_exit_is_known() {
 
 #[test]
 fn r126_twenty_kills_lose_nothing_and_start_nothing_twice() {
+    loses_nothing(TestDaemon::kill9);
+}
+
+/// Also not what is just being started.
+#[test]
+fn r131_twenty_stops_lose_nothing_and_start_nothing_twice() {
+    loses_nothing(|daemon| assert!(daemon.stop().success()));
+}
+
+/// Ends a daemon twenty times that is busy with short tasks, and checks that each has run once.
+#[track_caller]
+fn loses_nothing(ends: impl Fn(&mut TestDaemon)) {
     let mut daemon = durable("max_concurrent_tasks = 4");
     let mut all = Vec::new();
     for round in 0..20 {
         for number in 0..10 {
             all.push(daemon.submit_shell(&format!("echo ran >> ran-{round}-{number}; exit {number}")));
         }
-        daemon.kill9();
+        ends(&mut daemon);
         daemon.launch();
     }
     for (task, place) in daemon.block(&all).iter().zip(0..) {
@@ -76,6 +89,22 @@ fn r126_twenty_kills_lose_nothing_and_start_nothing_twice() {
         assert_eq!(ran.unwrap_or_default().lines().count(), 1, "{task:?}");
         assert_eq!(task.exit, Some(Exit::Code(number)), "{task:?}");
     }
+}
+
+#[test]
+fn r130_what_ends_while_the_disk_is_full_has_its_exit_after_a_kill() {
+    let mut daemon = durable("");
+    let (script, file) = waits_for(&daemon, "go");
+    let task = daemon.submit_shell(&format!("{script}; echo over; exit 7"));
+    process(&daemon, task);
+    daemon.process().limit(Resource::Fsize, Some(64));
+    fs::write(file, "").unwrap();
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(7)), "it goes on");
+    // Nobody has written that down.
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(7)));
+    assert_eq!(daemon.output(task), b"over\n");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
@@ -62,14 +62,14 @@ impl Dispatcher {
     /// where it began.
     pub fn go_on_with_clock(&mut self, kept: &mut Kept, epoch: Option<Stamp>) -> Stamp {
         if let Some(epoch) = epoch {
-            self.epoch = epoch.instant();
+            self.epoch = self.clock.instant(epoch);
         } else {
             let passed = Duration::from_millis(kept.counters.mono.0);
             // The clock of this boot may be younger than the earlier daemon was.
-            self.epoch = Instant::now().checked_sub(passed).unwrap_or(self.epoch);
+            self.epoch = self.clock.now().checked_sub(passed).unwrap_or(self.epoch);
             kept.rebase(self.now().mono, self.now().wall);
         }
-        Stamp::of(self.epoch)
+        self.clock.stamp(self.epoch)
     }
 
     /// Goes on with what an earlier daemon has written down, and with the runs that it has left. What else ran is lost, for
@@ -192,9 +192,11 @@ impl Dispatcher {
         self.drop_stopped_starts();
         let Some(durable) = &mut self.durable else { return };
         if is_written {
-            for HeldStart { executor, task, run, spec, begin } in std::mem::take(&mut durable.held) {
+            let (held, untold) = (std::mem::take(&mut durable.held), std::mem::take(&mut durable.untold));
+            for HeldStart { executor, task, run, spec, begin } in held {
                 self.start(executor, task, run, spec, begin);
             }
+            self.apply(untold);
         }
         let mut withdrawn = HashSet::new();
         while let Some(durable) = &mut self.durable
@@ -213,7 +215,8 @@ impl Dispatcher {
     }
 
     /// Acts on a step that could not be written down: what it submits is refused, and what it starts is held back. So is
-    /// whoever gets a task with a key that an earlier one has submitted in vain.
+    /// whoever gets a task with a key that an earlier one has submitted in vain. Executors keep what the next daemon needs
+    /// of a run until its end is written down.
     fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId], withdrawn: &HashSet<TaskId>) {
         let mut rest = Vec::with_capacity(effects.len());
         let is_withdrawn = |reply: &Reply| matches!(reply, Reply::Task(task) if withdrawn.contains(&task.id));
@@ -225,6 +228,11 @@ impl Dispatcher {
                     }
                 }
                 Effect::Start { .. } => {}
+                Effect::Over { .. } | Effect::Written { .. } => {
+                    if let Some(durable) = &mut self.durable {
+                        durable.untold.push(effect);
+                    }
+                }
                 Effect::Reply { to, reply } => match reply {
                     Reply::Task(_) | Reply::Many { .. } | Reply::Rerun(_)
                         if !added.is_empty() || is_withdrawn(&reply) =>

@@ -232,6 +232,8 @@ impl Dispatcher {
             }
             self.upgrade_step(mailbox);
         }
+        // What was being started when the end began has started by now.
+        self.leave_all();
     }
 
     /// Lets the core do what is due; the wall clock may have been set.

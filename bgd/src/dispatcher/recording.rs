@@ -26,6 +26,8 @@ pub(super) struct Durable {
     pub(super) trouble: Option<Arc<str>>,
     /// Starts that were not written down.
     pub(super) held: Vec<HeldStart>,
+    /// What executors are to know once it is written down, and was not: [`Effect::Over`] and [`Effect::Written`].
+    pub(super) untold: Vec<Effect>,
     /// The numbers of the notices that are in the journal.
     pub(super) notices: BTreeSet<u64>,
     /// What people should know of the journal that was found.
@@ -63,6 +65,7 @@ impl Durable {
             bytes: 0,
             trouble: None,
             held: Vec::new(),
+            untold: Vec::new(),
             notices: BTreeSet::new(),
             warning,
         }

@@ -53,13 +53,20 @@ impl Dispatcher {
         self.ended = true;
         self.forced_at = self.clock.now().checked_add(GRACE);
         if self.ending.leaves != Leaves::Nothing {
-            self.executors.all().for_each(|executor| executor.leave(&mut self.ending.left));
+            self.leave_all();
             if let Some(durable) = &self.durable {
                 durable.journal.note_stop();
             }
         }
         self.executors.all().for_each(|executor| executor.close(Close::Asked));
         self.notifier.close();
+    }
+
+    /// Has executors say what tells the processes that the daemon leaves, if it does.
+    pub(super) fn leave_all(&mut self) {
+        if self.ending.leaves != Leaves::Nothing {
+            self.executors.all().for_each(|executor| executor.leave(&mut self.ending.left));
+        }
     }
 
     /// Forces executors and channels to end, as their grace is over.

@@ -165,7 +165,8 @@ pub trait Executor {
         let _ = clients;
     }
 
-    /// Called when a durable daemon ends and leaves its tasks running, here and elsewhere: adds what tells their processes.
+    /// Called when a durable daemon ends and leaves its tasks running, here and elsewhere, and again once the executor is not
+    /// busy any more: adds what tells their processes.
     fn leave(&mut self, left: &mut Spared) {
         let _ = left;
     }

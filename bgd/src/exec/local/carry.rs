@@ -45,6 +45,7 @@ impl Local {
             owners_before: _,
             starts,
             holds_starts,
+            leaves: _,
             reports,
             keeper,
             replaced,

@@ -55,8 +55,8 @@ impl Local {
     /// Replaces a keeper that is gone.
     pub(super) fn replace_keeper(&mut self) {
         let Some(keeper) = &self.keeper else { return };
-        tracing::warn!("the keeper of running tasks was ended: another one takes its place");
         let gone = keeper.socket();
+        tracing::warn!(pid = gone.pid, "the keeper of running tasks was ended: another one takes its place");
         self.context.adopted.remove(gone.pid);
         self.replaced.gone.push(Arc::downgrade(&gone));
         self.replaced.is_due = false;
@@ -96,6 +96,7 @@ impl Local {
         self.replaced.gone.clear();
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.replaced.lacks) {
             keeper.complete();
+            tracing::info!(pid = keeper.socket().pid, "the keeper holds all that runs");
         }
     }
 

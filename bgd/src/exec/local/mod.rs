@@ -60,6 +60,8 @@ pub struct Local {
     starts: Vec<StartOrder>,
     /// Whether starts wait for an upgrade.
     holds_starts: bool,
+    /// Whether the daemon ends and leaves its tasks.
+    leaves: bool,
     reports: async_mpsc::UnboundedReceiver<Report>,
     /// Holds what must survive this daemon, if that is durable.
     keeper: Option<Arc<Keeper>>,
@@ -85,6 +87,7 @@ impl Local {
             owners_before: Vec::new(),
             starts: Vec::new(),
             holds_starts: false,
+            leaves: false,
             reports,
             keeper: None,
             replaced: Replaced::default(),
@@ -277,6 +280,7 @@ impl Executor for Local {
     }
 
     fn leave(&mut self, left: &mut Spared) {
+        self.leaves = true;
         let of_tasks = self.processes.supervised.iter().filter(|(task, _)| !self.helpers.owns(**task));
         of_tasks.for_each(|(_, supervised)| left.add(&supervised.tree));
         if let Some(keeper) = &self.keeper {
@@ -365,6 +369,7 @@ impl Executor for Local {
     }
 
     fn is_busy(&self) -> bool {
-        self.helpers.is_busy()
+        // What is just being started is not known to be left yet.
+        self.helpers.is_busy() || self.leaves && (self.processes.starting > 0 || !self.starts.is_empty())
     }
 }

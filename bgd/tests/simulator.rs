@@ -8,6 +8,10 @@ mod acts;
 mod chance;
 #[path = "simulator/daemon.rs"]
 mod daemon;
+#[path = "simulator/disk.rs"]
+mod disk;
+#[path = "simulator/keeper.rs"]
+mod keeper;
 #[path = "simulator/life.rs"]
 mod life;
 #[path = "simulator/model.rs"]
@@ -21,12 +25,12 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use self::life::{Outcome, simulate};
+use self::life::{Kind, Outcome, simulate};
 
 /// Seeds that have shown a fault, with the days to simulate.
-const FOUND: [(u64, u64); 1] = [
+const FOUND: [(u64, u64, Kind); 1] = [
     // After an upgrade, what was about to start waited for the next input.
-    (2024, 50),
+    (2024, 50, Kind::Plain),
 ];
 
 /// The days of one simulation when there are many.
@@ -34,29 +38,42 @@ const DAYS: u64 = 50;
 
 #[test]
 fn r132_the_same_seed_is_the_same_life_to_the_byte() {
-    let once = simulate(1, 5);
-    assert_eq!(simulate(1, 5), once);
-    assert_ne!(simulate(2, 5).trace, once.trace);
+    for kind in [Kind::Plain, Kind::Durable] {
+        let once = simulate(1, 5, kind);
+        assert_eq!(simulate(1, 5, kind), once);
+        assert_ne!(simulate(2, 5, kind).trace, once.trace);
+    }
 }
 
 #[test]
 fn r132_nothing_is_lost_doubled_or_left_waiting_in_weeks() {
     let mut all = Outcome::default();
     for seed in 100..104 {
-        all = sum(all, simulate(seed, 10));
+        all = sum(all, simulate(seed, 10, Kind::Plain));
     }
     assert!(all.runs > 1000 && all.ended > 500, "{all:?}");
     assert!(all.crashes > 1 && all.upgrades > 3 && all.shutdowns > 3, "{all:?}");
 }
 
 #[test]
+fn r132_a_durable_daemon_that_is_killed_or_stopped_loses_and_repeats_nothing_in_weeks() {
+    let mut all = Outcome::default();
+    for seed in 100..103 {
+        all = sum(all, simulate(seed, 10, Kind::Durable));
+    }
+    assert!(all.runs > 1000 && all.ended > 500, "{all:?}");
+    assert!(all.crashes > 3 && all.upgrades > 3 && all.stops > 3, "{all:?}");
+}
+
+#[test]
 fn r132_what_was_found_stays_mended() {
-    for (seed, days) in FOUND {
-        simulate(seed, days);
+    for (seed, days, kind) in FOUND {
+        simulate(seed, days, kind);
     }
 }
 
-/// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, so many days of all in all. Otherwise two days.
+/// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, so many days of all in all. Otherwise two days. Each seed is
+/// the life of a plain daemon and that of a durable one.
 #[test]
 fn r132_simulate_as_long_as_asked() {
     let number = |name: &str, otherwise| {
@@ -73,7 +90,8 @@ fn r132_simulate_as_long_as_asked() {
                 return;
             }
             let (seed, days) = (seed + life, DAYS.min(days - life * DAYS));
-            if let Ok(outcome) = catch_unwind(|| simulate(seed, days)) {
+            let both = || sum(simulate(seed, days, Kind::Plain), simulate(seed, days, Kind::Durable));
+            if let Ok(outcome) = catch_unwind(both) {
                 let mut all = all.lock().unwrap();
                 *all = sum(*all, outcome);
             } else {
@@ -86,9 +104,9 @@ fn r132_simulate_as_long_as_asked() {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    let Outcome { runs, ended, crashes, upgrades, shutdowns, trace } = all.into_inner().unwrap();
+    let Outcome { runs, ended, crashes, upgrades, shutdowns, stops, trace } = all.into_inner().unwrap();
     println!(
-        "{lives} lives from seed {seed} on: {runs} runs, {ended} ends seen, {crashes} crashes, {upgrades} upgrades, {shutdowns} shutdowns; digest {:016x}",
+        "{lives} plain and {lives} durable lives from seed {seed} on: {runs} runs, {ended} ends seen, {crashes} crashes, {upgrades} upgrades, {shutdowns} shutdowns, of which {stops} left their tasks; digest {:016x}",
         trace.0
     );
     assert!(!failed.load(Ordering::Relaxed), "a fault was found");
@@ -103,5 +121,6 @@ fn sum(one: Outcome, other: Outcome) -> Outcome {
         crashes: one.crashes + other.crashes,
         upgrades: one.upgrades + other.upgrades,
         shutdowns: one.shutdowns + other.shutdowns,
+        stops: one.stops + other.stops,
     }
 }

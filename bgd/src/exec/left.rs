@@ -84,6 +84,12 @@ impl Left {
         Ok(Self { key, pid, process, drains, came })
     }
 
+    /// Creates a run of which nothing but its process is known, for a simulation.
+    pub fn bare(key: Key, pid: i32) -> Self {
+        let process = ProcessState::left(key.task, key.run);
+        Self { key, pid, process, drains: Vec::new(), came: Came::received([]) }
+    }
+
     /// Whether its output is drained, which may go on when its processes have ended.
     pub fn is_drained(&self) -> bool {
         !self.drains.is_empty()

@@ -9,6 +9,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -322,14 +323,31 @@ pub struct Recorded {
     pub trouble: Option<Arc<str>>,
 }
 
-/// The thread that writes.
+/// What writes.
 #[derive(Debug)]
 pub struct Journal {
-    orders: Option<Sender<(u64, Changes)>>,
-    thread: Option<JoinHandle<()>>,
-    /// Is disconnected when the thread has ended.
-    ended: Receiver<()>,
+    writes: Writes,
     is_stopped: Arc<AtomicBool>,
+}
+
+/// Where changes go.
+enum Writes {
+    Thread {
+        orders: Option<Sender<(u64, Changes)>>,
+        thread: Option<JoinHandle<()>>,
+        /// Is disconnected when the thread has ended.
+        ended: Receiver<()>,
+    },
+    Simulated(Box<dyn Fn(u64, Changes)>),
+}
+
+impl fmt::Debug for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thread { .. } => "Thread",
+            Self::Simulated(_) => "Simulated",
+        })
+    }
 }
 
 impl Journal {
@@ -357,7 +375,13 @@ impl Journal {
             drop(ending);
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
-        Ok(Self { orders: Some(orders), thread: Some(thread), ended, is_stopped })
+        let writes = Writes::Thread { orders: Some(orders), thread: Some(thread), ended };
+        Ok(Self { writes, is_stopped })
+    }
+
+    /// Creates a journal without a thread and a file: a simulation takes the changes of each step.
+    pub fn simulated(take: impl Fn(u64, Changes) + 'static) -> Self {
+        Self { writes: Writes::Simulated(Box::new(take)), is_stopped: Arc::default() }
     }
 
     /// Has the journal say at its end that the daemon has ended as it was told to.
@@ -367,9 +391,12 @@ impl Journal {
 
     /// Orders the changes of a step to be written.
     pub fn write(&self, number: u64, changes: Changes) {
-        if let Some(orders) = &self.orders {
+        match &self.writes {
             // The thread ends only after this.
-            let _ = orders.send((number, changes));
+            Writes::Thread { orders, .. } => {
+                drop(orders.as_ref().map(|orders| orders.send((number, changes))))
+            }
+            Writes::Simulated(take) => take(number, changes),
         }
     }
 }
@@ -377,10 +404,11 @@ impl Journal {
 impl Drop for Journal {
     /// Waits until everything is written, or could not be, or the disk does not answer for too long.
     fn drop(&mut self) {
-        self.orders = None;
-        if self.ended.recv_timeout(LAST_WRITES) == Err(RecvTimeoutError::Timeout) {
+        let Writes::Thread { orders, thread, ended } = &mut self.writes else { return };
+        *orders = None;
+        if ended.recv_timeout(LAST_WRITES) == Err(RecvTimeoutError::Timeout) {
             tracing::error!("the disk does not answer: the last changes are not in the journal");
-        } else if let Some(thread) = self.thread.take() {
+        } else if let Some(thread) = thread.take() {
             let _ = thread.join();
         }
     }

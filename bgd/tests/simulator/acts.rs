@@ -7,7 +7,7 @@ use super::chance::Chance;
 use super::model::Model;
 
 /// How long an answer may take that waits for nothing but a slow disk, in milliseconds.
-const SOON: u64 = 30_000;
+pub const SOON: u64 = 30_000;
 
 /// A call.
 pub struct Act {

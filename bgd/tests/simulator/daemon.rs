@@ -1,5 +1,5 @@
 //! The real dispatcher with its core in a simulated world: it starts, is stopped at any moment, and goes on in another
-//! dispatcher from its written state, as after an upgrade in place.
+//! dispatcher from its written state, as after an upgrade in place, or from its journal, as a durable daemon does.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,6 +20,7 @@ use bgd::exec::messages;
 use bgd::exec::output::{OutputFolder, OutputWatch};
 use bgd::exec::silence::Waits;
 use bgd::exec::workers::Workers;
+use bgd::journal::Journal;
 use bgd::os::clock::Clock;
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::mailbox::{Calls, Mailbox};
@@ -27,6 +28,7 @@ use bgd::wire::server::ServerLimits;
 use bgd::wire::status::Identity;
 use tokio::sync::watch;
 
+use super::life::Kind;
 use super::world::{Due, Simulated, World};
 
 /// How many tasks may run at once.
@@ -51,7 +53,7 @@ impl Daemon {
         let folder = Arc::new(OutputFolder::open(state.to_owned()).unwrap());
         let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
         let (reports, _) = messages::reports();
-        world.begin(facts.clone());
+        world.begin(facts.clone(), internals.clone());
         let (adopted, helpers, waits) = (Arc::default(), Lives::default(), Waits::default());
         let socket = state.into();
         let context = Context { folder, outputs, workers, facts, reports, adopted, helpers, waits, socket };
@@ -66,6 +68,7 @@ impl Daemon {
             state_dir: state.into(),
             config_path: state.join("config.toml"),
             config_loaded: false,
+            config_modified: None,
             config_error: None,
             tree: "session",
             tree_reason: "a simulation".into(),
@@ -73,8 +76,30 @@ impl Daemon {
             started: clock.now(),
         };
         let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
-        let dispatcher = dispatcher.with_clock(clock);
+        let mut dispatcher = dispatcher.with_clock(clock);
+        if world.kind == Kind::Durable {
+            let disk = Arc::clone(world);
+            let journal = Journal::simulated(move |number, changes| disk.order(number, changes));
+            dispatcher.make_durable(journal, None, true);
+        }
         Self { dispatcher, mailbox, wall_clock: WallClock::simulated(clock), calls, clock }
+    }
+
+    /// Begins with what an earlier durable daemon has written down, and with the runs that its keeper holds.
+    pub fn begin_again(&mut self, world: &World, why: &str) {
+        let (mut kept, epoch) = {
+            let state = world.state();
+            (state.disk.kept(), state.disk.epoch)
+        };
+        let epoch = self.dispatcher.go_on_with_clock(&mut kept, epoch);
+        world.state().disk.epoch = Some(epoch);
+        let left = world.left_runs(&kept);
+        self.dispatcher.begin_again(kept, left, why);
+    }
+
+    /// Whether it has nothing to do that it was told by its executors and its journal.
+    pub fn is_idle(&self) -> bool {
+        self.mailbox.facts.is_empty() && self.mailbox.internals.is_empty()
     }
 
     /// Writes its state, if nothing is under way; `asked` is the call that asks for it.

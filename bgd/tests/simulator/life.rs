@@ -16,10 +16,11 @@ use bgd_shared::time::Timestamp;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::acts::{Act, act};
+use super::acts::{Act, SOON, act};
 use super::chance::{Chance, Trace};
 use super::daemon::{Daemon, SLOTS};
-use super::model::Model;
+use super::keeper::Killed;
+use super::model::{Model, Unanswered};
 use super::peer::Peer;
 use super::world::{Due, World};
 
@@ -38,6 +39,17 @@ pub struct Outcome {
     pub crashes: u64,
     pub upgrades: u64,
     pub shutdowns: u64,
+    /// Durable daemons that have left their tasks.
+    pub stops: u64,
+}
+
+/// Which daemon lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One whose tasks end with it.
+    Plain,
+    /// One whose tasks go on.
+    Durable,
 }
 
 /// Why a daemon does not go on.
@@ -57,17 +69,19 @@ struct Life {
     model: Model,
     end: u64,
     is_closing: bool,
+    /// Whether the daemon that is closing leaves its tasks.
+    is_leaving: bool,
     outcome: Outcome,
 }
 
-/// Simulates so many days.
-pub fn simulate(seed: u64, days: u64) -> Outcome {
+/// Simulates so many days of a daemon.
+pub fn simulate(seed: u64, days: u64, kind: Kind) -> Outcome {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let home = tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).unwrap();
     runtime.block_on(async {
         let clock = Clock::simulated(Timestamp::from_unix_ms(1_800_000_000_000));
-        let world = World::new(seed, home.path());
+        let world = World::new(seed, kind, home.path());
         let mut life = Life {
             end: days * DAY,
             chance: Chance::new(seed),
@@ -75,6 +89,7 @@ pub fn simulate(seed: u64, days: u64) -> Outcome {
             last_peer: 0,
             model: Model::new(SLOTS),
             is_closing: false,
+            is_leaving: false,
             outcome: Outcome::default(),
             world,
         };
@@ -87,11 +102,17 @@ pub fn simulate(seed: u64, days: u64) -> Outcome {
 impl Life {
     async fn live(&mut self, clock: Clock, home: &Path) {
         self.world.after(1, Due::Client);
-        let mut number = 0;
+        let (mut number, mut why) = (0, "");
         loop {
             number += 1;
-            let instance = format!("instance-{number}");
+            // A durable daemon goes on with the instance.
+            let instance = if self.is_durable() { 1 } else { number };
+            let instance = format!("instance-{instance}");
             let mut daemon = Daemon::new(&self.world, clock, home, instance.clone());
+            if self.is_durable() {
+                daemon.begin_again(&self.world, why);
+                self.settle(&mut daemon).await;
+            }
             self.meet(&daemon);
             let stop = loop {
                 match self.go(&mut daemon).await {
@@ -99,17 +120,84 @@ impl Life {
                     stop => break stop,
                 }
             };
-            match stop {
+            self.outcome.ended += std::mem::take(&mut self.model.ended);
+            why = match stop {
                 Stop::Ended => self.has_ended(),
-                Stop::Crash | Stop::Upgrade => {
-                    self.outcome.crashes += 1;
-                    self.world.crash();
-                }
-            }
+                Stop::Crash | Stop::Upgrade => self.crash(),
+            };
             drop(daemon);
-            self.outcome.ended += self.model.ended;
             self.peers.clear();
             if self.world.now() >= self.end {
+                return;
+            }
+            if self.is_durable() {
+                self.nobody_lives().await;
+            }
+        }
+    }
+
+    fn is_durable(&self) -> bool {
+        self.world.kind == Kind::Durable
+    }
+
+    /// The daemon is killed. Returns why what ran is lost, if it is.
+    fn crash(&mut self) -> &'static str {
+        self.outcome.crashes += 1;
+        if !self.is_durable() {
+            self.world.crash();
+            return "";
+        }
+        self.remember();
+        let killed = match self.chance.below(10) {
+            0 => Killed::Restart,
+            1 => Killed::WithKeeper,
+            _ => Killed::Alone,
+        };
+        self.world.trace(format!("killed {killed:?}").as_bytes());
+        self.world.kill(killed);
+        killed.why()
+    }
+
+    /// Keeps what a durable daemon has told, which the next one must know.
+    fn remember(&mut self) {
+        let unwritten = self.world.state().disk.is_troubled;
+        let mut unanswered = Unanswered { unwritten, ..Unanswered::default() };
+        for method in self.peers.iter().flat_map(Peer::unanswered) {
+            unanswered.removes |= ["task.clear", "session.end"].contains(&method);
+            unanswered.adds |= ["task.submit", "task.submit_many", "task.rerun"].contains(&method);
+        }
+        self.model.again(unanswered);
+    }
+
+    /// Time passes without a daemon, and processes go on.
+    async fn nobody_lives(&mut self) {
+        let span = self.chance.span();
+        let end = self.world.now() + if self.chance.percent(50) { 0 } else { span };
+        while self.world.now() < end {
+            let left = Duration::from_millis(end - self.world.now());
+            match tokio::time::timeout(left, self.world.next()).await {
+                Ok(Due::Step { task, disturbed }) => self.world.step(task, disturbed),
+                Ok(Due::Client) => self.world.after(span + 1, Due::Client),
+                Ok(Due::Job(_) | Due::Done(_) | Due::Write) | Err(_) => {}
+            }
+        }
+        // It starts only if it can write.
+        self.world.set_disk(false);
+    }
+
+    /// Has a durable daemon write down what it has found, so that what it lists is what it tells.
+    async fn settle(&mut self, daemon: &mut Daemon) {
+        let mut moments = 0;
+        loop {
+            moments += 1;
+            assert!(moments < 10_000, "a daemon does not come to rest");
+            let Daemon { dispatcher, mailbox, wall_clock, .. } = daemon;
+            tokio::select! {
+                biased;
+                () = dispatcher.go(mailbox, wall_clock) => panic!("nobody has asked it to end"),
+                () = moment(&self.world) => {}
+            }
+            if daemon.is_idle() && self.world.is_written() {
                 return;
             }
         }
@@ -117,10 +205,24 @@ impl Life {
 
     /// The first client of a daemon sees every event from the beginning on.
     fn meet(&mut self, daemon: &Daemon) {
-        (self.model, self.is_closing) = (Model::new(SLOTS), false);
+        self.is_closing = false;
+        let since = if self.is_durable() {
+            if !self.model.is_new() {
+                self.model = Model::new(SLOTS);
+                self.model.again(Unanswered::default());
+            }
+            json!({})
+        } else {
+            self.model = Model::new(SLOTS);
+            json!({ "since": 0 })
+        };
         self.connect(daemon, false);
-        let subscribe = ("events.subscribe", json!({ "since": 0 }), 10_000);
-        assert!(self.peers[0].call(&self.world, &daemon.calls, &mut self.chance, subscribe));
+        let calls = &daemon.calls;
+        let (world, chance, first) = (&self.world, &mut self.chance, &mut self.peers[0]);
+        assert!(first.call(world, calls, chance, ("events.subscribe", since, 10_000)));
+        if world.kind == Kind::Durable {
+            assert!(first.call(world, calls, chance, ("task.list", json!({ "limit": 1000 }), 10_000)));
+        }
     }
 
     fn connect(&mut self, daemon: &Daemon, is_slow: bool) {
@@ -146,6 +248,7 @@ impl Life {
                 Due::Job(job) => job(),
                 // The client may have disconnected.
                 Due::Done(done) => drop(done.send(())),
+                Due::Write => self.world.write(),
                 Due::Client => {
                     let most = if self.chance.percent(70) { 1000 } else { PAUSE };
                     let pause = self.chance.below(most);
@@ -193,6 +296,8 @@ impl Life {
                 let place = usize::try_from(self.chance.below(self.peers.len() as u64)).unwrap();
                 let Act { method, params, within } =
                     act(&mut self.chance, &self.model, self.peers[place].is_slow);
+                // Its answers wait for the disk.
+                let within = if self.is_durable() { within + SOON } else { within };
                 self.peers[place].call(&self.world, calls, &mut self.chance, (method, params, within));
             }
         }
@@ -201,8 +306,11 @@ impl Life {
 
     fn shut_down(&mut self, calls: &bgd::wire::mailbox::Calls) {
         let grace = self.chance.below(10_000);
-        let call = ("daemon.shutdown", json!({ "grace_ms": grace }), grace + 30_000);
+        let cancels = !self.is_durable() || self.chance.percent(30);
+        let params = json!({ "grace_ms": grace, "cancel": cancels });
+        let call = ("daemon.shutdown", params, grace + 30_000);
         self.is_closing = self.peers[0].call(&self.world, calls, &mut self.chance, call);
+        self.is_leaving = self.is_closing && !cancels;
     }
 
     /// Reads what clients have been sent, and checks what must hold.
@@ -210,20 +318,21 @@ impl Life {
         let Self { world, chance, peers, model, .. } = self;
         let (first, others) = peers.split_first_mut().expect("the first client stays");
         first.read(world, calls, Some(model));
-        let now = world.now();
-        first.is_answered(now, model);
+        first.is_answered(world, model);
+        model.just_ended.drain(..).for_each(|task| world.is_true(&task));
         for peer in others {
             if !peer.is_slow {
                 peer.read(world, calls, None);
-                peer.is_answered(now, model);
+                peer.is_answered(world, model);
             } else if chance.percent(3) {
                 peer.read(world, calls, None);
             }
         }
     }
 
-    /// The daemon has shut down: everything has ended, and every call is answered.
-    fn has_ended(&mut self) {
+    /// The daemon has shut down: everything has ended that is to end, and every call is answered. Returns why what is lost
+    /// is.
+    fn has_ended(&mut self) -> &'static str {
         assert!(self.is_closing, "nobody has asked for that");
         self.outcome.shutdowns += 1;
         let (calls, _facts, _internals, _mailbox) = bgd::wire::mailbox::new();
@@ -232,8 +341,21 @@ impl Life {
         for peer in others {
             peer.read(&self.world, &calls, None);
         }
-        self.model.all_have_ended();
-        self.world.ended();
+        if !self.is_leaving {
+            self.model.all_have_ended(self.is_durable());
+        }
+        match self.world.kind {
+            Kind::Plain => self.world.ended(),
+            Kind::Durable => {
+                self.outcome.stops += u64::from(self.is_leaving);
+                self.remember();
+                if !self.is_leaving {
+                    self.world.nothing_runs();
+                }
+                self.world.leave();
+            }
+        }
+        "the daemon was stopped"
     }
 
     /// Another dispatcher goes on with the state of this one.
@@ -241,6 +363,10 @@ impl Life {
         let client = Arc::clone(&self.peers[0].client);
         if !client.begin_request(0) {
             return;
+        }
+        if self.is_durable() {
+            // It is refused while the journal can't be written.
+            self.world.set_disk(false);
         }
         let asked = Answer::new(client, Some(RequestId::Number(0.into())), 0);
         let mut attempts = 0;
@@ -279,22 +405,25 @@ impl Life {
     async fn waits(&mut self, daemon: &mut Daemon) -> Stop {
         let Daemon { dispatcher, mailbox, wall_clock, calls, .. } = daemon;
         let calls = calls.clone();
-        let moment = async {
-            match tokio::time::timeout(Duration::from_millis(20), self.world.next()).await {
-                Ok(Due::Step { task, disturbed }) => self.world.step(task, disturbed),
-                Ok(Due::Job(job)) => job(),
-                Ok(Due::Done(done)) => drop(done.send(())),
-                Ok(Due::Client) => self.world.after(10, Due::Client),
-                Err(_) => {}
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        };
         tokio::select! {
             biased;
             () = dispatcher.go(mailbox, wall_clock) => return Stop::Ended,
-            () = moment => {}
+            () = moment(&self.world) => {}
         }
         self.look(&calls);
         Stop::Upgrade
     }
+}
+
+/// Lets something happen in the world that is no client.
+async fn moment(world: &World) {
+    match tokio::time::timeout(Duration::from_millis(20), world.next()).await {
+        Ok(Due::Step { task, disturbed }) => world.step(task, disturbed),
+        Ok(Due::Job(job)) => job(),
+        Ok(Due::Done(done)) => drop(done.send(())),
+        Ok(Due::Write) => world.write(),
+        Ok(Due::Client) => world.after(10, Due::Client),
+        Err(_) => {}
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
 }

@@ -26,11 +26,91 @@ pub struct Model {
     slots: usize,
     /// Tasks that have ended.
     pub ended: u64,
+    /// Those that have ended since somebody looked.
+    pub just_ended: Vec<Task>,
+    /// What the durable daemon before has told, until this one has listed what it knows.
+    before: Option<Before>,
+}
+
+/// What a durable daemon has told that is gone.
+#[derive(Debug, Default)]
+struct Before {
+    tasks: BTreeMap<TaskId, Known>,
+    unanswered: Unanswered,
+}
+
+/// What clients were waiting for when it ended: it may be done, and was not told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unanswered {
+    /// Whether tasks may have been removed.
+    pub removes: bool,
+    /// Whether tasks may have been added.
+    pub adds: bool,
+    /// Whether ends were told that are not written down, as the disk was full.
+    pub unwritten: bool,
 }
 
 impl Model {
     pub fn new(slots: usize) -> Self {
         Self { slots, ..Self::default() }
+    }
+
+    /// Goes on with the durable daemon that follows, which tells from here on, and lists what there is.
+    pub fn again(&mut self, unanswered: Unanswered) {
+        let Unanswered { removes, adds, unwritten } = unanswered;
+        let before = match self.before.take() {
+            // The one before has ended before it has listed anything.
+            Some(Before { tasks, unanswered: earlier }) => {
+                let removes = removes || earlier.removes;
+                let (adds, unwritten) = (adds || earlier.adds, unwritten || earlier.unwritten);
+                Before { tasks, unanswered: Unanswered { removes, adds, unwritten } }
+            }
+            None => Before { tasks: std::mem::take(&mut self.tasks), unanswered },
+        };
+        self.before = Some(before);
+    }
+
+    /// Whether the daemon has not yet listed what it knows.
+    pub fn is_new(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// The number of the latest event when the daemon began to tell.
+    pub fn told_until(&mut self, seq: u64) {
+        if let Some(Before { unanswered, .. }) = &self.before {
+            let is_later = seq >= self.seq || unanswered.unwritten;
+            assert!(is_later, "after event {} the next daemon begins with {seq}", self.seq);
+            self.seq = seq;
+        }
+    }
+
+    /// Takes what the daemon lists: what its predecessor or this one has told before.
+    pub fn listed(&mut self, list: ListResult) {
+        let Some(Before { mut tasks, unanswered }) = self.before.take() else { return self.is_listed(&list) };
+        assert!(list.next.is_none(), "more tasks than are listed at once");
+        for mut task in list.tasks {
+            if task.status == Status::Running && task.started_at.is_none() {
+                task.status = Status::Pending;
+            }
+            let is_over = !task.status.is_active();
+            match tasks.remove(&task.id) {
+                Some(known) if !known.task.status.is_active() => {
+                    let is_same = (task.status, &task.exit) == (known.task.status, &known.task.exit);
+                    assert!(is_same || unanswered.unwritten, "{task:?} had ended: {known:?}");
+                }
+                Some(_) if is_over => {
+                    self.ended += 1;
+                    self.just_ended.push(task.clone());
+                }
+                Some(_) => {}
+                None => {
+                    let may_be = unanswered.adds || unanswered.unwritten || task.batch.is_some();
+                    assert!(may_be, "nobody has submitted {task:?}");
+                }
+            }
+            self.tasks.insert(task.id, Known { ends: u32::from(is_over), task });
+        }
+        assert!(tasks.is_empty() || unanswered.removes, "these tasks are lost: {tasks:?}");
     }
 
     /// Takes the next event.
@@ -55,6 +135,7 @@ impl Model {
             self.ended += 1;
             assert_eq!(known.ends, 1, "{id} has ended twice");
             assert!(!task.status.is_active(), "{kind:?}: {task:?}");
+            self.just_ended.push(task.clone());
         } else if !was.is_active() {
             assert_eq!(task.status, was, "{kind:?} of {id} after its end");
         } else {
@@ -75,7 +156,7 @@ impl Model {
     }
 
     /// What the daemon lists is what its events have told.
-    pub fn is_listed(&self, list: &ListResult) {
+    fn is_listed(&self, list: &ListResult) {
         if list.next.is_some() {
             return;
         }
@@ -89,9 +170,10 @@ impl Model {
         }
     }
 
-    /// The daemon has shut down.
-    pub fn all_have_ended(&self) {
-        for (id, known) in &self.tasks {
+    /// The daemon has shut down with its tasks. What is pending stays so for the next one if it is durable.
+    pub fn all_have_ended(&self, is_durable: bool) {
+        let stays = |known: &Known| is_durable && known.task.status == Status::Pending;
+        for (id, known) in self.tasks.iter().filter(|(_, known)| !stays(known)) {
             assert!(!known.task.status.is_active(), "{id} has not ended: {:?}", known.task);
             assert_eq!(known.ends, 1, "{id}");
         }

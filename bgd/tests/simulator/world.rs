@@ -2,6 +2,7 @@
 //! due when. It outlives the daemon, which may crash or be replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,14 +11,19 @@ use bgd::carry::{Named, Obstacle};
 use bgd::core::{Control, Fact};
 use bgd::exec::carried::Carried;
 use bgd::exec::executor::{Done, Executor, Start};
+use bgd::exec::left::{Left, Resumed};
 use bgd::exec::messages::Facts;
 use bgd::exec::workers::Job;
+use bgd::wire::mailbox::{Internal, Internals};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::chance::{Chance, Trace};
+use super::disk::Disk;
+use super::keeper::{Keeper, pid_of};
+use super::life::Kind;
 
 const SIGKILL: i32 = 9;
 
@@ -29,12 +35,14 @@ pub enum Due {
     Job(Job),
     /// A control operation is done.
     Done(oneshot::Sender<()>),
+    /// The journal is written.
+    Write,
     /// A client does something.
     Client,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub enum Stage {
     Spawning,
     Alive,
     /// The leader has ended, and others have not.
@@ -43,9 +51,9 @@ enum Stage {
 
 /// The process tree of a run.
 #[derive(Debug)]
-struct Process {
-    run: u32,
-    stage: Stage,
+pub struct Process {
+    pub run: u32,
+    pub stage: Stage,
     /// How often it was disturbed: what was due before does not happen then.
     disturbed: u32,
     /// The signal that ends it.
@@ -58,6 +66,7 @@ struct Process {
 
 /// All of it.
 pub struct World {
+    pub kind: Kind,
     home: PathBuf,
     /// Whether everything is printed, for the search for a fault's cause.
     is_told: bool,
@@ -68,25 +77,36 @@ pub struct World {
 }
 
 #[derive(Default)]
-struct State {
+pub struct State {
     chance: Option<Chance>,
     due: BTreeMap<(u64, u64), Due>,
     last: u64,
-    processes: BTreeMap<TaskId, Process>,
-    /// Every run that was started, of the daemon that runs now.
-    started: BTreeSet<(TaskId, u32)>,
+    pub processes: BTreeMap<TaskId, Process>,
+    /// Every run that was started, of the daemon that runs now; of a durable one, also of those before it.
+    pub started: BTreeSet<(TaskId, u32)>,
+    pub keeper: Keeper,
+    pub disk: Disk,
     facts: Option<Facts>,
-    is_disk_full: bool,
+    internals: Option<Internals>,
+    pub is_disk_full: bool,
     trace: Trace,
     is_told: bool,
     runs: u64,
+    /// Whether processes may survive SIGKILL for ever: no test of what outlives a daemon would end.
+    may_hang: bool,
 }
 
 impl World {
-    pub fn new(seed: u64, home: &Path) -> Arc<Self> {
+    pub fn new(seed: u64, kind: Kind, home: &Path) -> Arc<Self> {
         let is_told = std::env::var_os("BGD_SIMULATE_LOG").is_some();
-        let state = State { chance: Some(Chance::new(seed ^ 0x5151)), is_told, ..State::default() };
+        let state = State {
+            chance: Some(Chance::new(seed ^ 0x5151)),
+            is_told,
+            may_hang: kind == Kind::Plain,
+            ..State::default()
+        };
         Arc::new(Self {
+            kind,
             is_told,
             home: home.to_owned(),
             begin: Instant::now(),
@@ -95,7 +115,7 @@ impl World {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,9 +148,10 @@ impl World {
         }
     }
 
-    /// A daemon has started, whose facts go here.
-    pub fn begin(&self, facts: Facts) {
-        self.state().facts = Some(facts);
+    /// A daemon has started, whose facts go here, and what its workers say.
+    pub fn begin(&self, facts: Facts, internals: Internals) {
+        let mut state = self.state();
+        (state.facts, state.internals) = (Some(facts), Some(internals));
     }
 
     /// The daemon was killed, and with it every process; jobs and facts are lost.
@@ -139,14 +160,57 @@ impl World {
         state.due.retain(|_, what| matches!(what, Due::Client));
         state.processes.clear();
         state.started.clear();
-        state.facts = None;
+        state.keeper.forget_plain();
+        (state.facts, state.internals) = (None, None);
+    }
+
+    /// The daemon is gone, and processes are not; jobs and facts are lost.
+    pub fn left(&self, state: &mut State) {
+        state.due.retain(|_, what| matches!(what, Due::Client | Due::Step { .. }));
+        (state.facts, state.internals) = (None, None);
+    }
+
+    /// The journal is to be written.
+    pub fn order(&self, number: u64, changes: bgd::core::durable::Changes) {
+        let ms = self.job_takes();
+        let mut state = self.state();
+        state.disk.order(number, changes);
+        if !std::mem::replace(&mut state.disk.is_due, true) {
+            drop(state);
+            self.after(ms, Due::Write);
+        }
+    }
+
+    /// The journal is written, or tried again in a second.
+    pub fn write(&self) {
+        let mut state = self.state();
+        let is_full = state.is_disk_full;
+        let recorded = state.disk.write(is_full);
+        state.disk.is_due = is_full;
+        if let Some(internals) = &state.internals {
+            internals.send(Internal::Recorded(recorded));
+        }
+        drop(state);
+        if is_full {
+            self.after(1000, Due::Write);
+        }
+    }
+
+    /// Whether everything is written down that the daemon has done.
+    pub fn is_written(&self) -> bool {
+        self.state().disk.is_written()
     }
 
     /// The daemon has ended: nothing that it had started may be left.
     pub fn ended(&self) {
+        self.nothing_runs();
+        self.crash();
+    }
+
+    /// The daemon has ended all that it had started.
+    pub fn nothing_runs(&self) {
         let left: Vec<TaskId> = self.state().processes.keys().copied().collect();
         assert!(left.is_empty(), "the daemon has ended, and these processes have not: {left:?}");
-        self.crash();
     }
 
     /// How long a blocking job takes, in milliseconds: a slow disk takes seconds.
@@ -228,11 +292,11 @@ impl State {
         self.add(now + ms, what);
     }
 
-    fn percent(&mut self, percent: u64) -> bool {
+    pub fn percent(&mut self, percent: u64) -> bool {
         self.chance.as_mut().is_some_and(|chance| chance.percent(percent))
     }
 
-    fn say(&mut self, task: TaskId, run: u32, fact: Fact) {
+    pub fn say(&mut self, task: TaskId, run: u32, fact: Fact) {
         let text = format!("{task} {run} {fact:?}");
         if self.is_told {
             eprintln!("fact {text}");
@@ -257,13 +321,15 @@ impl State {
                 let code = if self.percent(30) { 3 } else { 0 };
                 self.exits(now, task, run, Exit::Code(code));
             }
-            (Stage::Alive, Some(SIGKILL)) if is_killed && self.percent(2) => {
+            (Stage::Alive, Some(SIGKILL)) if is_killed && self.may_hang && self.percent(2) => {
                 self.processes.remove(&task);
+                self.keeper.hangs(task);
                 self.say(task, run, Fact::GaveUp { why: "it hangs in the kernel".into() });
             }
             (Stage::Alive, Some(signal)) => self.exits(now, task, run, Exit::Signal(signal)),
             (Stage::Others, _) => {
                 self.processes.remove(&task);
+                self.keeper.emptied(task, run);
                 self.say(task, run, Fact::TreeEmpty);
             }
         }
@@ -275,7 +341,8 @@ impl State {
             let why = if self.is_disk_full { "no space left on device" } else { "no such program" };
             return self.say(task, run, Fact::StartFailed { failure: why.into() });
         }
-        self.say(task, run, Fact::Started { pid: Some(i32::from(task.as_u128().to_le_bytes()[0]) + 2) });
+        self.keeper.begun(task, run);
+        self.say(task, run, Fact::Started { pid: Some(pid_of(task)) });
         let Some(process) = self.processes.get_mut(&task) else { return };
         process.stage = Stage::Alive;
         let (disturbed, ends) = (process.disturbed, process.ends);
@@ -304,6 +371,7 @@ impl State {
 
     fn exits(&mut self, now: u64, task: TaskId, run: u32, exit: Exit) {
         let others = self.percent(15);
+        self.keeper.exited(task, run, &exit, others);
         self.say(task, run, Fact::Exited { exit, others });
         if !others {
             self.processes.remove(&task);
@@ -413,6 +481,14 @@ impl Executor for Simulated {
         let state = self.0.state();
         let left = state.processes.get(&task);
         assert!(left.is_none(), "{task} is forgotten, and runs: {left:?}");
+    }
+
+    fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+        self.0.gone_on_with(left.key, resumed)
+    }
+
+    fn over(&mut self, task: TaskId, run: u32) {
+        self.0.over(task, run);
     }
 
     fn carry(&mut self, _: &mut Named) -> Result<Carried, Obstacle> {

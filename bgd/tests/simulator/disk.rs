@@ -1,0 +1,100 @@
+//! The journal of a simulated durable daemon: rows as texts, which a write changes as a whole or not at all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bgd::core::Ordinal;
+use bgd::core::durable::{Changes, Kept};
+use bgd::journal::Recorded;
+use bgd::os::clock::Stamp;
+use bgd_shared::id::TaskId;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What is written, and what is to be.
+#[derive(Default)]
+pub struct Disk {
+    /// Where the core's clock began, once a daemon has written.
+    pub epoch: Option<Stamp>,
+    /// Whether a write is under way or to be tried again.
+    pub is_due: bool,
+    /// Whether the last write has failed.
+    pub is_troubled: bool,
+    tasks: BTreeMap<Ordinal, String>,
+    items: BTreeMap<u64, String>,
+    notices: BTreeMap<u64, String>,
+    batches: BTreeMap<TaskId, String>,
+    entering: BTreeMap<TaskId, String>,
+    groups: Option<String>,
+    counters: Option<String>,
+    unwritten: Vec<Changes>,
+    upto: u64,
+}
+
+fn text(row: &impl Serialize) -> String {
+    serde_json::to_string(row).unwrap()
+}
+
+fn parsed<T: DeserializeOwned>(row: &String) -> T {
+    serde_json::from_str(row).unwrap()
+}
+
+fn change<K: Ord, V: Serialize>(rows: &mut BTreeMap<K, String>, changes: Vec<(K, Option<V>)>) {
+    for (key, row) in changes {
+        match row {
+            Some(row) => _ = rows.insert(key, text(&row)),
+            None => _ = rows.remove(&key),
+        }
+    }
+}
+
+impl Disk {
+    /// Takes the changes of a step.
+    pub fn order(&mut self, number: u64, changes: Changes) {
+        self.upto = number;
+        self.unwritten.push(changes);
+    }
+
+    /// Whether everything is written.
+    pub fn is_written(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
+    /// Writes everything, if there is room.
+    pub fn write(&mut self, is_full: bool) -> Recorded {
+        let trouble = is_full.then(|| Arc::from("the disk is full"));
+        self.is_troubled = is_full;
+        for changes in if is_full { Vec::new() } else { std::mem::take(&mut self.unwritten) } {
+            let Changes { tasks, items, notices, batches, entering, groups, counters, added: _ } = changes;
+            change(&mut self.tasks, tasks);
+            change(&mut self.items, items);
+            change(&mut self.notices, notices);
+            change(&mut self.batches, batches);
+            change(&mut self.entering, entering);
+            self.groups = groups.as_ref().map(text).or(self.groups.take());
+            self.counters = Some(text(&counters));
+        }
+        Recorded { upto: self.upto, trouble }
+    }
+
+    /// The daemon is gone: what it has not written is lost.
+    pub fn drop_unwritten(&mut self) {
+        self.unwritten.clear();
+        (self.upto, self.is_due, self.is_troubled) = (0, false, false);
+    }
+
+    /// What the next daemon reads.
+    pub fn kept(&self) -> Kept {
+        let mut kept = Kept {
+            tasks: self.tasks.iter().map(|(ordinal, row)| (*ordinal, parsed(row))).collect(),
+            items: self.items.iter().map(|(number, row)| (*number, parsed(row))).collect(),
+            notices: self.notices.iter().map(|(number, row)| (*number, parsed(row))).collect(),
+            batches: self.batches.iter().map(|(id, row)| (*id, parsed(row))).collect(),
+            entering: self.entering.values().map(parsed).collect(),
+            ..Kept::default()
+        };
+        kept.groups = self.groups.as_ref().map(parsed).unwrap_or_default();
+        kept.counters = self.counters.as_ref().map(parsed).unwrap_or_default();
+        kept
+    }
+}

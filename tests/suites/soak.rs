@@ -1,11 +1,24 @@
 //! The soak and the simulation as parts of the tests: short, and bounded by what is done, not by time (R133).
 
-use bgd_tests::soak::{Until, run};
+use bgd_tests::soak::{Kind, Table, Until, run};
+
+/// Runs a soak of 240 acts. Returns its table, which is clean.
+#[track_caller]
+fn soaked(seed: u64, kind: Kind) -> Table {
+    let table = run(seed, &[kind], Until::Acts(240)).remove(0);
+    assert!(table.is_clean(), "{table}");
+    assert!(table.tasks > 500, "{table}");
+    table
+}
 
 #[test]
 fn r133_nothing_is_lost_doubled_or_left_by_hundreds_of_acts() {
-    let table = run(133, Until::Acts(240));
-    assert!(table.is_clean(), "{table}");
-    assert!(table.tasks > 500, "{table}");
+    let table = soaked(133, Kind::Plain);
     assert!(table.upgrades + table.refused > 0 && table.kills + table.shutdowns > 0, "{table}");
+}
+
+#[test]
+fn r133_a_durable_daemon_loses_and_doubles_nothing_by_kills_of_it_and_its_keeper() {
+    let table = soaked(133, Kind::Durable);
+    assert!(table.upgrades > 0 && table.kills > 3 && table.keepers > 0 && table.stops > 0, "{table}");
 }

@@ -1,7 +1,7 @@
-//! What a soak does: verbs with tasks of every kind, kills, upgrades, slow readers.
+//! What a soak does to every daemon: verbs with tasks of every kind, kills, upgrades, slow readers.
 
 use std::fs;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::error::ErrorKind;
@@ -15,8 +15,10 @@ use bgd_shared::request::{
 use rustix::process::Signal;
 use serde_json::json;
 
+use super::Kind;
+use super::durable::Others;
 use super::figures::{Figures, Table};
-use super::ledger::{Expected, Ledger};
+use super::ledger::{Expected, Ledger, Work};
 use crate::daemon::TestDaemon;
 use crate::process::Process;
 use crate::prompts::fake_agent;
@@ -28,40 +30,45 @@ const SLOW: usize = 4;
 
 /// A soak under way.
 pub struct Soak {
-    daemon: TestDaemon,
-    ledger: Ledger,
+    pub(super) kind: Kind,
+    pub(super) daemon: TestDaemon,
+    pub(super) ledger: Ledger,
     chance: u64,
-    slow: Vec<Raw>,
-    table: Table,
+    pub(super) slow: Vec<Raw>,
+    pub(super) table: Table,
     /// Figures of the running daemon at its first look.
-    has_figures: bool,
+    pub(super) has_figures: bool,
+    /// What only a durable daemon is given.
+    pub(super) others: Others,
 }
 
 impl Soak {
     /// Starts a daemon.
-    pub fn start(seed: u64) -> Self {
-        let config = format!("max_concurrent_tasks = 8\n{}", fake_agent(&[], ""));
+    pub fn start(seed: u64, kind: Kind) -> Self {
+        let durable = kind == Kind::Durable;
+        let config = format!("durable = {durable}\nmax_concurrent_tasks = 8\n{}", fake_agent(&[], ""));
         let daemon = TestDaemon::builder().config(config).start();
         let ledger = Ledger::new(daemon.home().join("ledger"));
         let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Self { daemon, ledger, chance, slow: Vec::new(), table: Table::default(), has_figures: false }
+        let (slow, table, others) = (Vec::new(), Table::new(kind), Others::default());
+        Self { kind, daemon, ledger, chance, slow, table, has_figures: false, others }
     }
 
     /// A number below `end` (xorshift).
-    fn below(&mut self, end: u64) -> u64 {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
         self.chance ^= self.chance << 17;
         (self.chance >> 11) % end.max(1)
     }
 
-    fn fault(&mut self, what: String) {
+    pub(super) fn fault(&mut self, what: String) {
         eprintln!("soak: {what}");
         self.table.faults.push(what);
     }
 
     /// Makes a call. A refusal is an answer, too; anything else is a fault.
-    fn call<M: Method>(&mut self, params: &M::Params) -> Option<M::Result> {
+    pub(super) fn call<M: Method>(&mut self, params: &M::Params) -> Option<M::Result> {
         match self.daemon.client().call::<M>(params) {
             Ok(result) => Some(result),
             Err(ClientError::Rpc(error)) => {
@@ -79,6 +86,14 @@ impl Soak {
 
     /// Does something.
     pub fn act(&mut self) {
+        self.table.acts += 1;
+        match self.kind {
+            Kind::Plain => self.act_on_plain(),
+            Kind::Durable => self.act_on_durable(),
+        }
+    }
+
+    fn act_on_plain(&mut self) {
         match self.below(100) {
             0..30 => self.submit(),
             30..40 => self.submit_many(),
@@ -97,29 +112,42 @@ impl Soak {
         }
     }
 
+    /// Notes a task that was accepted.
+    pub(super) fn accepted(&mut self, task: TaskId, expected: Expected) {
+        self.table.tasks += 1;
+        self.ledger.open.insert(task, expected);
+    }
+
     /// Submits a task that writes its token, and then does this.
-    fn submit_line(&mut self, then: &str, code: Option<i32>, change: impl FnOnce(&mut SubmitParams)) {
+    pub(super) fn submit_line(
+        &mut self,
+        then: &str,
+        (code, output): (Option<i32>, Option<&'static str>),
+        change: impl FnOnce(&mut SubmitParams),
+    ) {
         let token = self.ledger.token();
         let shell = format!("echo {token} >> {}; {then}", self.ledger.path.display());
         let mut params = SubmitParams { shell: Some(shell.as_str().into()), ..self.daemon.params() };
         change(&mut params);
+        let work = if params.pty.is_some() { Work::Terminal } else { Work::Processes };
         if let Some(result) = self.call::<bgd_shared::request::TaskSubmit>(&params) {
-            self.table.tasks += 1;
-            let expected = Expected { token: Some(token), code, disturbed: false };
-            self.ledger.open.insert(result.task.id, expected);
+            let expected = Expected { token: Some(token), code, output, work, after: None, disturbed: false };
+            self.accepted(result.task.id, expected);
         }
     }
 
-    fn submit(&mut self) {
+    pub(super) fn submit(&mut self) {
         for _ in 0..=self.below(4) {
             let code = i32::try_from(self.below(4)).unwrap_or(0);
             let session = self.below(3);
             let line = format!("echo text; exit {code}");
-            self.submit_line(&line, Some(code), |params| params.session = Some(format!("session-{session}")));
+            self.submit_line(&line, (Some(code), Some("text\n")), |params| {
+                params.session = Some(format!("session-{session}"));
+            });
         }
     }
 
-    fn submit_many(&mut self) {
+    pub(super) fn submit_many(&mut self) {
         let path = self.ledger.path.to_string_lossy().into_owned();
         let tokens: Vec<u64> = (0..=self.below(60)).map(|_| self.ledger.token()).collect();
         let argv =
@@ -128,43 +156,42 @@ impl Soak {
         let params =
             SubmitManyParams { task: Some(Box::new(self.daemon.params())), argvs, ..Default::default() };
         if let Some(result) = self.call::<TaskSubmitMany>(&params) {
-            self.table.tasks += tokens.len() as u64;
             for (task, token) in result.ids.into_iter().zip(tokens) {
-                let expected = Expected { token: Some(token), code: Some(0), disturbed: false };
-                self.ledger.open.insert(task, expected);
+                self.accepted(task, Expected::of(token, 0, ""));
             }
         }
     }
 
     /// One that runs until something is done to it.
-    fn submit_waiting(&mut self) {
-        self.submit_line("exec cat", None, |params| params.stdin = Some(Stdin::Pipe));
+    pub(super) fn submit_waiting(&mut self) {
+        self.submit_line("exec cat", (None, None), |params| params.stdin = Some(Stdin::Pipe));
     }
 
-    fn submit_in_terminal(&mut self) {
+    pub(super) fn submit_in_terminal(&mut self) {
         let size = TerminalSize { rows: 24, cols: 80 };
         let line = "printf '\\033[2J\\033[5;5H\\033[1mtext\\033[m'; exit 2";
-        self.submit_line(line, Some(2), |params| params.pty = Some(size));
+        let output = "\u{1b}[2J\u{1b}[5;5H\u{1b}[1mtext\u{1b}[m";
+        self.submit_line(line, (Some(2), Some(output)), |params| params.pty = Some(size));
     }
 
-    fn submit_prompt(&mut self) {
+    pub(super) fn submit_prompt(&mut self) {
         let prompt = ["say hello", "tool ls\nsay done", "think it over\nplan\nsay done"];
         let place = usize::try_from(self.below(3)).unwrap_or(0);
         let params = self.daemon.prompt_params(prompt[place]);
         if let Some(result) = self.call::<bgd_shared::request::TaskSubmit>(&params) {
-            self.table.tasks += 1;
-            self.ledger
-                .open
-                .insert(result.task.id, Expected { token: None, code: Some(0), disturbed: false });
+            let work = Work::Agent;
+            let (code, disturbed) = (Some(0), false);
+            let expected = Expected { token: None, code, output: None, work, after: None, disturbed };
+            self.accepted(result.task.id, expected);
         }
     }
 
-    fn some(&mut self) -> Option<TaskId> {
+    pub(super) fn some(&mut self) -> Option<TaskId> {
         let place = self.below(self.ledger.open.len() as u64);
         self.ledger.open.keys().nth(usize::try_from(place).unwrap_or(0)).copied()
     }
 
-    fn cancel(&mut self) {
+    pub(super) fn cancel(&mut self) {
         let Some(task) = self.some() else { return };
         self.ledger.disturb(task);
         self.call::<TaskCancel>(&CancelParams {
@@ -175,7 +202,7 @@ impl Soak {
     }
 
     /// Kills a process of a task, behind the daemon's back.
-    fn kill_process(&mut self) {
+    pub(super) fn kill_process(&mut self) {
         let Some(task) = self.some() else { return };
         let Some(result) = self.call::<TaskGet>(&IdParams { id: task.into() }) else { return };
         let process = result.task.pid.filter(|_| result.task.status.is_active()).and_then(Process::open);
@@ -192,7 +219,7 @@ impl Soak {
     }
 
     /// Pauses and continues, or holds and releases.
-    fn hold(&mut self) {
+    pub(super) fn hold(&mut self) {
         let Some(task) = self.some() else { return };
         let params = SelectParams { ids: vec![task.into()], ..Default::default() };
         if self.below(2) == 0 {
@@ -204,7 +231,7 @@ impl Soak {
         }
     }
 
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         self.call::<TaskList>(&ListParams { limit: Some(500), ..Default::default() });
         self.call::<bgd_shared::request::DaemonStatusOf>(&NoParams {});
         if let Some(task) = self.some() {
@@ -212,7 +239,7 @@ impl Soak {
         }
     }
 
-    fn subscribe_and_never_read(&mut self) {
+    pub(super) fn subscribe_and_never_read(&mut self) {
         if self.slow.len() == SLOW {
             self.slow.remove(0);
         }
@@ -223,14 +250,14 @@ impl Soak {
         }
     }
 
-    fn block(&mut self) {
+    pub(super) fn block(&mut self) {
         let Some(task) = self.some() else { return };
         let params = BlockParams { ids: vec![task.into()], timeout_ms: Some(200), ..Default::default() };
         let ended = self.call::<TaskBlock>(&params).into_iter().flat_map(|result| result.tasks);
         ended.filter(|task| !task.status.is_active()).for_each(|task| self.ledger.ended(&task));
     }
 
-    fn upgrade(&mut self) {
+    pub(super) fn upgrade(&mut self) {
         let mut client: Client = self.daemon.client();
         match client.call::<DaemonUpgrade>(&UpgradeParams::default()) {
             Ok(_) => self.table.upgrades += 1,
@@ -239,7 +266,7 @@ impl Soak {
         }
     }
 
-    /// Kills the daemon. Its tasks are lost, and its successor ends their processes.
+    /// Kills a plain daemon. Its tasks are lost, and its successor ends their processes.
     fn kill_daemon(&mut self) {
         self.slow.clear();
         self.daemon.kill9();
@@ -249,20 +276,35 @@ impl Soak {
         self.has_figures = false;
     }
 
-    fn shut_down(&mut self) {
-        self.slow.clear();
+    pub(super) fn shut_down(&mut self) {
+        self.disconnect();
         self.call::<DaemonShutdown>(&ShutdownParams { grace_ms: Some(1000), cancel: true });
         self.daemon.ended();
-        self.ledger.killed();
-        self.table.left += self.daemon.processes().len() as u64;
+        match self.kind {
+            Kind::Plain => _ = self.ledger.killed(),
+            // What is pending waits for the next daemon.
+            Kind::Durable => _ = self.ledger.killed_and_not_kept(),
+        }
+        self.others.handed.clear();
+        self.nothing_is_left();
         self.daemon.launch();
         self.table.shutdowns += 1;
         self.has_figures = false;
     }
 
+    /// Counts what the daemon has left, whose last processes the kernel may be tearing down.
+    pub(super) fn nothing_is_left(&mut self) {
+        let daemon = &self.daemon;
+        let none = || poll_until("nothing is left", || daemon.processes().is_empty().then_some(()));
+        if catch_unwind(AssertUnwindSafe(none)).is_err() {
+            self.table.left += self.daemon.processes().len() as u64;
+        }
+    }
+
     /// Waits for every task, clears them, and looks at what is left.
     pub fn settle(&mut self) {
         self.slow.clear();
+        self.finish_handed();
         let waiting: Vec<TaskId> = self
             .ledger
             .open
@@ -285,6 +327,8 @@ impl Soak {
             let result = self.call::<TaskBlock>(&params).into_iter().flat_map(|result| result.tasks);
             result.filter(|task| !task.status.is_active()).for_each(|task| self.ledger.ended(&task));
         }
+        self.outlive_leaders();
+        self.waits_are_answered();
         self.table.lost += self.ledger.open.len() as u64;
         if !self.ledger.open.is_empty() {
             let what = format!("these tasks have not ended, or nobody knows them: {:?}", self.ledger.open);
@@ -318,10 +362,11 @@ impl Soak {
     }
 
     /// Shuts the daemon down, and returns the table.
-    pub fn end(mut self, acts: u64) -> Table {
-        self.table.acts = acts;
-        self.daemon.stop();
-        self.table.left += self.daemon.processes().len() as u64;
+    pub fn end(mut self) -> Table {
+        self.disconnect();
+        self.call::<DaemonShutdown>(&ShutdownParams { grace_ms: Some(1000), cancel: true });
+        self.daemon.ended();
+        self.nothing_is_left();
         self.table
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::Kind;
 use crate::process::Process;
 
 /// What the daemon's process has, with no task left.
@@ -28,8 +29,10 @@ impl Figures {
 }
 
 /// The result of a soak.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Table {
+    /// Which daemon it is about.
+    pub kind: Kind,
     /// What was done.
     pub acts: u64,
     /// Tasks that were submitted.
@@ -42,12 +45,17 @@ pub struct Table {
     pub left: u64,
     /// Zombies of the daemon.
     pub zombies: u64,
-    /// Tasks that ended with a killed daemon, as they must.
+    /// Tasks that ended with a killed daemon, as they must: of a durable one turns of agents, and what runs if its keeper
+    /// is killed together with it.
     pub cut: u64,
     /// Daemons that were killed.
     pub kills: u64,
-    /// Daemons that were shut down.
+    /// Keepers that were killed.
+    pub keepers: u64,
+    /// Daemons that were shut down with their tasks.
     pub shutdowns: u64,
+    /// Daemons that were stopped, whose tasks went on.
+    pub stops: u64,
     /// Upgrades in place.
     pub upgrades: u64,
     /// Upgrades that were refused, as something can't be carried.
@@ -67,6 +75,29 @@ const MORE_MEMORY: u64 = 24 * 1024;
 const MORE: u64 = 16;
 
 impl Table {
+    /// An empty table.
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            acts: 0,
+            tasks: 0,
+            lost: 0,
+            doubled: 0,
+            left: 0,
+            zombies: 0,
+            cut: 0,
+            kills: 0,
+            keepers: 0,
+            shutdowns: 0,
+            stops: 0,
+            upgrades: 0,
+            refused: 0,
+            killed: 0,
+            figures: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
     /// Whether figures stay within the bounds.
     fn is_flat(&self) -> bool {
         let Some(first) = self.figures.first() else { return true };
@@ -86,7 +117,13 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { acts, tasks, lost, doubled, left, zombies, cut, kills, shutdowns, .. } = self;
+        let Self { acts, tasks, lost, doubled, left, zombies, cut, kills, keepers, shutdowns, stops, .. } =
+            self;
+        writeln!(
+            f,
+            "daemon                  {}",
+            if self.kind == Kind::Durable { "durable" } else { "plain" }
+        )?;
         writeln!(f, "acts                    {acts}")?;
         writeln!(f, "tasks                   {tasks}")?;
         writeln!(f, "lost                    {lost}")?;
@@ -94,7 +131,8 @@ impl fmt::Display for Table {
         writeln!(f, "processes left          {left}")?;
         writeln!(f, "zombies                 {zombies}")?;
         writeln!(f, "daemons killed          {kills}, which cut {cut} tasks")?;
-        writeln!(f, "daemons shut down       {shutdowns}")?;
+        writeln!(f, "keepers killed          {keepers}")?;
+        writeln!(f, "daemons shut down       {shutdowns}, stopped {stops}")?;
         writeln!(f, "upgrades in place       {}, refused {}", self.upgrades, self.refused)?;
         writeln!(f, "processes killed        {}", self.killed)?;
         let range = |name: &str, of: fn(&Figures) -> u64, unit: &str, f: &mut fmt::Formatter<'_>| {

@@ -1,4 +1,4 @@
-//! What was submitted, and what ran: each task writes its token into a file, once.
+//! What was submitted, and what ran: each task writes its token into a file, once, and prints what is known beforehand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,8 +14,33 @@ pub struct Expected {
     pub token: Option<u64>,
     /// The code that it ends with by itself; `None` for one that does not.
     pub code: Option<i32>,
+    /// All that it prints; `None` if that is not looked at.
+    pub output: Option<&'static str>,
+    /// What carries it out.
+    pub work: Work,
+    /// The task after whose end it starts, if it does.
+    pub after: Option<TaskId>,
     /// Whether something was done to it, after which it may end otherwise.
     pub disturbed: bool,
+}
+
+impl Expected {
+    /// Expects of a process that it writes its token, prints this, and ends with this code.
+    pub fn of(token: u64, code: i32, output: &'static str) -> Self {
+        let (token, code, output) = (Some(token), Some(code), Some(output));
+        Self { token, code, output, work: Work::Processes, after: None, disturbed: false }
+    }
+}
+
+/// What carries a task out. It decides what the kill of a durable daemon may do to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Processes, or one that was handed over: the kill does nothing to them.
+    Processes,
+    /// A job in a terminal: what this had shown in that very moment may be lost.
+    Terminal,
+    /// A turn of an agent: it is cut.
+    Agent,
 }
 
 /// The tasks of the running daemon, and the tokens of all.
@@ -47,15 +72,23 @@ impl Ledger {
         self.last
     }
 
-    /// Notes that something was done to a task.
+    /// Notes that something was done to a task, and so to all that wait for it.
     pub fn disturb(&mut self, task: TaskId) {
-        if let Some(expected) = self.open.get_mut(&task) {
-            expected.disturbed = true;
+        let mut disturbed = vec![task];
+        while let Some(task) = disturbed.pop() {
+            if let Some(expected) = self.open.get_mut(&task) {
+                expected.disturbed = true;
+            }
+            let waits = |expected: &Expected| expected.after == Some(task) && !expected.disturbed;
+            disturbed.extend(self.open.iter().filter(|(_, expected)| waits(expected)).map(|(id, _)| *id));
         }
     }
 
-    /// Notes how a task has ended.
+    /// Notes how a task has ended. One with processes left is not over.
     pub fn ended(&mut self, task: &Task) {
+        if task.lingering {
+            return;
+        }
         let Some(expected) = self.open.remove(&task.id) else { return };
         let is_right = match (expected.disturbed, expected.code) {
             (true, _) | (_, None) => !task.status.is_active(),
@@ -65,10 +98,40 @@ impl Ledger {
         if !is_right {
             self.wrong.push(format!("{expected:?}: {task:?}"));
         }
+        if let (false, Some(output)) = (expected.disturbed, expected.output) {
+            let printed = fs::read(&task.output.path).unwrap_or_default();
+            if printed != output.as_bytes() {
+                let printed = String::from_utf8_lossy(&printed).into_owned();
+                self.wrong.push(format!("{expected:?} has printed {printed:?}: {task:?}"));
+            }
+        }
         if let Some(token) = expected.token {
             let list = if expected.disturbed { &mut self.maybe } else { &mut self.ran };
             list.insert(token);
         }
+    }
+
+    /// Notes that a durable daemon was killed, whose keeper holds what runs (R126). Returns how many turns were cut.
+    pub fn killed_and_kept(&mut self) -> u64 {
+        let mut cut = 0;
+        for expected in self.open.values_mut() {
+            match expected.work {
+                Work::Processes => {}
+                Work::Terminal => expected.output = None,
+                Work::Agent => {
+                    expected.disturbed = true;
+                    cut += 1;
+                }
+            }
+        }
+        cut
+    }
+
+    /// Notes that what runs may have ended with a durable daemon: it was killed together with its keeper, or told to end its
+    /// tasks. Nothing is run again.
+    pub fn killed_and_not_kept(&mut self) -> u64 {
+        self.open.values_mut().for_each(|expected| expected.disturbed = true);
+        self.open.len() as u64
     }
 
     /// Notes that the daemon was killed: what was open is lost, as it must be (R09).

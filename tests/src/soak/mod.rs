@@ -1,8 +1,12 @@
 //! The soak (R133): a real daemon, and everything that users do to it and that befalls it, in any order and for as long as
 //! you like. Each task leaves a line in a ledger, so that a lost run and a doubled one are seen. It ends with a table, and
 //! fails if anything was lost, doubled or left.
+//!
+//! A plain daemon and a durable one take turns. The kill of the first ends its tasks; that of the second, or of its keeper,
+//! must end none, nor change an exit code or an output.
 
 mod acts;
+mod durable;
 mod figures;
 mod ledger;
 
@@ -32,6 +36,20 @@ struct Args {
     seed: u64,
 }
 
+/// Which daemon a soak is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One whose tasks end with it.
+    Plain,
+    /// One whose tasks go on.
+    Durable,
+}
+
+impl Kind {
+    /// Both, in the order of their turns.
+    pub const ALL: [Self; 2] = [Self::Plain, Self::Durable];
+}
+
 /// When a soak is over.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
@@ -54,25 +72,25 @@ impl Until {
 pub fn main() -> ExitCode {
     let Args { hours, minutes, seed } = Args::parse();
     let minutes = minutes.unwrap_or(hours.unwrap_or(1) * 60);
-    let table = run(seed, Until::Moment(Instant::now() + Duration::from_secs(minutes * 60)));
-    println!("{table}");
-    if table.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let end = Instant::now() + Duration::from_secs(minutes * 60);
+    let tables = run(seed, &Kind::ALL, Until::Moment(end));
+    tables.iter().for_each(|table| println!("{table}\n"));
+    if tables.iter().all(Table::is_clean) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs a soak.
+/// Runs a soak of each of these, in turns. Returns their tables.
 ///
 /// # Panics
 /// The daemon does something that it must not, other than what the table counts.
-pub fn run(seed: u64, until: Until) -> Table {
-    let mut soak = Soak::start(seed);
+pub fn run(seed: u64, kinds: &[Kind], until: Until) -> Vec<Table> {
+    let mut soaks: Vec<Soak> = kinds.iter().map(|kind| Soak::start(seed, *kind)).collect();
     let mut acts = 0;
     while !until.is_over(acts) {
-        soak.act();
-        acts += 1;
-        if acts.is_multiple_of(EPOCH) {
+        for soak in &mut soaks {
+            (0..EPOCH).for_each(|_| soak.act());
             soak.settle();
         }
+        acts += EPOCH;
     }
-    soak.settle();
-    soak.end(acts)
+    soaks.into_iter().map(Soak::end).collect()
 }

@@ -1,0 +1,282 @@
+//! What a soak does to a durable daemon besides: trees, handed-over processes and waits, over kills of the daemon and its
+//! keeper, and over stops.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+use bgd_shared::client::Client;
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition};
+use bgd_shared::request::{
+    DaemonShutdown, HandoffStream, IdParams, ShutdownParams, SubmitParams, TaskGet, TaskSubmit,
+};
+use serde_json::json;
+
+use super::acts::Soak;
+use super::ledger::Expected;
+use crate::handed::Job;
+use crate::raw::Raw;
+use crate::wait::{PATIENCE, for_change, poll_until};
+
+/// How many waits are under way at a time, at most.
+const WAITS: usize = 16;
+
+/// What only a durable daemon is given.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Processes that were handed over, of which each waits for a line.
+    pub(super) handed: BTreeMap<TaskId, Job>,
+    /// Clients that wait for a task.
+    waits: Vec<(TaskId, Raw)>,
+}
+
+/// A submission whose answer may be lost.
+struct Submission {
+    token: u64,
+    code: i32,
+    params: SubmitParams,
+    /// The task, if it was answered.
+    task: Option<TaskId>,
+}
+
+impl Soak {
+    /// Does something to a durable daemon.
+    pub(super) fn act_on_durable(&mut self) {
+        match self.below(100) {
+            0..20 => self.submit(),
+            20..27 => self.submit_many(),
+            27..33 => self.submit_waiting(),
+            33..38 => self.submit_in_terminal(),
+            38..41 => self.submit_prompt(),
+            41..46 => self.submit_tree(),
+            46..51 => self.submit_ordered(),
+            51..56 => self.hand_over(),
+            56..61 => self.wait_for_one(),
+            61..66 => self.cancel(),
+            66..69 => self.kill_process(),
+            69..73 => self.hold(),
+            73..77 => self.look(),
+            77..79 => self.subscribe_and_never_read(),
+            79..84 => self.block(),
+            84..88 => self.upgrade(),
+            88..94 => self.kill_and_keep(),
+            94..97 => self.kill_keeper(),
+            97 | 98 => self.stop_and_start(),
+            _ => self.shut_down(),
+        }
+    }
+
+    /// Drops the clients whose connections end with the daemon's process.
+    pub(super) fn disconnect(&mut self) {
+        self.slow.clear();
+        self.others.waits.clear();
+    }
+
+    /// One whose leader leaves a process behind that is no descendant of it, and writes the token later.
+    fn submit_tree(&mut self) {
+        let token = self.ledger.token();
+        let path = self.ledger.path.display();
+        let later = format!("setsid -f sh -c 'sleep 0.3; echo {token} >> {path}'");
+        let shell = format!("{later}; sleep 0.1 & echo text; wait; exit 3");
+        let params = SubmitParams { shell: Some(shell.as_str().into()), ..self.daemon.params() };
+        if let Some(result) = self.call::<TaskSubmit>(&params) {
+            self.accepted(result.task.id, Expected::of(token, 3, "text\n"));
+        }
+    }
+
+    /// One that starts after another one has ended, or after a while.
+    fn submit_ordered(&mut self) {
+        let delay = self.below(700);
+        let other = self.some().filter(|_| delay < 350);
+        let is_disturbed = |task: &TaskId| self.ledger.open.get(task).is_some_and(|other| other.disturbed);
+        let disturbed = other.as_ref().is_some_and(is_disturbed);
+        let token = self.ledger.token();
+        let shell = format!("echo {token} >> {}; echo text; exit 1", self.ledger.path.display());
+        let mut params = SubmitParams { shell: Some(shell.as_str().into()), ..self.daemon.params() };
+        match other {
+            Some(other) => params.after = vec![After { id: other.into(), condition: Condition::Any }],
+            None => params.delay_ms = Some(delay),
+        }
+        if let Some(result) = self.call::<TaskSubmit>(&params) {
+            self.accepted(
+                result.task.id,
+                Expected { after: other, disturbed, ..Expected::of(token, 1, "text\n") },
+            );
+        }
+    }
+
+    /// Hands over a process that waits for a line.
+    fn hand_over(&mut self) {
+        let token = self.ledger.token();
+        let line = format!("read go; echo {token} >> {}; echo text; exit 5", self.ledger.path.display());
+        let (job, pipe) = Job::shell(&self.daemon, &line);
+        match job.offer(&mut self.daemon.client(), &[(HandoffStream::Stdout, pipe.as_fd())]) {
+            Ok(given) => {
+                self.accepted(given.task.id, Expected::of(token, 5, "text\n"));
+                self.others.handed.insert(given.task.id, job);
+            }
+            Err(error) => self.fault(format!("task.handoff: {error}")),
+        }
+    }
+
+    /// Has every process that was handed over go on to its end, and reaps it, as its parent.
+    pub(super) fn finish_handed(&mut self) {
+        for (task, mut job) in std::mem::take(&mut self.others.handed) {
+            // It may have been killed.
+            let _ = job.child.stdin.as_mut().map(|stdin| stdin.write_all(b"go\n"));
+            if job.child.wait().is_err() {
+                self.fault(format!("{task}, which was handed over, can't be reaped"));
+            }
+        }
+    }
+
+    /// Has a client wait for the end of a task.
+    fn wait_for_one(&mut self) {
+        let Some(task) = self.some().filter(|_| self.others.waits.len() < WAITS) else { return };
+        let mut raw = Raw::connect(self.daemon.socket());
+        raw.request(1, "task.block", &json!({ "ids": [task] }));
+        self.others.waits.push((task, raw));
+    }
+
+    /// Checks that every wait has one answer: the end of its task.
+    pub(super) fn waits_are_answered(&mut self) {
+        for (task, mut raw) in std::mem::take(&mut self.others.waits) {
+            let answer = raw.receive();
+            let ended = answer.as_ref().map(|answer| &answer["result"]["tasks"][0]);
+            let is_right = ended.is_some_and(|ended| {
+                ended["id"] == json!(task)
+                    && !["pending", "running"].contains(&ended["status"].as_str().unwrap_or("running"))
+            });
+            if !is_right {
+                self.fault(format!("a wait for {task} was answered by {answer:?}"));
+            }
+        }
+    }
+
+    /// Waits for the processes that outlive the leaders of their tasks.
+    pub(super) fn outlive_leaders(&mut self) {
+        let left: Vec<TaskId> = self.ledger.open.keys().copied().collect();
+        for task in left {
+            let mut client = self.daemon.client();
+            let ended = poll_until("a task is over with all of its processes", || {
+                // One that nobody knows is reported by the ledger.
+                let Ok(found) = client.call::<TaskGet>(&IdParams { id: task.into() }) else {
+                    return Some(None);
+                };
+                let is_over = found.task.status.is_active() || !found.task.lingering;
+                is_over.then_some(Some(found.task))
+            });
+            if let Some(task) = ended.filter(|task| !task.status.is_active()) {
+                self.ledger.ended(&task);
+            }
+        }
+    }
+
+    /// Kills the daemon in the middle of submissions, of which those without an answer are made again under the same keys.
+    fn kill_and_keep(&mut self) {
+        let (answers, submissions) = (self.below(25), self.submissions());
+        let (tell, told) = mpsc::channel();
+        let socket = self.daemon.socket_path().clone();
+        let submits = thread::spawn(move || {
+            let client = Client::connect(&socket);
+            submit_all(client.ok(), submissions, &tell)
+        });
+        for _ in 0..answers {
+            if told.recv_timeout(PATIENCE).is_err() {
+                break;
+            }
+        }
+        self.disconnect();
+        self.daemon.kill9();
+        self.table.kills += 1;
+        self.table.cut += self.ledger.killed_and_kept();
+        self.daemon.launch();
+        self.has_figures = false;
+        for submission in submits.join().expect("a thread that submits") {
+            let Submission { token, code, params, task } = submission;
+            let task = task.or_else(|| self.call::<TaskSubmit>(&params).map(|result| result.task.id));
+            match task {
+                Some(task) => self.accepted(task, Expected::of(token, code, "text\n")),
+                None => self.fault(format!("the submission of {token} is refused after a kill")),
+            }
+        }
+    }
+
+    /// Some submissions, each with a key.
+    fn submissions(&mut self) -> Vec<Submission> {
+        let count = 1 + self.below(30);
+        let one = |_| {
+            let (token, code) = (self.ledger.token(), i32::try_from(self.below(4)).unwrap_or(0));
+            let path = self.ledger.path.display();
+            let shell = format!("echo {token} >> {path}; echo text; exit {code}");
+            let mut params = SubmitParams { shell: Some(shell.as_str().into()), ..self.daemon.params() };
+            (params.session, params.key) = (Some("killed".to_owned()), Some(format!("key-{token}")));
+            Submission { token, code, params, task: None }
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Kills the keeper. The daemon gives all that runs to another one, or is killed before it could.
+    fn kill_keeper(&mut self) {
+        let Some(gone) = self.daemon.keepers().pop() else {
+            return self.fault("a durable daemon has no keeper".to_owned());
+        };
+        gone.kill();
+        self.table.keepers += 1;
+        if self.below(3) == 0 {
+            self.disconnect();
+            self.daemon.kill9();
+            self.table.kills += 1;
+            self.table.cut += self.ledger.killed_and_not_kept();
+            self.daemon.launch();
+            self.has_figures = false;
+        } else {
+            self.is_kept_again(gone.pid());
+        }
+    }
+
+    /// Waits until another keeper holds all that runs, as the daemon's log says.
+    fn is_kept_again(&self, gone: i32) {
+        let path = self.daemon.state_dir().join("bgd.log");
+        let ended = format!("another one takes its place pid={gone}\n");
+        for_change(&path, || {
+            let older = fs::read(path.with_extension("log.1")).unwrap_or_default();
+            let all = [older, fs::read(&path).unwrap_or_default()].concat();
+            let text = String::from_utf8_lossy(&all);
+            let (_, after) = text.rsplit_once(&ended)?;
+            after.contains("the keeper holds all that runs").then_some(())
+        });
+    }
+
+    /// Stops the daemon, which leaves its tasks running, and starts the next one.
+    fn stop_and_start(&mut self) {
+        self.disconnect();
+        if self.below(2) == 0 {
+            self.call::<DaemonShutdown>(&ShutdownParams { grace_ms: Some(1000), cancel: false });
+            self.daemon.ended();
+        } else {
+            self.daemon.stop();
+        }
+        self.table.stops += 1;
+        self.table.cut += self.ledger.killed_and_kept();
+        self.daemon.launch();
+        self.has_figures = false;
+    }
+}
+
+/// Makes these submissions until the daemon is gone, and tells of each answer.
+fn submit_all(client: Option<Client>, mut all: Vec<Submission>, tell: &Sender<()>) -> Vec<Submission> {
+    let Some(mut client) = client else { return all };
+    client.wait_at_most(PATIENCE);
+    for submission in &mut all {
+        let Ok(result) = client.call::<TaskSubmit>(&submission.params) else { break };
+        submission.task = Some(result.task.id);
+        // Nobody may wait for it any more.
+        let _ = tell.send(());
+    }
+    all
+}

@@ -15,8 +15,8 @@ use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::{ErrorKind, RpcError};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DaemonShutdown, DaemonUpgrade, ExitParams, HandoffStream, Hello, HelloParams, ShutdownParams, TaskExit,
-    UpgradeParams, UpgradeResult,
+    DaemonShutdown, DaemonUpgrade, ExitParams, HandoffStream, Hello, HelloParams, ShutdownParams,
+    SubmitParams, TaskExit, UpgradeParams, UpgradeResult,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, failing, params, refused, release, until, upgrade};
@@ -361,6 +361,38 @@ fn r123_with_any_limit_of_descriptors_an_upgrade_is_done_or_refused() {
     assert_eq!(viewer.ended(terminal.id).exit, Some(Exit::Code(9)));
     release(&daemon, "first");
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+/// A failed allocation ends a process, so memory is looked for before it is needed.
+#[test]
+fn r122_with_any_limit_of_memory_an_upgrade_is_done_or_refused() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let shell = Some(format!(": {}", "x".repeat(100_000)).as_str().into());
+    let held = SubmitParams { shell, hold: true, ..daemon.params() };
+    (0..50).for_each(|_| _ = daemon.submit_with(&held));
+    let (process, mut client) = (daemon.process(), daemon.client());
+    let instance = client.call::<Hello>(&HelloParams::default()).unwrap().instance;
+    let (mut done, mut whys) = (0, BTreeSet::new());
+    for more in [2048, 512, 128, 32, 8] {
+        let size = process.status_value("VmSize").expect("its size, in KiB");
+        process.limit(Resource::As, Some((size << 10) + (more << 20)));
+        match client.call::<DaemonUpgrade>(&UpgradeParams::default()) {
+            Ok(_) => done += 1,
+            outcome => _ = whys.insert(refusal(outcome).message),
+        }
+        let hello = client.call::<Hello>(&HelloParams::default()).expect("the connection goes on");
+        assert_eq!((hello.pid, &hello.instance), (process.pid(), &instance), "{more} MiB");
+        process.limit(Resource::As, None);
+    }
+    assert!(done > 0 && !whys.is_empty(), "{done}");
+    assert!(whys.iter().all(|why| why.starts_with("not upgraded, and nothing has changed: ")), "{whys:?}");
+    println!("{done} were done; why not: {whys:#?}");
+    upgrade(&daemon);
+    assert_eq!(daemon.status().summary.pending, 50);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+    daemon.run(&["clear", "--all", "--all-sessions"]).success();
 }
 
 /// Upgrades to a program that is killed as soon as it is to take over.

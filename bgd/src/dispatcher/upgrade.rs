@@ -18,6 +18,7 @@ use crate::carry::{Named, Obstacle, handover};
 use crate::client::answer::Answer;
 use crate::journal;
 use crate::os::clock::Stamp;
+use crate::os::memory;
 use crate::wire::connection::ConnectionsState;
 use crate::wire::mailbox::{Internal, Mailbox};
 
@@ -26,6 +27,9 @@ const HOLD: Duration = Duration::from_millis(250);
 
 /// The interval between looks whether nothing is under way, while requests are held back.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// How many bytes the rest of the state takes at most: connections, executors, queues.
+const STATE_REST: usize = 8 << 20;
 
 /// The pause between two holds.
 const REST: Duration = Duration::from_millis(100);
@@ -146,6 +150,9 @@ impl Dispatcher {
             Phase::Resting { program, was_tried, .. } => return self.hold(program, was_tried),
             Phase::Holding { since, program, was_tried } => (since, program, was_tried),
         };
+        if let Err(why) = memory::room(self.state_bytes()) {
+            return self.refuse_upgrade(&why);
+        }
         let mut named = Named::default();
         // What is only tried need not have the last word of a channel.
         let state = self.whole_state(mailbox, &program, (since, was_tried), &mut named);
@@ -178,6 +185,12 @@ impl Dispatcher {
                 self.refuse_upgrade(&format!("{what}, which this version can't carry over an upgrade"));
             }
         }
+    }
+
+    /// Returns about how many bytes it takes at most to write down the state: tasks and events as text, and again in the
+    /// parts of the state.
+    fn state_bytes(&self) -> usize {
+        2 * (self.core.held() + self.subscribers.bytes()) + STATE_REST
     }
 
     /// Returns the whole state.

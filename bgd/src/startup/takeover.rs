@@ -56,6 +56,8 @@ pub fn say_formats() -> ExitCode {
 pub fn try_state() -> ExitCode {
     // This process only reads; if memory is short, it goes first.
     memory::give_up_first();
+    // Taking over needs more than reading does, and can't be refused any more if there is none.
+    memory::leave_room();
     match try_read() {
         Ok(found) => say(&found),
         Err(why) => {

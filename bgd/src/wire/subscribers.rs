@@ -110,6 +110,11 @@ impl Subscribers {
         self.history.seq()
     }
 
+    /// Returns about how many bytes the history takes.
+    pub fn bytes(&self) -> usize {
+        self.history.bytes()
+    }
+
     /// Numbers events from here on, without having those before.
     pub fn go_on_after(&mut self, seq: u64) {
         self.history.go_on_after(seq);

@@ -185,3 +185,23 @@ fn the_limit_of_memory_can_be_raised_without_a_restart() {
     daemon.submit_with(&params);
     assert!(daemon.run(&["daemon", "status"]).success().stdout_text().contains("of 4.0 MiB"));
 }
+
+/// Finished tasks stay until they are cleared, and nothing is dropped without being asked: so whoever is refused because of
+/// them is told what to do.
+#[test]
+fn r10_who_is_refused_because_of_finished_tasks_is_told_what_makes_room() {
+    let daemon = TestDaemon::builder().config("[limits]\nmemory = \"1MiB\"").start();
+    let line = format!(": {}", "x".repeat(100_000));
+    let refused = loop {
+        let outcome = daemon.run(&["submit", "--shell", &line]);
+        if outcome.code != 0 {
+            break outcome.stderr;
+        }
+        daemon.block(&[outcome.word()]);
+    };
+    assert!(refused.contains("(limits.memory)"), "{refused}");
+    let (_, hint) = refused.split_once("`bgctl ").expect("a command");
+    let (verb, _) = hint.split_once('`').expect("its end");
+    daemon.run(&verb.split(' ').collect::<Vec<_>>()).success();
+    daemon.run(&["submit", "--shell", &line]).success();
+}

@@ -376,7 +376,7 @@ fn r123_what_must_not_take_over_is_refused_and_nothing_changes() {
         (failing(&daemon, "older"), "it is bgd 0.0.9, which can't read the state of this one (format 1)"),
         (failing(&daemon, "another"), "it read another state than the one it was given"),
         (failing(&daemon, "dying"), "it failed: bgd: no memory is left"),
-        (failing(&daemon, "shot"), "it failed (signal: 11 (SIGSEGV)"),
+        (failing(&daemon, "shot"), "it failed (signal: 9 (SIGKILL)"),
         (failing(&daemon, "silent"), "it does not answer within 5 s"),
     ] {
         let text = refused(&daemon, &path);

@@ -118,8 +118,10 @@ impl Trial {
 
 impl Tried {
     fn kill(&self) {
-        // It may have ended.
-        let _ = self.process.as_ref().map(|process| process.signal(SIGKILL));
+        if let Some(process) = &self.process {
+            // It may have ended.
+            let _ = process.signal(SIGKILL);
+        }
     }
 }
 
@@ -237,7 +239,10 @@ fn run(
         .spawn()
         .map_err(|error| format!("it can't be executed: {error}"))?;
     let has_ended = PidFd::open(child.id().cast_signed()).is_ok_and(|process| {
-        let _ = process.try_clone().map(|process| trial.begin(process));
+        // Without a descriptor for that nobody can end it early.
+        if let Ok(copy) = process.try_clone() {
+            trial.begin(copy);
+        }
         let has_ended = wait_for_all([&process], Instant::now() + patience);
         trial.end();
         has_ended

@@ -262,7 +262,7 @@ impl Common {
                 let socket = keeper.after(&socket).ok_or(error)?;
                 let made = cgroup.map(|path| cgroup::make(&path, true)).transpose().map_err(|_| error)?;
                 let (announce, cgroup) = (announce(socket.as_fd()), made.as_ref().map(AsFd::as_fd));
-                Ok((spawn(&Plan { announce, cgroup, ..plan }, stack)?, Some(socket)))
+                Ok((spawn(&Plan { cgroup, announce, ..plan }, stack)?, Some(socket)))
             }
             spawned => Ok((spawned?, Some(socket))),
         }

@@ -92,7 +92,7 @@ fn scope_of(keeper: i32) -> Option<PathBuf> {
     let cgroup = cgroup_of(keeper)?;
     let scope = unit_of(&cgroup);
     let name = scope.file_name()?.to_str()?;
-    (name.starts_with("bgd-") && name.ends_with(".scope")).then(|| scope.to_owned())
+    name.strip_suffix(".scope").filter(|name| name.starts_with("bgd-")).map(|_| scope.to_owned())
 }
 
 /// Whether processes of the daemon can be moved to a scope: the kernel demands that the cgroup above both is theirs, too.

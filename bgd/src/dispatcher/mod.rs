@@ -435,7 +435,7 @@ impl Dispatcher {
             }
             Body::Executors(params) => self.list_executors(answer, &params),
             Body::Usage(ids) => self.measure(answer, &ids),
-            Body::Status => answer.give(&self.status()),
+            Body::Status => self.give_status(answer),
             Body::Reload => self.read_config(Some(answer)),
             Body::Upgrade(params) => self.upgrade(answer, &params),
             Body::Refused(error) => answer.refuse(&error),

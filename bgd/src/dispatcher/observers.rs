@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
@@ -10,6 +11,7 @@ use bgd_shared::limits::SUBSCRIPTIONS;
 use bgd_shared::request::{
     DaemonStatus, InboxListResult, InboxSummary, ListResult, SubscribeParams, SubscribeResult,
 };
+use tokio::time::timeout;
 
 use super::{Dispatcher, Shape};
 use crate::client::answer::Answer;
@@ -17,6 +19,9 @@ use crate::core::{CoreError, ListQuery, Request, Spec};
 use crate::wire::status::Counted;
 use crate::wire::subscribers::Filter;
 use crate::wire::view;
+
+/// How long the disk may take to say how it is. A client gives up after 5 seconds.
+const DISK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Dispatcher {
     /// Chooses the channel of a new task (R50).
@@ -99,7 +104,25 @@ impl Dispatcher {
         })
     }
 
-    pub(super) fn status(&self) -> DaemonStatus {
+    /// Answers `daemon.status`. What files say is looked up on a worker, as a disk may hang.
+    pub(super) fn give_status(&self, answer: Answer) {
+        let (mut status, identity, workers) =
+            (self.status(), self.identity.clone(), self.context.workers.clone());
+        tokio::spawn(async move {
+            let (mut looked_at, looking) = (status.clone(), identity.clone());
+            let look = workers.run(move || {
+                looking.look(&mut looked_at);
+                looked_at
+            });
+            if let Ok(Some(looked_at)) = timeout(DISK_PATIENCE, look).await {
+                return answer.give(&looked_at);
+            }
+            identity.disk_is_silent(&mut status);
+            answer.give(&status);
+        });
+    }
+
+    fn status(&self) -> DaemonStatus {
         let counted = Counted {
             connections: self.clients.len(),
             subscriptions: self.subscribers.count(),

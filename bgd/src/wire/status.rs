@@ -70,7 +70,7 @@ const LITTLE_SPACE: u64 = 64 * 1024 * 1024;
 const FEW_FILES: u64 = 16;
 
 impl Identity {
-    /// Builds the result of `daemon.status`.
+    /// Builds the result of `daemon.status`, without what [`Self::look`] adds.
     pub fn status(&self, core: &Core, config: &Config, counted: Counted) -> DaemonStatus {
         let summary = core.summary();
         let warnings = self.warnings(&counted);
@@ -78,7 +78,7 @@ impl Identity {
             active: summary.active(),
             summary,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            memory_bytes: resident_bytes(),
+            memory_bytes: 0,
             held_bytes: core.held() as u64,
             connections: counted.connections as u64,
             subscriptions: counted.subscriptions as u64,
@@ -86,7 +86,7 @@ impl Identity {
             instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: self.pid,
-            program: self.program.as_ref().map(Program::status),
+            program: None,
             socket: self.socket.display().to_string(),
             state_dir: self.state_dir.display().to_string(),
             config: self.config_path.display().to_string(),
@@ -114,15 +114,6 @@ impl Identity {
             self.config_error.iter().map(|error| format!("the configuration was not applied: {error}"));
         let mut warnings: Vec<String> = refused.collect();
         warnings.extend(counted.journal.iter().cloned());
-        if self.lost_tasks > 0 {
-            let log = self.state_dir.join(log::FILE);
-            // Under a service manager the journal has the log, and the manager knows where.
-            let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
-            warnings.push(format!(
-                "the previous daemon was killed: its tasks and their output are lost ({} had started){place}",
-                self.lost_tasks
-            ));
-        }
         if !counted.outputs_watched {
             warnings.push(
                 "no inotify instance or watch is left for this user, so outputs are polled 4 times a second while \
@@ -130,9 +121,34 @@ impl Identity {
                     .to_owned(),
             );
         }
+        warnings
+    }
+
+    /// Adds what files say. Blocks as long as a disk does: call it on a worker.
+    pub fn look(&self, status: &mut DaemonStatus) {
+        status.memory_bytes = resident_bytes();
+        status.program = self.program.as_ref().map(Program::status);
+        if self.lost_tasks > 0 {
+            let log = self.state_dir.join(log::FILE);
+            // Under a service manager the journal has the log, and the manager knows where.
+            let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
+            status.warnings.push(format!(
+                "the previous daemon was killed: its tasks and their output are lost ({} had started){place}",
+                self.lost_tasks
+            ));
+        }
+        self.look_at_disk(&mut status.warnings);
+    }
+
+    /// Says that the disk did not answer in time.
+    pub fn disk_is_silent(&self, status: &mut DaemonStatus) {
+        status.warnings.push(format!("the disk under {} does not answer", self.state_dir.display()));
+    }
+
+    fn look_at_disk(&self, warnings: &mut Vec<String>) {
         let Ok(disk) = nix::sys::statvfs::statvfs(&self.state_dir) else {
-            warnings.push(format!("the state folder {} can't be looked at", self.state_dir.display()));
-            return warnings;
+            return warnings
+                .push(format!("the state folder {} can't be looked at", self.state_dir.display()));
         };
         let free = disk.blocks_available() * disk.fragment_size();
         if free < LITTLE_SPACE {
@@ -152,7 +168,6 @@ impl Identity {
                 disk.files_available()
             ));
         }
-        warnings
     }
 }
 

@@ -375,8 +375,8 @@ impl Journal {
             drop(ending);
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
-        let writes = Writes::Thread { orders: Some(orders), thread: Some(thread), ended };
-        Ok(Self { writes, is_stopped })
+        let thread = Writes::Thread { orders: Some(orders), thread: Some(thread), ended };
+        Ok(Self { writes: thread, is_stopped })
     }
 
     /// Creates a journal without a thread and a file: a simulation takes the changes of each step.
@@ -392,10 +392,11 @@ impl Journal {
     /// Orders the changes of a step to be written.
     pub fn write(&self, number: u64, changes: Changes) {
         match &self.writes {
-            // The thread ends only after this.
-            Writes::Thread { orders, .. } => {
-                drop(orders.as_ref().map(|orders| orders.send((number, changes))))
+            Writes::Thread { orders: Some(orders), .. } => {
+                // The thread ends only after this.
+                let _ = orders.send((number, changes));
             }
+            Writes::Thread { orders: None, .. } => {}
             Writes::Simulated(take) => take(number, changes),
         }
     }

@@ -21,7 +21,7 @@ pub fn give_up_first() {
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back() {}
 
-/// Checks that so many bytes can be allocated now. An allocation that fails ends the process (RLIMIT_AS, strict
+/// Checks that so many bytes can be allocated now. An allocation that fails ends the process (`RLIMIT_AS`, strict
 /// overcommit), so whoever is about to need many asks first. Says nothing of memory that the system has promised to others.
 ///
 /// # Errors

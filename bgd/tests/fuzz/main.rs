@@ -1,5 +1,5 @@
 //! Gives what the daemon reads of others any bytes (R134): hand-overs with their descriptors, what jobs write to
-//! terminals, the streams of agents, states that an upgrade carries, configurations. Each target asserts what must hold
+//! terminals, the streams of agents, states that an upgrade carries, journals, what a keeper holds, configurations. Each target asserts what must hold
 //! for every input; `edits` says what a target is.
 
 #[macro_use]
@@ -9,6 +9,7 @@ mod agents;
 mod configuration;
 mod handoff;
 mod image;
+mod left;
 mod terminal;
 
 targets! {
@@ -20,6 +21,8 @@ targets! {
     r134_any_event_of_a_server_is_of_a_session_or_skipped: agents::opencode,
     r134_any_output_of_a_template_is_an_answer_or_a_reason: agents::template,
     r134_any_image_is_refused_or_the_state_that_it_says: image::state,
+    r134_any_journal_is_read_as_far_as_it_can_be_and_is_whole_then: left::journal,
+    r134_anything_held_for_a_run_is_refused_or_of_that_run: left::run,
     r134_any_configuration_is_refused_with_its_place_or_means_the_same_again: configuration::configuration,
 }
 
@@ -35,6 +38,12 @@ fn the_seeds_are_what_others_really_send() {
     }
     for seed in of("r134_any_image_is_refused_or_the_state_that_it_says") {
         assert_eq!(image::tasks(&seed), Some(2));
+    }
+    for seed in of("r134_any_journal_is_read_as_far_as_it_can_be_and_is_whole_then") {
+        assert!(left::tasks(&seed).is_some_and(|tasks| tasks >= 2));
+    }
+    for seed in of("r134_anything_held_for_a_run_is_refused_or_of_that_run") {
+        assert!(left::is_run(&seed), "{}", text(&seed));
     }
     for seed in of("r134_any_line_of_an_agent_is_news_of_its_session_or_noise") {
         assert!(bgd::exec::agent::acp::update_of(&seed).is_some(), "{}", text(&seed));

@@ -1,0 +1,84 @@
+//! What a durable daemon that was killed has left: its journal, and what the keeper was told of its runs. Disks lose bytes,
+//! and a keeper serves daemons of other versions.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use bgd::core::{Core, CoreLimits};
+use bgd::exec::left::{Left, Spared};
+use bgd::journal::{Durability, OpenError, Opened, open};
+use bgd::keeper::{Kept, Key};
+use bgd_shared::id::TaskId;
+
+const LIMITS: CoreLimits = CoreLimits {
+    max_concurrent_tasks: 2,
+    tasks: 1000,
+    memory: 1 << 30,
+    environments: 1 << 20,
+    grace_ms: 1000,
+    inbox_items: 10,
+    history: None,
+};
+
+fn opened(folder: &Path) -> Result<Opened, OpenError> {
+    open(folder, Durability::Written)
+}
+
+/// A journal is refused with words, or a core goes on with what is read of it; the one that is there then is whole, and has
+/// as much.
+pub fn journal(bytes: &[u8]) {
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let journal = folder.path().join("journal");
+    fs::create_dir(&journal).unwrap();
+    fs::write(journal.join("journal.db"), bytes).unwrap();
+    let mut first = match opened(folder.path()) {
+        Ok(first) => first,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let kept = std::mem::take(&mut first.kept);
+    let tasks = kept.tasks.len();
+    let core = Core::again(LIMITS, [].into(), kept);
+    assert!(core.summary().total() <= tasks as u64);
+    let was_damaged = first.warning.is_some();
+    drop(first);
+    let second = opened(folder.path()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(second.warning.is_none(), "{was_damaged}: {:?}", second.warning);
+    assert_eq!(second.kept.tasks.len(), tasks);
+}
+
+/// How many tasks are in a journal that is whole.
+pub fn tasks(bytes: &[u8]) -> Option<usize> {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal");
+    fs::create_dir(&journal).unwrap();
+    fs::write(journal.join("journal.db"), bytes).unwrap();
+    let read = opened(folder.path()).unwrap();
+    (read.warning.is_none() && read.head.is_some()).then_some(read.kept.tasks.len())
+}
+
+const KEY: Key = Key { task: TaskId::from_u128(7), run: 3 };
+
+/// What was held for a run, with as many descriptors as there may be.
+fn held(text: &[u8]) -> std::io::Result<Left> {
+    let null = File::open("/dev/null").unwrap();
+    let descriptors = (0..12).map(|_| OwnedFd::from(null.try_clone().unwrap())).collect();
+    Left::read(Kept { key: KEY, pid: std::process::id().cast_signed(), text: text.to_vec(), descriptors })
+}
+
+/// What was held is refused with words, or it is of the run that it was held for.
+pub fn run(text: &[u8]) {
+    match held(text) {
+        Ok(run) => {
+            assert_eq!(run.key, KEY);
+            let _ = (run.is_drained(), run.mark_number(), run.notify_socket());
+            let _ = Spared::of([&run]);
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// Whether that is what a daemon says of a run.
+pub fn is_run(text: &[u8]) -> bool {
+    held(text).is_ok()
+}

@@ -93,7 +93,9 @@ fn r125_with_sync_one_flush_serves_many_submits_that_come_together() {
         let mut all: Vec<Raw> = (0..CLIENTS).map(|_| Raw::connect(daemon.socket())).collect();
         for id in 0..EACH {
             let params = json!({"shell": "true", "env": {}, "cwd": "/", "hold": true});
-            all.iter_mut().for_each(|raw| raw.request(id, "task.submit", &params));
+            for raw in &mut all {
+                raw.request(id, "task.submit", &params);
+            }
         }
         for raw in &mut all {
             for id in 0..EACH {

@@ -61,7 +61,7 @@ fn cgroup_of(process: &Process) -> String {
 /// The scope that a process is in.
 fn scope_of(process: &Process) -> String {
     let cgroup = cgroup_of(process);
-    let scope = cgroup.split('/').find(|part| part.ends_with(".scope"));
+    let scope = cgroup.split('/').find(|part| part.strip_suffix(".scope").is_some());
     scope.unwrap_or_else(|| panic!("{cgroup} is no scope's")).to_owned()
 }
 

@@ -35,7 +35,7 @@ fn text(row: &impl Serialize) -> String {
     serde_json::to_string(row).unwrap()
 }
 
-fn parsed<T: DeserializeOwned>(row: &String) -> T {
+fn parsed<T: DeserializeOwned>(row: &str) -> T {
     serde_json::from_str(row).unwrap()
 }
 
@@ -90,11 +90,11 @@ impl Disk {
             items: self.items.iter().map(|(number, row)| (*number, parsed(row))).collect(),
             notices: self.notices.iter().map(|(number, row)| (*number, parsed(row))).collect(),
             batches: self.batches.iter().map(|(id, row)| (*id, parsed(row))).collect(),
-            entering: self.entering.values().map(parsed).collect(),
+            entering: self.entering.values().map(|row| parsed(row)).collect(),
             ..Kept::default()
         };
-        kept.groups = self.groups.as_ref().map(parsed).unwrap_or_default();
-        kept.counters = self.counters.as_ref().map(parsed).unwrap_or_default();
+        kept.groups = self.groups.as_deref().map(parsed).unwrap_or_default();
+        kept.counters = self.counters.as_deref().map(parsed).unwrap_or_default();
         kept
     }
 }

@@ -121,7 +121,7 @@ impl World {
     /// The durable daemon was killed. What it was about to write may be written.
     pub fn kill(&self, killed: Killed) {
         let mut state = self.state();
-        self.left(&mut state);
+        state.leave();
         state.left_behind(killed);
         let is_full = state.is_disk_full || state.percent(50);
         let disk = &mut state.disk;
@@ -135,7 +135,7 @@ impl World {
     /// The durable daemon has ended as it was told to, and has left its tasks.
     pub fn leave(&self) {
         let mut state = self.state();
-        self.left(&mut state);
+        state.leave();
         state.left_behind(Killed::Alone);
         let is_full = state.is_disk_full;
         state.disk.write(is_full);

@@ -164,12 +164,6 @@ impl World {
         (state.facts, state.internals) = (None, None);
     }
 
-    /// The daemon is gone, and processes are not; jobs and facts are lost.
-    pub fn left(&self, state: &mut State) {
-        state.due.retain(|_, what| matches!(what, Due::Client | Due::Step { .. }));
-        (state.facts, state.internals) = (None, None);
-    }
-
     /// The journal is to be written.
     pub fn order(&self, number: u64, changes: bgd::core::durable::Changes) {
         let ms = self.job_takes();
@@ -282,6 +276,12 @@ impl World {
 }
 
 impl State {
+    /// The daemon is gone, and processes are not; jobs and facts are lost.
+    pub fn leave(&mut self) {
+        self.due.retain(|_, what| matches!(what, Due::Client | Due::Step { .. }));
+        (self.facts, self.internals) = (None, None);
+    }
+
     fn add(&mut self, at: u64, what: Due) {
         self.last += 1;
         self.due.insert((at, self.last), what);

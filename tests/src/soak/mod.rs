@@ -74,7 +74,9 @@ pub fn main() -> ExitCode {
     let minutes = minutes.unwrap_or(hours.unwrap_or(1) * 60);
     let end = Instant::now() + Duration::from_secs(minutes * 60);
     let tables = run(seed, &Kind::ALL, Until::Moment(end));
-    tables.iter().for_each(|table| println!("{table}\n"));
+    for table in &tables {
+        println!("{table}\n");
+    }
     if tables.iter().all(Table::is_clean) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

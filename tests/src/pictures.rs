@@ -38,7 +38,15 @@ const IDS: [&str; 8] = [
 ];
 
 /// The ages that the tasks get, the latest first.
-const AGES: [&str; 8] = ["12s", "48s", "1m 4s", "2m 10s", "2m 31s", "4m 2s", "7m 55s", "1h 3m"];
+const TIMES: [[&str; 2]; 7] = [
+    ["12s", "8s"],
+    ["48s", ""],
+    ["1m 4s", "1s"],
+    ["2m 10s", "3s"],
+    ["2m 31s", "2m 31s"],
+    ["4m 2s", ""],
+    ["7m 55s", ""],
+];
 
 /// What a build shows of itself.
 const BUILD: &str = "green='\\033[1;32m' off='\\033[0m'\n\
@@ -115,11 +123,12 @@ fn top() -> String {
     top.ended();
     rename(&mut picture, &[backup, tests, server, train, build, deploy, agent]);
     let header = picture.line(1);
-    let at = header.find("AGE").unwrap_or_else(|| panic!("no ages in {header:?}"));
-    for (id, age) in IDS[..7].iter().rev().zip(AGES) {
+    let at = |name| header.find(name).unwrap_or_else(|| panic!("no {name} in {header:?}"));
+    for (id, [age, quiet]) in IDS[..7].iter().rev().zip(TIMES) {
         let row = (2..picture.height()).find(|row| picture.line(*row)[1..].starts_with(&id[..8]));
         let row = row.unwrap_or_else(|| panic!("{id} is not shown"));
-        picture.write(row, at, &format!("{age:7}"));
+        picture.write(row, at("AGE"), &format!("{age:7}"));
+        picture.write(row, at("QUIET"), &format!("{quiet:7}"));
     }
     picture.svg("bgctl top: an agent that asks, a failed job, running ones with their progress, and the output of one")
 }

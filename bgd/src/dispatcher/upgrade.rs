@@ -22,7 +22,8 @@ use crate::os::memory;
 use crate::wire::connection::ConnectionsState;
 use crate::wire::mailbox::{Internal, Mailbox};
 
-/// How long requests are held back at a time until nothing is under way.
+/// How long requests are held back at first until nothing is under way. On a busy machine that is too short, so a hold may
+/// last half as long as all before it.
 const HOLD: Duration = Duration::from_millis(250);
 
 /// The interval between looks whether nothing is under way, while requests are held back.
@@ -37,7 +38,7 @@ const REST: Duration = Duration::from_millis(100);
 /// How long clients may wait for the answers of other machines, before that is given up.
 const MACHINES: Duration = Duration::from_secs(2);
 
-/// How long all of that may take.
+/// How long all of that may take, before the trial and again after it: what the trial itself takes is not counted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Dispatcher {
@@ -61,8 +62,9 @@ impl Dispatcher {
             return answer
                 .refuse(&RpcError::new(ErrorKind::InvalidParams, "`binary` is not an absolute path"));
         }
-        let (began, held, phase, trial) = (Instant::now(), Duration::ZERO, Phase::OnWorker, Trial::default());
-        self.upgrade = Some(Upgrade { answer, began, held, phase, trial: trial.clone() });
+        let (held, phase, trial) = (Duration::ZERO, Phase::OnWorker, Trial::default());
+        let waits_since = Instant::now();
+        self.upgrade = Some(Upgrade { answer, waits_since, held, phase, trial: trial.clone() });
         let internals = self.internals.clone();
         let journal = self.durable.as_ref().map(|_| journal::FORMAT);
         self.context.workers.later(move || {
@@ -75,7 +77,12 @@ impl Dispatcher {
     /// Goes on after a worker has looked at the program or tried it.
     pub(super) fn upgrade_looked_at(&mut self, program: Result<Box<Candidate>, String>, was_tried: bool) {
         match program {
-            Ok(program) => self.hold(program, was_tried),
+            Ok(program) => {
+                if let Some(upgrade) = &mut self.upgrade {
+                    upgrade.waits_since = Instant::now();
+                }
+                self.hold(program, was_tried);
+            }
             Err(why) => self.refuse_upgrade(&why),
         }
     }
@@ -140,7 +147,8 @@ impl Dispatcher {
             return self.give_up_upgrade(&shutting_down());
         }
         let Some(upgrade) = &mut self.upgrade else { return };
-        let (began, phase) = (upgrade.began, std::mem::replace(&mut upgrade.phase, Phase::OnWorker));
+        let (waits, phase) =
+            (upgrade.waits_since.elapsed(), std::mem::replace(&mut upgrade.phase, Phase::OnWorker));
         let (since, program, was_tried) = match phase {
             Phase::OnWorker => return,
             Phase::Resting { until, program, was_tried } if until > Instant::now() => {
@@ -163,14 +171,14 @@ impl Dispatcher {
         match state {
             Ok(state) if was_tried => self.take_over(&state, &named, &program),
             Ok(state) => self.try_program(&state, &named, since, program),
-            Err(Obstacle::Passing(what)) if began.elapsed() > PATIENCE => {
+            Err(Obstacle::Passing(what)) if waits > PATIENCE => {
                 self.refuse_upgrade(&format!("{what}, and does not end: try again later"));
             }
             Err(Obstacle::Passing(_)) => {
-                if began.elapsed() > MACHINES {
+                if waits > MACHINES {
                     self.context.waits.give_up();
                 }
-                let is_over = since.elapsed() > HOLD;
+                let is_over = since.elapsed() > HOLD.max(waits / 2);
                 let phase = if is_over {
                     self.rest(since);
                     Phase::Resting { until: Instant::now() + REST, program, was_tried }
@@ -206,7 +214,7 @@ impl Dispatcher {
         let dispatcher = self.freeze(mailbox, &upgrade.answer, waits, named);
         let upgrade = self.upgrade.insert(upgrade);
         // The rest is over with the upgrade.
-        let Upgrade { answer, began: _, held, trial: _, phase: _ } = upgrade;
+        let Upgrade { answer, waits_since: _, held, trial: _, phase: _ } = upgrade;
         let (held, asked) = (*held, answer.state());
         let premises = self.premises.as_ref().ok_or_else(gone)?;
         Ok(State {

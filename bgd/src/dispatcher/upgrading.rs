@@ -25,7 +25,8 @@ pub struct Premises {
 #[derive(Debug)]
 pub(super) struct Upgrade {
     pub(super) answer: Answer,
-    pub(super) began: Instant,
+    /// When the wait for a moment without work began, which there is before the trial and after it.
+    pub(super) waits_since: Instant,
     /// How long requests were held back already.
     pub(super) held: Duration,
     /// The process that looks at the state, if there is one.

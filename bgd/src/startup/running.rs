@@ -97,9 +97,6 @@ impl Daemon {
         connections: Arc<Connections<Connection>>,
         started: Instant,
     ) -> Result<Self, Failure> {
-        if let Some(keeper) = &premises.keeper {
-            apart::keep(keeper, premises.cgroup.as_deref());
-        }
         let (calls, facts, internals, mailbox) = mailbox::new();
         let (local, context) = start_executors(&premises, facts)?;
         let Premises { config, config_path, state, socket, instance, life, cgroup, program, .. } = premises;
@@ -289,6 +286,9 @@ fn end_all(strays: &Strays, ending: &Ending, instance: &Instance, address: &mut 
 
 fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context), Failure> {
     let Premises { config, instance, socket, cgroup, nofile, marks, keeper, fosters, .. } = premises;
+    if let Some(keeper) = keeper {
+        apart::keep(keeper, cgroup.as_deref());
+    }
     let socket: Arc<Path> = socket.as_path().into();
     let life = Arc::clone(instance);
     let restore = move || life.restore();

@@ -1,6 +1,7 @@
 //! Points in time on the wire: RFC 3339, UTC, milliseconds.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +24,11 @@ impl Timestamp {
     /// Returns the current wall-clock time.
     pub fn now() -> Self {
         Self::from_unix_ms(jiff::Timestamp::now().as_millisecond())
+    }
+
+    /// Returns when a file was last changed; `None` if there is none.
+    pub fn of_file(path: &Path) -> Option<Self> {
+        std::fs::metadata(path).and_then(|file| file.modified()).ok().map(Self::from)
     }
 
     /// Returns the time `ms` milliseconds later.

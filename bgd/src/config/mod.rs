@@ -23,7 +23,6 @@ use std::time::Duration;
 use bgd_shared::foreground::Key;
 use bgd_shared::limits;
 use bgd_shared::request::{Limits as WireLimits, ReloadResult};
-use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
@@ -214,11 +213,6 @@ pub enum ConfigError {
         /// The allowed range.
         range: String,
     },
-}
-
-/// Returns when the file was last changed; `None` if there is none.
-pub fn modified(path: &Path) -> Option<Timestamp> {
-    std::fs::metadata(path).and_then(|file| file.modified()).ok().map(Timestamp::from)
 }
 
 impl Config {

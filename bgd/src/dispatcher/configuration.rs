@@ -8,7 +8,7 @@ use bgd_shared::time::Timestamp;
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
-use crate::config::{self, Config, ConfigError};
+use crate::config::{Config, ConfigError};
 use crate::core::Input;
 use crate::wire::mailbox::Internal;
 
@@ -17,7 +17,7 @@ impl Dispatcher {
     pub(super) fn read_config(&self, asked: Option<Answer>) {
         let (path, internals) = (self.identity.config_path.clone(), self.internals.clone());
         self.context.workers.later(move || {
-            let modified = config::modified(&path);
+            let modified = Timestamp::of_file(&path);
             let config = Config::load(&path).map(Box::new);
             internals.send(Internal::ConfigRead { config, modified, asked });
         });

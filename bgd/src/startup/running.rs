@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, Phase};
 use bgd_shared::socket::SocketPath;
+use bgd_shared::time::Timestamp;
 use bgd_shared::transport::AsyncListener;
 use tokio::sync::watch;
 
@@ -15,7 +16,7 @@ use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
 use crate::carry::Named;
-use crate::config::{self, Config, Durable};
+use crate::config::{Config, Durable};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
 use crate::dispatcher::state::PremisesState;
@@ -107,7 +108,7 @@ impl Daemon {
         let name = if config.durable == Durable::No { &life } else { &instance.id };
         let (machines, clusters) = elsewhere(&config, &context, &state, name);
         let executors = exec::table(local, agents.clone(), machines, clusters);
-        let config_modified = config::modified(&config_path);
+        let config_modified = Timestamp::of_file(&config_path);
         let identity = Identity {
             instance: instance.id.clone(),
             pid: std::process::id().cast_signed(),

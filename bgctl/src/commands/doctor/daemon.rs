@@ -28,7 +28,7 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     checks.extend(status.program.as_ref().and_then(program));
     checks.push(match context.link.check_config() {
         Ok(()) if context.link.is_remote() => configuration(&status, status.config_modified),
-        Ok(()) => configuration(&status, modified(&status.config)),
+        Ok(()) => configuration(&status, Timestamp::of_file(Path::new(&status.config))),
         Err(failure) => failed(PART, "configuration", &failure),
     });
     checks.push(tree(&status));
@@ -41,11 +41,6 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
         checks.push(Check::ok(PART, "output", format!("kept in {}", status.state_dir)));
     }
     Some(status)
-}
-
-/// Returns when a file was last changed; `None` if there is none.
-fn modified(path: &str) -> Option<Timestamp> {
-    std::fs::metadata(path).and_then(|file| file.modified()).ok().map(Timestamp::from)
 }
 
 /// Whether a valid configuration is the one that the daemon has read. `modified`: when its file was last changed.

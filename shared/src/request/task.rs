@@ -11,7 +11,7 @@ use crate::error::RpcError;
 use crate::id::{TaskId, TaskRef};
 use crate::limits::BLOCK_TIMEOUT_MS;
 use crate::long_env;
-use crate::order::{After, Restart, Retry};
+use crate::order::{After, PRIORITIES, Restart, Retry};
 use crate::ready::Ready;
 use crate::resources::Resources;
 use crate::rlimit::Rlimits;
@@ -169,6 +169,22 @@ pub struct SubmitParams {
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_timeout_ms: Option<u64>,
+}
+
+impl SubmitParams {
+    /// Creates the params of a task that does nothing, which shows whether tasks can run and be reported. It waits neither
+    /// for a slot nor behind others.
+    pub fn trial(description: &str, channel: &str) -> Self {
+        Self {
+            argv: Some(vec!["true".into()]),
+            description: Some(description.to_owned()),
+            channel: Some(channel.to_owned()),
+            inherit: true,
+            slots: Some(0),
+            priority: Some(*PRIORITIES.end()),
+            ..Self::default()
+        }
+    }
 }
 
 impl SubmitParams {

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::agent::{AgentInfo, AgentListParams};
 use bgd_shared::id::TaskId;
-use bgd_shared::order::PRIORITIES;
 use bgd_shared::request::{
     AgentList, BlockParams, ChannelStatus, ClearParams, DaemonStatus, DaemonStatusOf, ExecutorList,
     ExecutorListParams, NoParams, SubmitParams, TaskBlock, TaskClear, TaskSubmit,
@@ -128,16 +127,7 @@ enum Trial {
 
 /// Sends a notification through a channel: that of a task which does nothing, and is cleared again.
 fn delivered(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Failure> {
-    let params = SubmitParams {
-        argv: Some(vec!["true".into()]),
-        description: Some("test notification of bgctl doctor".to_owned()),
-        channel: Some(before.name.clone()),
-        inherit: true,
-        // It waits neither for a slot nor behind others.
-        slots: Some(0),
-        priority: Some(*PRIORITIES.end()),
-        ..SubmitParams::default()
-    };
+    let params = SubmitParams::trial("test notification of bgctl doctor", &before.name);
     let id = context.call::<TaskSubmit>(&params)?.task.id;
     let outcome = still_waits(id, context).and_then(|waits| match waits {
         None => notice_of(before, context),

@@ -7,7 +7,6 @@ use bgd_shared::client::ClientError;
 use bgd_shared::encoding::Encoding;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
-use bgd_shared::order::PRIORITIES;
 use bgd_shared::request::{
     BlockParams, ClearParams, DaemonStatusOf, EditParams, ExecutorCheck, NoParams, SelectParams,
     SignalParams, SubmitParams, TaskBlock, TaskClear, TaskContinue, TaskEdit, TaskHold, TaskPause,
@@ -140,17 +139,10 @@ const TRIAL_MS: u64 = 5000;
 async fn try_task(bridge: &Bridge, ssh: &Ssh, session: String) -> Result<Option<String>, ClientError> {
     let env = ssh.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
     let submit = SubmitParams {
-        argv: Some(vec!["true".into()]),
-        description: Some("bgctl executors --check".to_owned()),
         session: Some(session),
-        channel: Some(NO_CHANNEL.to_owned()),
-        inherit: true,
         cwd: ssh.folder.as_deref().map(Into::into),
         env: Some(env.collect()),
-        // It waits neither for a slot nor behind others.
-        slots: Some(0),
-        priority: Some(*PRIORITIES.end()),
-        ..SubmitParams::default()
+        ..SubmitParams::trial("bgctl executors --check", NO_CHANNEL)
     };
     let ids = vec![bridge.call::<TaskSubmit>(&submit).await?.task.id.into()];
     let block = BlockParams { ids: ids.clone(), timeout_ms: Some(TRIAL_MS), ..BlockParams::default() };

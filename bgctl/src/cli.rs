@@ -213,11 +213,6 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// What they are without any arguments.
-    pub fn usual() -> Self {
-        Self::default()
-    }
-
     /// The same as words of a command line, for another `bgctl`. `$BGD_HOST` and `$BGD_SOCKET` go with the
     /// environment.
     pub fn words(&self) -> Vec<OsString> {
@@ -285,6 +280,18 @@ pub fn parse(
         return Ok(parsed);
     }
     parse_as(&mut command(), &args, is_interactive)
+}
+
+/// Parses a command line that has global options at the most, and no verb. `None`: it has more than those, asks for
+/// help, for the version or for JSON, or is wrong.
+pub fn parse_without_verb(args: &[OsString]) -> Option<Globals> {
+    // Most command lines begin with their verb: nothing is built for them.
+    if args.get(1).is_some_and(|first| !first.as_encoded_bytes().starts_with(b"-")) {
+        return None;
+    }
+    let command = Globals::augment_args(Command::new("bgctl")).version("");
+    let globals = Globals::from_arg_matches(&command.try_get_matches_from(args).ok()?).ok()?;
+    (!globals.json).then_some(globals)
 }
 
 /// The command line with no verb but the one that it begins with, if it does.

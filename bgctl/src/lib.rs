@@ -76,13 +76,15 @@ pub fn main() -> ExitCode {
         Ok(true) => return Code::OK.into(),
         Err(error) => return usage(&error, false).into(),
     }
-    if args.len() == 1 && pick::is_interactive() {
-        return alone("bgctl", commands::overview).into();
+    if pick::is_interactive()
+        && let Some(globals) = cli::parse_without_verb(&args)
+    {
+        return alone("bgctl", globals, commands::overview).into();
     }
     // A shell waits for it before each prompt: it does not pay for knowing all other verbs.
     if args.len() == 2 && args[1] == "shell-prompt" {
-        return alone("shell-prompt", |context| commands::shell_prompt(&ShellPromptArgs::default(), context))
-            .into();
+        let run = |context: &mut Context| commands::shell_prompt(&ShellPromptArgs::default(), context);
+        return alone("shell-prompt", cli::Globals::default(), run).into();
     }
     let json = asks_for_json(&args);
     let code = match cli::parse(args, pick::is_interactive()) {
@@ -106,9 +108,13 @@ pub fn main() -> ExitCode {
     code.into()
 }
 
-/// Runs a verb without any arguments, or `bgctl` alone.
-fn alone(verb: &'static str, run: impl FnOnce(&mut Context) -> Result<Code, Failure>) -> Code {
-    match Context::new(cli::Globals::usual(), verb) {
+/// Runs a verb without arguments of its own, or `bgctl` without a verb.
+fn alone(
+    verb: &'static str,
+    globals: cli::Globals,
+    run: impl FnOnce(&mut Context) -> Result<Code, Failure>,
+) -> Code {
+    match Context::new(globals, verb) {
         Ok(mut context) => {
             let outcome = run(&mut context);
             finish(outcome, &mut context, false)

@@ -94,6 +94,21 @@ fn r140_groups_and_sessions_are_those_over_there() {
 }
 
 #[test]
+fn r167_without_a_verb_it_says_how_things_are_over_there() {
+    let far = Far::start();
+    let id: TaskId = far.run(&["submit", "-d", "fails over there", "--", "false"]).word();
+    far.daemon.block(&[id]);
+    let mut alone = far.terminal(&[]);
+    alone.wait_text("ended:\n");
+    alone.wait_text("fails over there");
+    alone.wait_text("bgctl output ");
+    assert_eq!(alone.ended().code(), Some(0));
+    // In a pipe it is as without a host.
+    let piped = far.run(&[]).expect_code(2);
+    assert!(piped.stderr.contains("Usage: bgctl"), "{}", piped.stderr);
+}
+
+#[test]
 fn r141_an_agent_over_there_is_asked_answered_and_resumed() {
     let far = with_agent();
     says(&far, &["agents"], "fake\t");

@@ -147,6 +147,17 @@ pub fn cgroup(pid: impl Display) -> Option<String> {
     groups.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
+/// Returns the folder of a process's cgroup. `None`: no cgroup v2 is mounted for this process, or there is no such
+/// process.
+pub fn cgroup_folder(pid: impl Display) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let (fields, kind) = line.split_once(" - ")?;
+        kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
+    })?;
+    Some(Path::new(mount).join(cgroup(pid)?.strip_prefix('/')?))
+}
+
 /// Flag of an exiting process (`PF_EXITING`): its descriptors may be closed already.
 const EXITING: u64 = 4;
 
@@ -240,6 +251,7 @@ mod tests {
         let (descriptor, file) = open_files(me).find(|(_, file)| file.starts_with("/dev")).expect("a stream");
         assert!(open_flags(me, &descriptor).is_some(), "{}", file.display());
         assert!(cgroup(me).is_none_or(|path| path.starts_with('/')));
+        assert!(cgroup_folder(me).is_none_or(|folder| pids_in(&folder.join("cgroup.procs")).contains(&me)));
     }
 
     #[test]
@@ -247,6 +259,7 @@ mod tests {
         assert!(program(-1).is_err() && folder(-1).is_err() && owner(-1).is_err());
         assert!(name(-1).is_empty() && arguments(-1, 10).is_empty() && environment(-1).is_empty());
         assert!(children(-1).is_empty() && open_files(-1).next().is_none() && status(-1, "Pid").is_none());
+        assert!(cgroup_folder(-1).is_none());
         assert_eq!((ignored_signals(-1), soft_limit(-1, "Max open files"), cgroup(-1)), (0, None, None));
     }
 

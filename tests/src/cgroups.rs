@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::proc;
 use rustix::fs::{XattrFlags, setxattr};
 
 use crate::daemon::TestDaemon;
@@ -58,15 +59,8 @@ impl Drop for Delegated {
 #[track_caller]
 pub fn create(name: &str) -> PathBuf {
     must_be_root();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-    let mount = mounts.lines().find_map(|line| {
-        let (fields, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
-    });
-    let mount = mount.expect("no cgroup v2 is mounted, so cgroups can't be tested here");
-    let own = fs::read_to_string("/proc/self/cgroup").expect("/proc is there");
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).expect("a cgroup v2");
-    let path = Path::new(mount).join(own).join(name);
+    let own = proc::cgroup_folder("self").expect("no cgroup v2 is mounted, so cgroups can't be tested here");
+    let path = own.join(name);
     fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     path
 }

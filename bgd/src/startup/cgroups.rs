@@ -6,7 +6,6 @@
 
 pub mod apart;
 
-use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -133,7 +132,8 @@ fn make(folder: &Path) -> io::Result<()> {
 fn account(unit: &Path, folder: &Path, keeper: Option<i32>) {
     // Those of the daemon's processes that are in the unit: each of them may be in another one.
     let residents = [Some(std::process::id().cast_signed()), keeper].into_iter().flatten();
-    let residents = residents.filter(|pid| cgroup_of(pid).is_some_and(|cgroup| unit_of(&cgroup) == unit));
+    let residents =
+        residents.filter(|pid| proc::cgroup_folder(pid).is_some_and(|cgroup| unit_of(&cgroup) == unit));
     if let Err(error) = enable(unit, folder, &residents.collect::<Vec<_>>()) {
         tracing::info!(cgroup = %unit.display(), %error, "no controllers for the tasks' cgroups");
     }
@@ -169,7 +169,7 @@ const SUBTREE: &str = "cgroup.subtree_control";
 /// Moves the daemon's processes back into the delegated cgroup. Whatever another daemon still needs fails, and stays.
 fn undo_accounting(unit: &Path, residents: &[i32]) {
     let leaf = unit.join(LEAF);
-    let there = |pid: &&i32| cgroup_of(pid).is_some_and(|cgroup| cgroup == leaf);
+    let there = |pid: &&i32| proc::cgroup_folder(pid).is_some_and(|cgroup| cgroup == leaf);
     let residents: Vec<&i32> = residents.iter().filter(there).collect();
     if residents.is_empty() {
         return;
@@ -216,17 +216,7 @@ pub(super) fn is_service() -> bool {
 
 /// Returns the daemon's own cgroup in the unified hierarchy.
 fn own_cgroup() -> Option<PathBuf> {
-    cgroup_of("self")
-}
-
-/// Returns the cgroup of a process.
-fn cgroup_of(pid: impl Display) -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount = mounts.lines().find_map(|line| {
-        let (fields, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
-    })?;
-    Some(Path::new(mount).join(proc::cgroup(pid)?.strip_prefix('/')?))
+    proc::cgroup_folder("self")
 }
 
 /// Returns the cgroup that may be delegated to the daemon: its own, or the one above if a daemon has moved its processes

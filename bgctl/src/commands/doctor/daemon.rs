@@ -99,12 +99,7 @@ fn tree(status: &DaemonStatus) -> Check {
 /// Which controllers account for what whole trees use. `None` if the daemon's cgroup can't be read.
 fn accounting(status: &DaemonStatus) -> Option<Check> {
     const NAME: &str = "usage of trees";
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount = mounts.lines().find_map(|line| {
-        let (fields, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then(|| fields.split(' ').nth(4))?
-    })?;
-    let own = Path::new(mount).join(proc::cgroup(status.pid)?.strip_prefix('/')?);
+    let own = proc::cgroup_folder(status.pid)?;
     let tasks = format!("bgd-{}/cgroup.subtree_control", status.instance);
     let enabled = own.ancestors().take(2).find_map(|unit| std::fs::read_to_string(unit.join(&tasks)).ok())?;
     let missing: Vec<&str> = ["memory", "io"]

@@ -5,11 +5,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::proc;
 use rustix::fs::{Access, access};
 
-use super::{
-    LEAF, PROCS, Place, account, cgroup_of, is_mine, is_service, make, move_to, own_cgroup, unit_of,
-};
+use super::{LEAF, PROCS, Place, account, is_mine, is_service, make, move_to, own_cgroup, unit_of};
 use crate::config::TreeMode;
 use crate::keeper::client::Keeper;
 use crate::startup::scope;
@@ -89,7 +88,7 @@ async fn find(mode: TreeMode, keeper: i32, life: &str) -> Result<PathBuf, String
 
 /// Returns the scope of this or of an earlier daemon that a keeper is in.
 fn scope_of(keeper: i32) -> Option<PathBuf> {
-    let cgroup = cgroup_of(keeper)?;
+    let cgroup = proc::cgroup_folder(keeper)?;
     let scope = unit_of(&cgroup);
     let name = scope.file_name()?.to_str()?;
     name.strip_suffix(".scope").filter(|name| name.starts_with("bgd-")).map(|_| scope.to_owned())

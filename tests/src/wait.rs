@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -99,6 +100,13 @@ pub fn for_lines(path: &Path, count: u64, needle: &str) {
 #[track_caller]
 pub fn for_bytes(path: &Path, count: usize) -> Vec<u8> {
     for_change(path, || fs::read(path).ok().filter(|bytes| bytes.len() >= count))
+}
+
+/// Waits until somebody accepts connections at a socket: its file is there a moment before.
+#[track_caller]
+pub fn for_socket(path: &Path) {
+    for_file(path);
+    poll_until(&format!("somebody at {}", path.display()), || UnixStream::connect(path).ok());
 }
 
 /// How long to wait between two looks at something that has no event.

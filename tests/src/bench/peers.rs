@@ -96,7 +96,7 @@ impl Pueue {
         std::fs::write(&path, text)?;
         let mut command = dressed(&daemon, home.path());
         let daemon = command.env("PUEUE_CONFIG_PATH", &path).spawn()?;
-        wait::for_file(&home.path().join("socket"));
+        wait::for_socket(&home.path().join("socket"));
         let this = Self { program, home, daemon };
         if !this.command(&["parallel", "2"]).status()?.success() {
             return Err("pueue parallel 2 fails".into());

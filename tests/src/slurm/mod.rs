@@ -121,7 +121,7 @@ impl Builder {
         };
         let cluster =
             Cluster { home, conf, programs, unshare, shell: shell.into(), starts: 0.into(), has_mount };
-        wait::for_file(&cluster.path("munge.socket"));
+        wait::for_socket(&cluster.path("munge.socket"));
         if self.accounting {
             cluster.start_accounting();
         }
@@ -287,10 +287,13 @@ impl Cluster {
                 socket.display()
             ),
         );
-        wait::for_file(&socket);
+        wait::for_socket(&socket);
         let create =
             "CREATE USER slurm@127.0.0.1 IDENTIFIED BY 'slurm'; GRANT ALL ON slurm.* TO slurm@127.0.0.1";
-        let client = format!("mariadb --no-defaults --socket={} --execute=\"{create}\"", socket.display());
+        let client = format!(
+            "mariadb --no-defaults --socket={} --execute=\"{create}\" >>mariadb.out 2>&1",
+            socket.display()
+        );
         assert_eq!(self.tell(&client), 0, "the database can't be prepared");
         self.daemon("slurmdbd", "slurmdbd -D");
         wait::for_line(&self.path("slurmdbd.log"), "slurmdbd version");

@@ -35,6 +35,7 @@ pub mod kernel;
 pub mod mcp;
 pub mod model;
 mod outcome;
+pub mod packages;
 pub mod pictures;
 mod process;
 pub mod prompts;

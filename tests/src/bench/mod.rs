@@ -5,6 +5,7 @@
 
 mod far;
 mod filled;
+mod first;
 mod foreground;
 mod idle;
 mod kills;
@@ -62,6 +63,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("told", told::measure),
     ("order", order::measure),
     ("lasting", lasting::measure),
+    ("first", first::measure),
     ("slurm", slurm::measure),
     ("far", far::measure),
 ];
@@ -69,7 +71,8 @@ const MEASUREMENTS: &[Measurement] = &[
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
 /// throughput, wakeup, submit, prompt (`shell-prompt`), filled (100,000 tasks: submit, list, memory, `top`), idle, write, read, waiters, turns
 /// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order
-/// (batches, groups, dependents), lasting (upgrades in place, kills of a durable daemon), far (another machine by ssh on loopback), slurm (10,000 tasks of a real cluster; needs root).
+/// (batches, groups, dependents), lasting (upgrades in place, kills of a durable daemon), far (another machine by ssh on loopback), first
+/// (from a package or a clone to a first result; needs root), slurm (10,000 tasks of a real cluster; needs root).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

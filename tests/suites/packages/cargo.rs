@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bgd_tests::docs::root as repository;
+use bgd_tests::packages::{MAIN_JOB, folder};
 use bgd_tests::root::Root;
 use bgd_tests::{Outcome, target_folder};
 
-use super::{MAIN_JOB, folder, script_of};
+use super::script_of;
 
 /// What cargo has compiled for the tests, for another build: that compiles only the packages of this workspace, with the
 /// features that they have without the tests, and leaves the programs under test alone. It goes when it is dropped.

@@ -8,56 +8,15 @@ mod cargo;
 mod recipes;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use bgctl::manual::PAGES;
+use bgd_tests::Outcome;
 use bgd_tests::docs::root as repository;
+use bgd_tests::packages::{MAIN_JOB, deb, programs, tarball};
 use bgd_tests::root::Root;
 use bgd_tests::systemd::{Session, Systemd};
-use bgd_tests::{Outcome, bgctl_path, bgd_path, target_folder};
-
-/// The folder that packages are made in.
-fn folder() -> PathBuf {
-    target_folder().join("tests-packages")
-}
-
-/// The programs under test as packages have them: without symbols.
-fn programs() -> PathBuf {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
-        // As cargo-deb looks for them: the folder of its profile.
-        let programs = folder().join("deb");
-        fs::create_dir_all(&programs).unwrap();
-        for program in [bgd_path(), bgctl_path()] {
-            let mut strip = Command::new("strip");
-            strip.arg("-o").arg(programs.join(program.file_name().unwrap())).arg(&program);
-            Outcome::of(&mut strip).success();
-        }
-        programs
-    });
-    made.clone()
-}
-
-/// The Debian package.
-fn deb() -> PathBuf {
-    static MADE: OnceLock<PathBuf> = OnceLock::new();
-    let made = MADE.get_or_init(|| {
-        programs();
-        let path = folder().join("bgd.deb");
-        let mut command = Command::new(repository().join("packages/deb"));
-        command.args(["--no-build", "--fast", "--offline", "--output"]).arg(&path);
-        command.current_dir(repository()).env("CARGO_TARGET_DIR", folder());
-        command.env("CARGO_DEB", target_folder().join("tools/bin/cargo-deb"));
-        Outcome::of(&mut command).success();
-        path
-    });
-    made.clone()
-}
-
-/// The main job, in the words of a first user. It prints the output of a task.
-const MAIN_JOB: &str = "id=$(bgctl submit -- echo from a task); bgctl block $id >/dev/null; bgctl output $id";
 
 /// Asserts that a session without any setup has the socket, the pages and the completions of the package.
 fn use_deb(alice: &mut Session<'_>) {
@@ -166,11 +125,15 @@ fn r170_the_programs_of_the_deb_and_the_static_ones_lie_apart() {
     assert!(read(".ci/dist").contains("\"$target/dist/"));
 }
 
-/// The tarball.
-fn tarball() -> PathBuf {
-    let mut command = Command::new(repository().join("packages/tarball"));
-    let made = Outcome::of(command.arg(programs()).arg(folder().join("tar"))).success();
-    PathBuf::from(made.stdout_text().trim())
+#[test]
+fn r170_programs_that_need_a_library_never_become_the_tarball() {
+    // Those under test are not static.
+    let mut alone = Command::new(repository().join("packages/try-alone"));
+    let refused = Outcome::of(alone.arg(programs())).expect_code(1);
+    assert!(refused.stderr.contains("is one of them not static?"), "{}", refused.stderr);
+    let dist = fs::read_to_string(repository().join(".ci/dist")).unwrap();
+    let (tried, packed) = (dist.find("packages/try-alone"), dist.find("packages/tarball"));
+    assert!(tried.is_some() && tried < packed, "only what works becomes the tarball");
 }
 
 /// A script of several steps.

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bgd_tests::docs::root as repository;
+use bgd_tests::packages::{MAIN_JOB, programs};
 use bgd_tests::{Outcome, TestDaemon};
 use tempfile::TempDir;
-
-use super::{MAIN_JOB, programs};
 
 /// Every file below a folder, by its path from there.
 fn files(folder: &Path) -> Vec<String> {

@@ -1,0 +1,75 @@
+//! The packages of the programs under test, without their symbols: what the suites install, and the bench times.
+//!
+//! `.ci/dist` and `packages/deb` make what users get in the same way from other programs.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::binaries::{bgctl_path, bgd_path, target_folder};
+use crate::docs::root as repository;
+use crate::outcome::Outcome;
+
+/// The main job, in the words of a first user. It prints the output of a task.
+pub const MAIN_JOB: &str =
+    "id=$(bgctl submit -- echo from a task); bgctl block $id >/dev/null; bgctl output $id";
+
+/// The folder that packages are made in.
+pub fn folder() -> PathBuf {
+    target_folder().join("tests-packages")
+}
+
+/// The programs under test as packages have them: without symbols.
+pub fn programs() -> PathBuf {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        // As cargo-deb looks for them: the folder of its profile.
+        let programs = folder().join("deb");
+        fs::create_dir_all(&programs).expect("a folder for packages");
+        for program in [bgd_path(), bgctl_path()] {
+            let mut strip = Command::new("strip");
+            strip
+                .arg("-o")
+                .arg(programs.join(program.file_name().expect("a program has a name")))
+                .arg(&program);
+            Outcome::of(&mut strip).success();
+        }
+        programs
+    });
+    made.clone()
+}
+
+/// The Debian package. Needs cargo-deb, which `tests/run` installs.
+pub fn deb() -> PathBuf {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        programs();
+        let path = folder().join("bgd.deb");
+        let mut command = Command::new(repository().join("packages/deb"));
+        command.args(["--no-build", "--fast", "--offline", "--output"]).arg(&path);
+        command.current_dir(repository()).env("CARGO_TARGET_DIR", folder());
+        command.env("CARGO_DEB", target_folder().join("tools/bin/cargo-deb"));
+        Outcome::of(&mut command).success();
+        path
+    });
+    made.clone()
+}
+
+/// The tarball for any Linux.
+pub fn tarball() -> PathBuf {
+    let mut command = Command::new(repository().join("packages/tarball"));
+    let made = Outcome::of(command.arg(programs()).arg(folder().join("tar"))).success();
+    PathBuf::from(made.stdout_text().trim())
+}
+
+/// The wheel for Python.
+pub fn wheel() -> PathBuf {
+    let mut command = Command::new("python3");
+    command
+        .arg(repository().join("python/build_wheel.py"))
+        .args(["--level", "1", "--programs"])
+        .arg(programs());
+    let made = Outcome::of(command.arg("--out").arg(folder().join("wheel"))).success();
+    PathBuf::from(made.stdout_text().trim())
+}

@@ -142,6 +142,14 @@ impl Context {
         self.link.call::<M>(params)
     }
 
+    /// Like [`Self::call`], for what changes nothing the second time: see [`Link::call_repeatable`].
+    ///
+    /// # Errors
+    /// As for [`Self::call`]; or a host can't be reached again.
+    pub fn call_repeatable<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
+        self.link.call_repeatable::<M>(params, &[])
+    }
+
     /// Prints text verbatim.
     ///
     /// # Errors

@@ -823,6 +823,7 @@ class Methods:
         *,
         failed: Optional[bool] = None,
         ids: Optional[Sequence[types.TaskRef]] = None,
+        key: Optional[str] = None,
         matching: Optional[types.Matching] = None,
         with_dependents: Optional[bool] = None,
         timeout: Timeout = DEFAULT,
@@ -835,6 +836,8 @@ class Methods:
 
         failed: Only tasks that have failed.
         ids: Ids of the tasks, which must have ended.
+        key: Idempotency key: a call with the key of an earlier one returns the tasks of that, as
+            far as they exist.
         matching: The tasks that match; those that have not ended are ignored.
         with_dependents: Include tasks that were cancelled because of a condition on one of these,
             and so on. They depend on the new tasks.
@@ -842,6 +845,7 @@ class Methods:
         params = {
             "failed": failed,
             "ids": ids,
+            "key": key,
             "matching": matching,
             "with_dependents": with_dependents,
         }
@@ -1113,8 +1117,9 @@ class Methods:
             Default: limited only by slots.
         max_fails: With `task`: number of failures, at least 1, after which the rest is cancelled.
         more: Whether further parts follow on this connection.
-        task: What the tasks have in common: params of `task.submit` without command, prompt, `key`,
-            `foreground`, `pty` and streams.
+        task: What the tasks have in common: params of `task.submit` without command, prompt,
+            `foreground`, `pty` and streams. `key` identifies the batch: if the parent session has a
+            batch with this key, its ids are returned and nothing is submitted.
         """
         params = {
             "argvs": argvs,
@@ -1984,6 +1989,7 @@ class AsyncMethods:
         *,
         failed: Optional[bool] = None,
         ids: Optional[Sequence[types.TaskRef]] = None,
+        key: Optional[str] = None,
         matching: Optional[types.Matching] = None,
         with_dependents: Optional[bool] = None,
         timeout: Timeout = DEFAULT,
@@ -1996,6 +2002,8 @@ class AsyncMethods:
 
         failed: Only tasks that have failed.
         ids: Ids of the tasks, which must have ended.
+        key: Idempotency key: a call with the key of an earlier one returns the tasks of that, as
+            far as they exist.
         matching: The tasks that match; those that have not ended are ignored.
         with_dependents: Include tasks that were cancelled because of a condition on one of these,
             and so on. They depend on the new tasks.
@@ -2003,6 +2011,7 @@ class AsyncMethods:
         params = {
             "failed": failed,
             "ids": ids,
+            "key": key,
             "matching": matching,
             "with_dependents": with_dependents,
         }
@@ -2274,8 +2283,9 @@ class AsyncMethods:
             Default: limited only by slots.
         max_fails: With `task`: number of failures, at least 1, after which the rest is cancelled.
         more: Whether further parts follow on this connection.
-        task: What the tasks have in common: params of `task.submit` without command, prompt, `key`,
-            `foreground`, `pty` and streams.
+        task: What the tasks have in common: params of `task.submit` without command, prompt,
+            `foreground`, `pty` and streams. `key` identifies the batch: if the parent session has a
+            batch with this key, its ids are returned and nothing is submitted.
         """
         params = {
             "argvs": argvs,

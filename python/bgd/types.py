@@ -2019,6 +2019,11 @@ class RerunParams(TypedDict, total=False):
     ids: Sequence[TaskRef]
     """Ids of the tasks, which must have ended."""
 
+    key: Optional[str]
+    """Idempotency key: a call with the key of an earlier one returns the tasks of that, as far as they
+    exist.
+    """
+
     matching: Optional[Matching]
     """The tasks that match; those that have not ended are ignored."""
 
@@ -2258,8 +2263,9 @@ class SubmitManyParams(_SubmitManyParams, total=False):
     """Whether further parts follow on this connection."""
 
     task: Optional[SubmitParams]
-    """What the tasks have in common: params of `task.submit` without command, prompt, `key`,
-    `foreground`, `pty` and streams.
+    """What the tasks have in common: params of `task.submit` without command, prompt, `foreground`,
+    `pty` and streams. `key` identifies the batch: if the parent session has a batch with this key,
+    its ids are returned and nothing is submitted.
     """
 
 

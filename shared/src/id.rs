@@ -30,6 +30,22 @@ impl TaskId {
         self.0.as_u128()
     }
 
+    /// Returns the id of a member of the batch with this id: always the same one, spread like a random one.
+    pub fn member(self, index: u64) -> Self {
+        // The steps and the mixing of SplitMix64, which takes no two inputs to the same output.
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mix = |number: u64| {
+            let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            number ^ (number >> 31)
+        };
+        let (high, low) = self.0.as_u64_pair();
+        let step = STEP.wrapping_mul(index.wrapping_add(1));
+        let low = mix(low.wrapping_add(step));
+        let bits = (u128::from(mix(high ^ mix(low))) << 64) | u128::from(low);
+        Self(uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid())
+    }
+
     /// Returns the first eight characters, as shown in tables.
     pub fn short(self) -> String {
         let mut text = self.to_string();

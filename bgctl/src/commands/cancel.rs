@@ -36,7 +36,12 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let result = {
         let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
         let _progress = Progress::begin(&format!("{what}; SIGKILL follows after the grace period"));
-        context.call::<TaskCancel>(&params)?
+        if params.ids.is_empty() {
+            // Others may have submitted some that match since.
+            context.call::<TaskCancel>(&params)?
+        } else {
+            context.call_repeatable::<TaskCancel>(&params)?
+        }
     };
     if context.json() {
         context.print_json(&result)?;

@@ -1,5 +1,7 @@
 //! `rerun`: submits ended tasks again (R116).
 
+use bgd_shared::error::ErrorKind;
+use bgd_shared::id::TaskId;
 use bgd_shared::request::{RerunParams, TaskRerun};
 
 use crate::cli::RerunArgs;
@@ -12,7 +14,19 @@ use crate::pick;
 pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let RerunArgs { ids, select, failed, with_dependents } = args;
     let (ids, matching) = pick::chosen(ids, select, context)?.split();
-    let result = context.call::<TaskRerun>(&RerunParams { ids, matching, failed, with_dependents })?;
+    let key = context.link.is_remote().then(|| TaskId::random().to_string());
+    let params = RerunParams { ids, matching, failed, with_dependents, key };
+    let result = if params.key.is_some() {
+        match context.call_repeatable::<TaskRerun>(&params) {
+            // It may be older than the key.
+            Err(failure) if failure.kind == ErrorKind::InvalidParams.as_str() => {
+                context.call::<TaskRerun>(&RerunParams { key: None, ..params })?
+            }
+            outcome => outcome?,
+        }
+    } else {
+        context.call::<TaskRerun>(&params)?
+    };
     if context.json() {
         context.print_json(&result)?;
         return Ok(Code::OK);

@@ -62,7 +62,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let descriptors: &[_] = if hands_over && !sends_input { &[input.as_fd()] } else { &[] };
     let begun = Timestamp::now();
     let result = if params.key.is_some() {
-        context.link.call_by_key::<TaskSubmit>(&params, descriptors)?
+        context.link.call_repeatable::<TaskSubmit>(&params, descriptors)?
     } else {
         context.link.call_with_fds::<TaskSubmit>(&params, descriptors)?
     };

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 
 use bgd_shared::client::ClientError;
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
 use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
@@ -92,8 +93,8 @@ fn too_long(number: usize) -> Failure {
 /// Submits the batch: all of it or nothing.
 ///
 /// # Errors
-/// No daemon, or the daemon's refusal: then nothing was submitted. A connection that breaks after the last part was
-/// sent: tasks may have run by then, so the batch is not submitted again.
+/// No daemon, or the daemon's refusal: then nothing was submitted. A daemon on this machine that ends after the last part
+/// was sent: tasks may have run by then, so the batch is not submitted again. A host that can't be reached again.
 pub fn submit(
     task: &SubmitParams,
     each: &Each,
@@ -101,13 +102,20 @@ pub fn submit(
     context: &mut Context,
 ) -> Result<Submitted, Failure> {
     let is_sent = Cell::new(false);
+    let key = context.link.is_remote().then(|| TaskId::random().to_string());
+    let mut task = SubmitParams { key, ..task.clone() };
     loop {
-        match submit_parts(task, each, parts, &is_sent, context) {
-            // The daemon forgets a batch whose last part it does not get (R142).
-            Err(failure) if !is_sent.get() => context.link.recover(failure)?,
+        match submit_parts(&task, each, parts, &is_sent, context) {
+            // It may be older than keys of batches.
+            Err(failure) if task.key.is_some() && failure.kind == ErrorKind::InvalidParams.as_str() => {
+                task.key = None;
+            }
+            // The daemon forgets a batch whose last part it does not get, and knows a complete one by its key (R142).
+            Err(failure) if task.key.is_some() || !is_sent.get() => context.link.recover(failure)?,
             Err(failure) if context.link.is_remote() && is_lost(&failure) => return Err(maybe_done()),
             outcome => return outcome,
         }
+        is_sent.set(false);
     }
 }
 

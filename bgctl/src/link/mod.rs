@@ -211,12 +211,12 @@ impl Link {
         }
     }
 
-    /// Like [`Self::call_with_fds`], for params with a key: the call is repeated if the connection to another machine was
-    /// lost before its answer came.
+    /// Like [`Self::call_with_fds`], for what changes nothing the second time, as it has a key or says how something is to
+    /// be: the call is repeated if the connection to another machine was lost before its answer came.
     ///
     /// # Errors
     /// No daemon, the daemon's refusal, or a host that can't be reached again.
-    pub fn call_by_key<M: Method>(
+    pub fn call_repeatable<M: Method>(
         &mut self,
         params: &M::Params,
         descriptors: &[BorrowedFd<'_>],

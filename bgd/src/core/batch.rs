@@ -39,6 +39,9 @@ pub struct Entering {
     pub to: ReplyTo,
     /// The tasks of the last part, which the answer lists.
     pub last: Vec<TaskId>,
+    /// Who has submitted it again meanwhile, and the tasks of their last part.
+    #[serde(default)]
+    pub again: Vec<(ReplyTo, Vec<TaskId>)>,
     /// What its tasks have in common.
     pub spec: Spec,
     /// The environment of its tasks.
@@ -56,9 +59,42 @@ pub struct Entering {
     pub bytes: usize,
 }
 
+/// Identifies a batch that was submitted with an idempotency key. Its tasks have the ids of [`TaskId::member`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchKey {
+    /// The parent session in which the key is unique.
+    pub session: Option<Arc<str>>,
+    /// The key.
+    pub key: Arc<str>,
+    /// How many tasks were submitted.
+    pub tasks: u64,
+}
+
+impl BatchKey {
+    fn is(&self, session: Option<&str>, key: &str) -> bool {
+        self.session.as_deref() == session && *self.key == *key
+    }
+
+    fn held(&self) -> usize {
+        self.key.len() + self.session.as_ref().map_or(0, |session| session.len()) + size_of::<Self>()
+    }
+}
+
+/// A batch of a client that submits it again, of which further parts follow.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Repeated {
+    /// The batch.
+    pub batch: TaskId,
+    /// How many of its tasks have come so far.
+    pub tasks: u64,
+}
+
 /// A batch that has tasks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
+    /// Its idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Box<BatchKey>>,
     /// Its limits.
     pub limits: BatchLimits,
     /// How many of its tasks exist.
@@ -78,6 +114,12 @@ pub struct Batches {
     pub staged: BTreeMap<u64, Staged>,
     /// Complete batches whose tasks are being added, one batch after the other.
     pub entering: VecDeque<Entering>,
+    /// Batches that are submitted again, by the client that does so.
+    #[serde(default)]
+    pub repeated: BTreeMap<u64, Repeated>,
+    /// What the keys of the known batches hold, in bytes.
+    #[serde(default)]
+    pub key_bytes: usize,
 }
 
 impl Batches {
@@ -87,9 +129,33 @@ impl Batches {
         staged.chain(self.entering.iter().map(|entering| entering.items.len())).sum()
     }
 
-    /// Returns how many bytes are reserved for tasks.
-    pub fn reserved_bytes(&self) -> usize {
+    /// Returns how many bytes keys hold or are reserved for tasks.
+    pub fn held(&self) -> usize {
         let staged = self.staged.values().map(|staged| staged.bytes);
-        staged.chain(self.entering.iter().map(|entering| entering.bytes)).sum()
+        staged.chain(self.entering.iter().map(|entering| entering.bytes)).sum::<usize>() + self.key_bytes
+    }
+
+    /// Adds a batch to those that have tasks.
+    pub fn insert(&mut self, id: TaskId, batch: Batch) {
+        self.key_bytes += batch.key.as_ref().map_or(0, |key| key.held());
+        self.known.insert(id, batch);
+    }
+
+    /// Removes a batch that has no tasks.
+    pub fn remove(&mut self, id: TaskId) {
+        let removed = self.known.remove(&id).and_then(|batch| batch.key);
+        self.key_bytes = self.key_bytes.saturating_sub(removed.map_or(0, |key| key.held()));
+    }
+
+    /// Returns the batch that was submitted with this idempotency key.
+    pub fn by_key(&self, session: Option<&str>, key: &str) -> Option<TaskId> {
+        let has_key = |batch: &Batch| batch.key.as_ref().is_some_and(|known| known.is(session, key));
+        self.known.iter().find(|(_, batch)| has_key(batch)).map(|(id, _)| *id)
+    }
+
+    /// Forgets everything that a client has begun to submit.
+    pub fn leave(&mut self, client: u64) {
+        self.staged.remove(&client);
+        self.repeated.remove(&client);
     }
 }

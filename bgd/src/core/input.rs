@@ -348,6 +348,8 @@ pub struct Rerun {
     pub failed: bool,
     /// Whether to include tasks that were cancelled because a condition on one of them could not come true.
     pub with_dependents: bool,
+    /// Idempotency key.
+    pub key: Option<Arc<str>>,
     /// A random number from which the new ids are derived.
     pub seed: u128,
 }

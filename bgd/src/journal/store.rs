@@ -459,7 +459,7 @@ impl Merged {
             tasks: tasks.iter().map(|(ordinal, row)| (*ordinal, Some(row.clone()))).collect(),
             items: items.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
             notices: notices.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
-            batches: batches.iter().map(|(id, batch)| (*id, Some(*batch))).collect(),
+            batches: batches.iter().map(|(id, batch)| (*id, Some(batch.clone()))).collect(),
             entering: entering.iter().map(|one| (one.batch, Some(Box::new(one.clone())))).collect(),
             rest: Changes { groups: Some(groups.clone()), counters: counters.clone(), ..Changes::default() },
         }

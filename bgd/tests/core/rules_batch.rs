@@ -87,6 +87,65 @@ fn r112_the_room_of_a_batch_is_taken_before_it_is_complete() {
     assert_eq!((desk.core.summary().total(), desk.core.held_by_tasks()), (2, desk.core.held()));
 }
 
+/// Returns a part of a batch that has a key.
+fn keyed(batch: u128, count: u64, more: bool) -> Part {
+    let mut part = Part { batch: TaskId::from_u128(batch), ..part(count, &[], more) };
+    let (common, _) = part.first.as_mut().expect("the first part");
+    common.key = Some("key".into());
+    part
+}
+
+/// Returns the answer to a part.
+fn taken(effects: &[Effect]) -> (TaskId, Vec<TaskId>) {
+    let Reply::Many { batch, ids } = only_reply(effects) else { panic!("{effects:?}") };
+    (*batch, ids.clone())
+}
+
+#[test]
+fn r142_a_batch_with_a_key_is_submitted_once() {
+    let mut desk = desk();
+    let (batch, mut ids) = taken(&submit(&mut desk, keyed(7, 600, true)));
+    let rest = |batch| Part { batch, first: None, items: items(600, 400), more: false };
+    assert!(replies(&submit(&mut desk, rest(batch))).is_empty() && desk.core.has_more());
+    // Another client repeats it before all of its tasks are added, and gets the same ids as soon as they are.
+    let again = |part| Request::SubmitMany(Box::new(part));
+    let first = taken(&desk.ask_as(9, again(keyed(8, 600, true))));
+    assert_eq!(first, (batch, ids.clone()));
+    assert!(replies(&desk.ask_as(9, again(rest(batch)))).is_empty());
+    let mut last = Vec::new();
+    while desk.core.has_more() {
+        last = desk.input(Input::GoOn);
+    }
+    let [Reply::Many { ids: one, .. }, Reply::Many { ids: other, .. }] = replies(&last)[..] else {
+        panic!("{last:?}")
+    };
+    assert_eq!((one, one.len()), (other, 400));
+    ids.extend(one);
+    assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
+    assert!(ids.iter().all(|id| desk.core.get(&(*id).into()).is_ok()));
+    // The same once more; what is beyond the first time's is not submitted.
+    assert_eq!(taken(&desk.ask(again(keyed(11, 2000, false)))), (batch, ids.clone()));
+    assert_eq!(desk.core.summary().total(), 1000);
+    // An incomplete one is dropped for the next with its key. Without tasks a batch is forgotten, with its key.
+    let held = desk.core.held();
+    desk.ask(Request::Cancel(bgd::core::Cancel {
+        which: bgd::core::Selection::All { session: None },
+        signal: None,
+        grace_ms: None,
+    }));
+    desk.fact(ids[0], Fact::Started { pid: Some(100) });
+    desk.fact(ids[0], exited(0, false));
+    desk.ask(Request::Clear { which: bgd::core::Selection::All { session: None }, active_too: false });
+    assert_eq!(desk.core.summary().total(), 0);
+    assert!(desk.core.held() < held && desk.core.held() == desk.core.held_by_tasks(), "{}", desk.core.held());
+    let (dropped, _) = taken(&desk.ask_as(9, again(keyed(12, 10, true))));
+    let (batch, _) = taken(&desk.ask(again(keyed(13, 10, false))));
+    assert_eq!((dropped, batch), (TaskId::from_u128(12), TaskId::from_u128(13)));
+    let refused = desk.ask_as(9, again(rest(dropped)));
+    assert!(matches!(refusal(&refused), CoreError::Order(OrderError::NotStaged(_))), "{refused:?}");
+    assert_eq!(desk.core.summary().total(), 10);
+}
+
 #[test]
 fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
     for (code, expected) in [(0, Status::Pending), (3, Status::Cancelled)] {

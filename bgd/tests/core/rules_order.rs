@@ -224,7 +224,7 @@ fn r116_tasks_that_came_after_each_other_one_after_the_other_are_not_run_again_t
     desk.fact_of_run(second, 2, exited(0, false));
     let again = |which: &[TaskId]| {
         let which = Selection::Ids(refs(which));
-        Request::Rerun(Box::new(Rerun { which, failed: false, with_dependents: false, seed: 7 }))
+        Request::Rerun(Box::new(Rerun { which, failed: false, with_dependents: false, key: None, seed: 7 }))
     };
     let total = desk.core.summary().total();
     assert!(matches!(order_error(&desk.ask(again(&[first, second]))), OrderError::Cycle(..)));
@@ -238,7 +238,7 @@ fn r116_nothing_is_run_again_by_a_daemon_that_ends() {
     let (_running, ended) = (desk.running(1), desk.finished(2, 1));
     desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     let which = Selection::Ids(refs(&[ended]));
-    let rerun = Rerun { which, failed: false, with_dependents: false, seed: 7 };
+    let rerun = Rerun { which, failed: false, with_dependents: false, key: None, seed: 7 };
     assert_eq!(refusal(&desk.ask(Request::Rerun(Box::new(rerun)))), &CoreError::ShuttingDown);
 }
 

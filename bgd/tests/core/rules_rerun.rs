@@ -16,7 +16,7 @@ use super::support::{
 };
 
 fn rerun(tasks: &[TaskId], failed: bool, with_dependents: bool) -> Request {
-    Request::Rerun(Box::new(Rerun { which: ids(tasks), failed, with_dependents, seed: 7 }))
+    Request::Rerun(Box::new(Rerun { which: ids(tasks), failed, with_dependents, key: None, seed: 7 }))
 }
 
 /// Returns the new tasks with the old ones.
@@ -38,6 +38,31 @@ fn after(desk: &mut Desk, number: u16, others: &[(TaskId, Condition)]) -> TaskId
 fn ends(desk: &mut Desk, task: TaskId, code: i32) {
     desk.fact(task, Fact::Started { pid: Some(100) });
     desk.fact(task, exited(code, false));
+}
+
+#[test]
+fn r142_a_rerun_with_a_key_is_carried_out_once() {
+    let mut desk = Desk::new(1);
+    let tasks: Vec<TaskId> = (1..=2).map(|number| desk.finished(number, 3)).collect();
+    let keyed = |key: &str, seed| {
+        let key = Some(key.into());
+        Request::Rerun(Box::new(Rerun {
+            which: ids(&tasks),
+            failed: true,
+            with_dependents: false,
+            key,
+            seed,
+        }))
+    };
+    let first = pairs(&desk.ask(keyed("one", 7)));
+    assert_eq!(first.iter().map(|(_, old)| *old).collect::<Vec<_>>(), tasks);
+    // The new ones have failed, too, by then.
+    ends(&mut desk, first[0].0, 3);
+    assert_eq!(pairs(&desk.ask(keyed("one", 8))), first);
+    assert_eq!(desk.core.summary().total(), 4);
+    let other = pairs(&desk.ask(keyed("other", 9)));
+    assert!(other.len() == 2 && other.iter().all(|pair| !first.contains(pair)), "{other:?}");
+    assert_eq!(desk.core.summary().total(), 6);
 }
 
 #[test]
@@ -65,7 +90,7 @@ fn r116_the_same_is_submitted_again_and_the_old_task_stays() {
     assert_eq!((again.attempt, &*again.env), (1, &first.env));
     // It can be repeated again, with other ids.
     ends(&mut desk, new, 0);
-    let which = Rerun { which: ids(&[new]), failed: false, with_dependents: false, seed: 8 };
+    let which = Rerun { which: ids(&[new]), failed: false, with_dependents: false, key: None, seed: 8 };
     assert_eq!(pairs(&desk.ask(Request::Rerun(Box::new(which))))[0].1, new);
 }
 
@@ -85,7 +110,7 @@ fn r116_only_what_has_failed_and_only_what_has_ended() {
     assert_eq!(failed.iter().map(|(_, old)| *old).collect::<Vec<_>>(), [tasks[1]]);
     // A selection leaves out tasks that have not ended.
     let which = Selection::All { session: None };
-    let all = Rerun { which, failed: false, with_dependents: false, seed: 9 };
+    let all = Rerun { which, failed: false, with_dependents: false, key: None, seed: 9 };
     let all = pairs(&desk.ask(Request::Rerun(Box::new(all))));
     assert_eq!(all.iter().map(|(_, old)| *old).collect::<Vec<_>>(), tasks[..2]);
 }

@@ -15,8 +15,9 @@ use crate::text::OsText;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubmitManyParams {
-    /// What the tasks have in common: params of `task.submit` without command, prompt, `key`, `foreground`, `pty`
-    /// and streams.
+    /// What the tasks have in common: params of `task.submit` without command, prompt, `foreground`, `pty` and
+    /// streams. `key` identifies the batch: if the parent session has a batch with this key, its ids are returned and
+    /// nothing is submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Box<SubmitParams>>,
     /// The batch that this part continues.

@@ -67,6 +67,9 @@ pub struct RerunParams {
     /// tasks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub with_dependents: bool,
+    /// Idempotency key: a call with the key of an earlier one returns the tasks of that, as far as they exist.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// A task that was submitted again.

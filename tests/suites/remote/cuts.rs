@@ -1,11 +1,13 @@
 //! Connections that are lost while something waits on them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 
 use bgd_tests::far::Far;
 
-use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::id::{TaskId, TaskRef};
+use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Relay, wait};
 
@@ -54,6 +56,35 @@ fn r142_a_submit_whose_answer_is_lost_runs_once() {
     ));
     let id: TaskId = far.run(&["submit", "--", "true"]).success().word();
     assert_eq!(tasks(&far).iter().map(|task| task.id).collect::<Vec<_>>(), [id]);
+}
+
+#[test]
+fn r142_an_order_whose_answer_is_lost_is_given_again() {
+    let far = Far::start();
+    let used = far.path("used");
+    // The first connection carries so many answers, the greeting's among them, and no more.
+    let cut_after = |answers: usize, words: &[&str]| {
+        let _ = fs::remove_file(&used);
+        far.wrap(&format!(
+            "case \"$*\" in *dial*) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | sed -u {answers}q; exit 255; fi;; esac",
+            used = used.display()
+        ));
+        let outcome = far.run(words).success();
+        assert!(outcome.stderr.contains("connected to far again"), "{words:?}: {}", outcome.stderr);
+        outcome
+    };
+    let failed: TaskId = far.run(&["submit", "--", "false"]).word();
+    far.daemon.wait_status(failed, Status::Failed);
+    let new: TaskId = cut_after(1, &["rerun", &failed.to_string()]).word();
+    assert_eq!(tasks(&far).iter().map(|task| task.id).collect::<Vec<_>>(), [new, failed]);
+    let long: TaskId = far.run(&["submit", "--", "sleep", "1000"]).word();
+    far.daemon.wait_running(long);
+    let id = long.to_string();
+    assert_eq!(cut_after(1, &["pause", &id]).stdout_text(), format!("{id} paused\n"));
+    assert_eq!(cut_after(1, &["continue", &id]).stdout_text(), format!("{id} continued\n"));
+    cut_after(1, &["group", "set", "g", "--slots", "2"]);
+    // What has processes left is asked for before.
+    assert_eq!(cut_after(2, &["cancel", &id]).stdout_text(), format!("{id} cancelled\n"));
 }
 
 #[test]
@@ -172,7 +203,7 @@ fn r142_a_notice_is_waited_for_after_a_cut() {
 }
 
 #[test]
-fn r142_a_batch_that_is_cut_is_submitted_once_or_maybe() {
+fn r142_a_batch_that_is_cut_at_any_stage_is_submitted_once() {
     let far = Far::start();
     // The first connection carries so many answers, the greeting's among them, and is cut at the next request.
     let (items, asked, answered) = (far.path("items"), far.path("asked"), far.path("answered"));
@@ -188,16 +219,28 @@ fn r142_a_batch_that_is_cut_is_submitted_once_or_maybe() {
             asked = asked.display(),
             answered = answered.display()
         ));
-        far.run(&["submit", "--each", items.to_str().unwrap(), "--hold", "--", "true"])
+        far.run(&["--json", "submit", "--each", items.to_str().unwrap(), "--hold", "--", "true"])
     };
-    let batch = submit(1).success();
-    assert!(batch.stderr.contains("connected to far again"), "{}", batch.stderr);
-    assert_eq!(far.daemon.status().summary.total(), 10_001);
-    let unknown = submit(2).expect_code(69);
-    assert!(unknown.stderr.contains("may have been carried out"), "{}", unknown.stderr);
-    // All of it or nothing, once the daemon is through.
-    wait::poll_until("all or nothing", || {
-        let total = far.daemon.status().summary.total();
-        [10_001, 20_002].contains(&total).then_some(())
-    });
+    // The first part is not answered, nor is the last one, which submits the batch.
+    for (answers, total) in [(1, 10_001), (2, 20_002)] {
+        let outcome = submit(answers).success();
+        assert!(asked.exists(), "it was cut");
+        let batch: serde_json::Value = serde_json::from_str(&outcome.stdout_text()).unwrap();
+        let ids: BTreeSet<TaskId> = serde_json::from_value(batch["tasks"].clone()).unwrap();
+        assert_eq!(ids.len(), 10_001);
+        assert_eq!(far.daemon.status().summary.total(), total);
+        let named: TaskRef = batch["batch"].as_str().unwrap().parse().unwrap();
+        let mut found = BTreeSet::new();
+        let mut query = ListParams { batch: Some(named), limit: Some(1000), ..ListParams::default() };
+        let mut client = far.daemon.client();
+        loop {
+            let page = client.call::<TaskList>(&query).unwrap();
+            found.extend(page.tasks.iter().map(|task| task.id));
+            match page.next {
+                Some(next) => query.after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(found, ids);
+    }
 }

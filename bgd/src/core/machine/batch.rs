@@ -10,7 +10,7 @@ use bgd_shared::text::Env;
 use super::after::became;
 use super::requests::NewTask;
 use super::{Core, Phase};
-use crate::core::batch::{Batch, Entering, Staged};
+use crate::core::batch::{Batch, BatchKey, Entering, Repeated, Staged};
 use crate::core::caller::ReplyTo;
 use crate::core::effect::{CoreError, OrderError, Reply};
 use crate::core::held::{argv_bytes, env_bytes};
@@ -23,17 +23,68 @@ use crate::core::time::Now;
 /// How many tasks are added in one step.
 const SLICE: usize = 256;
 
+/// How many repetitions of a submission wait for a batch.
+const REPEATS: usize = 64;
+
 impl Core {
     /// Stages a part of a batch; the last part commits it. If a part is refused, the whole batch is dropped.
+    /// A batch whose key is known is not submitted again: the answers are those of the first time.
     pub(super) fn submit_many(&mut self, now: Now, to: ReplyTo, part: Part) -> Result<(), CoreError> {
         let Part { batch, first, items, more } = part;
-        let before = match (self.batches.staged.remove(&to.client), first) {
+        let (staged, repeated) =
+            (self.batches.staged.remove(&to.client), self.batches.repeated.remove(&to.client));
+        let repeated = match (&staged, &first) {
+            (None, Some((common, _))) => self.known_batch(common),
+            (None, None) => repeated.filter(|known| known.batch == batch),
+            (Some(_), _) => None,
+        };
+        if let Some(known) = repeated {
+            return self.repeat(to, known, items.len(), more);
+        }
+        let before = match (staged, first) {
             (Some(staged), None) if staged.batch == batch => Ok(staged),
             (Some(staged), Some(_)) => Err(OrderError::AlreadyStaged(staged.batch)),
             (_, None) => Err(OrderError::NotStaged(batch)),
             (None, Some((common, limits))) => Ok(self.staged(now, batch, common, limits)?),
         };
         self.stage(now, to, before.map_err(CoreError::Order)?, items, more)
+    }
+
+    /// Returns the batch that was submitted with the same key. One that is incomplete is dropped, as its client has
+    /// lost the connection.
+    fn known_batch(&mut self, common: &Command) -> Option<Repeated> {
+        let (session, key) = (common.spec.session.as_deref(), common.key.as_deref()?);
+        let is_same =
+            |other: &Command| other.key.as_deref() == Some(key) && other.spec.session.as_deref() == session;
+        self.batches.staged.retain(|_, staged| !is_same(&staged.common));
+        self.batches.by_key(session, key).map(|batch| Repeated { batch, tasks: 0 })
+    }
+
+    /// Answers a part of a batch that is known already; the last one once all of its tasks are added.
+    fn repeat(&mut self, to: ReplyTo, known: Repeated, count: usize, more: bool) -> Result<(), CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
+        let Repeated { batch, tasks } = known;
+        let total =
+            self.batches.known.get(&batch).and_then(|batch| batch.key.as_ref()).map_or(0, |key| key.tasks);
+        let next = tasks.saturating_add(count as u64);
+        let ids: Vec<TaskId> = (tasks..next.min(total)).map(|index| batch.member(index)).collect();
+        if more {
+            self.batches.repeated.insert(to.client, Repeated { batch, tasks: next });
+        } else if let Some(entering) =
+            self.batches.entering.iter_mut().find(|entering| entering.batch == batch)
+        {
+            entering.again.push((to, ids));
+            if entering.again.len() > REPEATS {
+                // The batch is accepted: the longest wait ends early.
+                let (to, ids) = entering.again.remove(0);
+                self.reply(Some(to), Reply::Many { batch, ids });
+            }
+            return Ok(());
+        }
+        self.reply(Some(to), Reply::Many { batch, ids });
+        Ok(())
     }
 
     /// Starts staging a batch.
@@ -46,7 +97,8 @@ impl Core {
     ) -> Result<Staged, CoreError> {
         let plan = self.batch_plan(now, batch, &common.plan)?;
         let each = common.spec.own_bytes() + plan.own_bytes();
-        let bytes = common.spec.shared_bytes() + env_bytes(&common.env);
+        let key = common.key.as_ref().map_or(0, |key| key.len());
+        let bytes = common.spec.shared_bytes() + env_bytes(&common.env) + key;
         Ok(Staged { batch, common, limits, items: VecDeque::new(), each, bytes })
     }
 
@@ -55,11 +107,16 @@ impl Core {
         now: Now,
         to: ReplyTo,
         mut staged: Staged,
-        items: Vec<BatchItem>,
+        mut items: Vec<BatchItem>,
         more: bool,
     ) -> Result<(), CoreError> {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
+        }
+        if staged.common.key.is_some() {
+            for (index, item) in (staged.items.len() as u64..).zip(&mut items) {
+                item.id = staged.batch.member(index);
+            }
         }
         staged.bytes += items.iter().map(|item| staged.each + argv_bytes(&item.argv)).sum::<usize>();
         let ids: Vec<TaskId> = items.iter().map(|item| item.id).collect();
@@ -81,9 +138,13 @@ impl Core {
     fn commit(&mut self, now: Now, to: ReplyTo, staged: Staged, last: Vec<TaskId>) -> Result<(), CoreError> {
         let Staged { batch, common, limits, items, each, bytes } = staged;
         let plan = self.batch_plan(now, batch, &common.plan)?;
-        let Command { spec, env, .. } = *common;
+        let Command { spec, env, key, .. } = *common;
         let env = self.registry.share_env(env);
-        let mut entering = Entering { batch, to, last, spec, env, plan, never: None, items, each, bytes };
+        let (session, tasks) = (spec.session.clone(), items.len() as u64);
+        let key = key.map(|key| Box::new(BatchKey { session, key, tasks }));
+        let again = Vec::new();
+        let mut entering =
+            Entering { batch, to, last, again, spec, env, plan, never: None, items, each, bytes };
         for ordinal in entering.plan.after.iter().map(|one| one.ordinal).collect::<BTreeSet<_>>() {
             if let Some(became) =
                 self.registry.get(ordinal).and_then(became).filter(|_| entering.never.is_none())
@@ -91,7 +152,7 @@ impl Core {
                 entering.judge(ordinal, became);
             }
         }
-        self.batches.known.insert(batch, Batch { limits, ..Batch::default() });
+        self.batches.insert(batch, Batch { key, limits, ..Batch::default() });
         if let Some(jobs) = limits.jobs {
             self.queue.limit_batch(batch, jobs);
         }
@@ -108,12 +169,12 @@ impl Core {
     /// Adds the next tasks of the first committed batch.
     pub(super) fn add_next_members(&mut self, now: Now) {
         let Some(mut entering) = self.batches.entering.pop_front() else { return };
-        let (batch, to) = (entering.batch, entering.to);
+        let batch = entering.batch;
         if self.phase != Phase::Open && !self.registry.is_tracked() {
             // The batch was accepted, so an error would make the client submit it again. The tasks that were not
             // added end with the daemon, as all others do.
             self.drop_batch_without_tasks(batch);
-            return self.reply(Some(to), Reply::Many { batch, ids: entering.last });
+            return self.entered(entering);
         }
         entering.env = self.registry.share_env(Env::clone(&entering.env));
         for _ in 0..SLICE {
@@ -125,7 +186,15 @@ impl Core {
             return self.batches.entering.push_front(entering);
         }
         self.drop_batch_without_tasks(batch);
-        self.reply(Some(to), Reply::Many { batch, ids: entering.last });
+        self.entered(entering);
+    }
+
+    /// Answers those who wait for a batch.
+    fn entered(&mut self, entering: Entering) {
+        let Entering { batch, to, last, again, .. } = entering;
+        for (to, ids) in std::iter::once((to, last)).chain(again) {
+            self.reply(Some(to), Reply::Many { batch, ids });
+        }
     }
 
     fn add_member(&mut self, now: Now, entering: &Entering, item: BatchItem) {
@@ -200,7 +269,7 @@ impl Core {
 
     fn drop_batch_without_tasks(&mut self, id: TaskId) {
         if self.batches.known.get(&id).is_some_and(|batch| batch.members == 0) {
-            self.batches.known.remove(&id);
+            self.batches.remove(id);
             self.queue.forget_batch(id);
         }
     }

@@ -10,7 +10,7 @@ use bgd_shared::task::Exit;
 
 use super::{Core, orders, wall_time};
 use crate::core::CoreLimits;
-use crate::core::batch::Entering;
+use crate::core::batch::{Batch, Entering};
 use crate::core::caller::ReplyTo;
 use crate::core::control::Control;
 use crate::core::durable::{Changes, Counters, ItemRow, Kept, KeptEnv, TaskRow};
@@ -56,7 +56,7 @@ impl Core {
         let mut batches: BTreeMap<_, _> = touched.batches.iter().map(|id| (*id, None)).collect();
         batches.extend(entering.iter().map(|(id, _)| (*id, None)));
         for (id, batch) in &mut batches {
-            *batch = self.batches.known.get(id).copied();
+            *batch = self.batches.known.get(id).cloned();
         }
         Some(Changes {
             tasks,
@@ -114,7 +114,7 @@ impl Core {
             if let Some(jobs) = batch.limits.jobs {
                 core.queue.limit_batch(id, jobs);
             }
-            core.batches.known.insert(id, batch);
+            core.batches.insert(id, batch);
         }
         for (ordinal, row) in tasks {
             core.add_again(ordinal, row);
@@ -122,14 +122,19 @@ impl Core {
         core.registry.go_on_after(counters.last);
         let items = items.into_iter().map(|(number, row)| (number, row.session, row.notice));
         core.inboxes.fill(&counters.inboxes, items);
-        core.batches.known.retain(|_, batch| batch.members > 0);
+        let is_entering = |id| entering.iter().any(|left| left.batch == id);
+        let has_none =
+            |(id, batch): (&TaskId, &Batch)| (batch.members == 0 && !is_entering(*id)).then_some(*id);
+        for id in core.batches.known.iter().filter_map(has_none).collect::<Vec<_>>() {
+            core.batches.remove(id);
+        }
         for mut left in entering {
             let is_known = |item: &crate::core::BatchItem| core.registry.ordinal(item.id).is_some();
             let added = left.items.iter().rposition(is_known).map_or(0, |last| last + 1);
             left.items.drain(..added);
             left.bytes =
                 left.items.iter().map(|item| left.each + crate::core::held::argv_bytes(&item.argv)).sum();
-            left.to = NOBODY;
+            (left.to, left.again) = (NOBODY, Vec::new());
             core.written_entering.insert(left.batch);
             core.batches.known.entry(left.batch).or_default();
             core.batches.entering.push_back(left);

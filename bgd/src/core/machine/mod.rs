@@ -147,7 +147,7 @@ impl Core {
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
             Input::Disconnected { client } => {
                 self.disconnect(client);
-                self.batches.staged.remove(&client);
+                self.batches.leave(client);
                 let jobs = self.abandon(now, client);
                 self.leave_sessions(now, client, &jobs);
             }
@@ -237,9 +237,9 @@ impl Core {
         self.inboxes.list(after)
     }
 
-    /// Returns what tasks, inboxes and batches that are still being added hold, in bytes.
+    /// Returns what tasks, inboxes and batches hold, in bytes.
     pub fn held(&self) -> usize {
-        self.registry.held() + self.inboxes.held() + self.batches.reserved_bytes()
+        self.registry.held() + self.inboxes.held() + self.batches.held()
     }
 
     /// Whether work was put off so as not to delay other inputs. [`Input::GoOn`] does the next part of it.

@@ -1,6 +1,7 @@
 //! Reruns: submitting ended tasks again (R116). The old tasks stay as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -33,6 +34,12 @@ impl Core {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
         }
+        if let Some(pairs) =
+            rerun.key.as_deref().map(|key| self.rerun_by(key)).filter(|pairs| !pairs.is_empty())
+        {
+            self.reply(Some(to), Reply::Rerun(pairs));
+            return Ok(());
+        }
         let tasks = self.tasks_to_rerun(rerun)?;
         if tasks.len() > RERUNS {
             return Err(CoreError::Order(OrderError::TooManyReruns(tasks.len())));
@@ -47,19 +54,32 @@ impl Core {
         for (ordinal, _) in &tasks {
             let Some(task) = self.registry.get(*ordinal) else { continue };
             let batch = task.plan().batch.map(|old| *batches.entry(old).or_insert_with(|| ids.next()));
-            repeated.push(self.repeated(*ordinal, task, &new_ids, batch)?);
+            let mut one = self.repeated(*ordinal, task, &new_ids, batch)?;
+            one.new.key = rerun.key.as_deref().map(|key| own_key(key, task.id));
+            repeated.push(one);
         }
         if let Some((id, other)) = find_cycle(&repeated) {
             return Err(CoreError::Order(OrderError::Cycle(other, id)));
         }
-        let bytes = repeated.iter().filter_map(|one| self.registry.get(one.old)).map(Task::own_bytes).sum();
-        self.check_memory(bytes)?;
+        let bytes: usize =
+            repeated.iter().filter_map(|one| self.registry.get(one.old)).map(Task::own_bytes).sum();
+        let keys = repeated.iter().filter_map(|one| one.new.key.as_ref()).map(|key| key.len());
+        self.check_memory(bytes + keys.sum::<usize>())?;
         for (old, new) in batches {
             self.repeat_batch(old, new);
         }
         let pairs = self.add_repeated(now, repeated);
         self.reply(Some(to), Reply::Rerun(pairs));
         Ok(())
+    }
+
+    /// Returns what an earlier call with this key has submitted, oldest first: pairs of new and old id.
+    fn rerun_by(&self, key: &str) -> Vec<(TaskId, TaskId)> {
+        let pair = |task: &Task| {
+            let old = task.plan().rerun_of?;
+            (task.key.as_deref()? == &*own_key(key, old)).then_some((task.id, old))
+        };
+        self.registry.iter().filter_map(|(_, task)| pair(task)).collect()
     }
 
     /// Returns the tasks to submit again: first the selected ones, then those that were cancelled because of them.
@@ -152,7 +172,7 @@ impl Core {
     /// Creates the batch for reruns of an old batch's tasks, with the same limits.
     fn repeat_batch(&mut self, old: TaskId, new: TaskId) {
         let limits = self.batches.known.get(&old).map(|batch| batch.limits).unwrap_or_default();
-        self.batches.known.insert(new, Batch { limits, ..Batch::default() });
+        self.batches.insert(new, Batch { limits, ..Batch::default() });
         if let Some(jobs) = limits.jobs {
             self.queue.limit_batch(new, jobs);
         }
@@ -183,6 +203,11 @@ impl Core {
         }
         pairs
     }
+}
+
+/// Returns the key of the task that a rerun with this key makes of an old one.
+fn own_key(key: &str, old: TaskId) -> Arc<str> {
+    format!("{key} {old}").into()
 }
 
 /// Returns two of these tasks that come after each other. That can happen if their old conditions came true at

@@ -72,9 +72,6 @@ fn template(task: SubmitParams, fds: Vec<OwnedFd>) -> Result<Command, RpcError> 
             "`foreground`, `direct`, `pty`, `stdin`, `stdout` and `stderr` are not allowed in a batch",
         ));
     }
-    if task.key.is_some() {
-        return Err(invalid("`key` is not allowed in a batch: it identifies a single task"));
-    }
     let env = environment(task.env, task.env_fd, &mut fds.into_iter())?;
     let argv = Some(vec![OsText::from("true")]);
     common(SubmitParams { env, env_fd: false, argv, ..task })

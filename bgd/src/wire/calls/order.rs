@@ -215,10 +215,12 @@ fn set_paused(params: SelectParams, paused: bool) -> Result<Request, RpcError> {
 
 /// `task.rerun`
 fn rerun(params: RerunParams) -> Result<Request, RpcError> {
-    let RerunParams { ids, matching, failed, with_dependents } = params;
+    let RerunParams { ids, matching, failed, with_dependents, key } = params;
+    check_label("key", key.as_deref())?;
+    let key = key.map(Into::into);
     let which = some(SelectParams { ids, matching })?;
     let seed = TaskId::random().as_u128();
-    Ok(Request::Rerun(Box::new(Rerun { which, failed, with_dependents, seed })))
+    Ok(Request::Rerun(Box::new(Rerun { which, failed, with_dependents, key, seed })))
 }
 
 /// Returns the tasks that a call selects. It must name tasks or give criteria.

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{ListParams, TaskList, TaskResult};
+use bgd_tests::shared::request::{DaemonUpgrade, ListParams, TaskList, TaskResult, UpgradeParams};
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::slurm::{Builder, Site};
 use bgd_tests::wait;
+use nix::sys::signal::Signal;
 
 const MIB: u64 = 1 << 20;
 
@@ -114,6 +115,39 @@ fn r164_costs_that_come_late_are_added_and_hold_no_task_up_as_root() {
     assert_eq!((event.kind, event.task.status), (EventKind::Progress, Status::Completed));
     assert_counts(&event.task);
     assert_counts(&site.daemon.task(id));
+}
+
+/// A job has ended, and what it used is told only after `changes` has put another daemon or program in place.
+fn are_told_after(mut site: Site, changes: impl Fn(&mut Site)) {
+    let programs = site.cluster.programs();
+    programs.before("sacct", "exit 0");
+    let gate = site.cluster.path("gate");
+    let id = site.submit(&[], &work(&gate));
+    let_end(&site, id, &gate);
+    assert_eq!(site.ended(id).usage, None);
+    changes(&mut site);
+    assert_eq!((site.daemon.task(id).status, site.daemon.task(id).usage), (Status::Completed, None));
+    site.cluster.programs().restore("sacct");
+    assert_counts(&with_costs(&site, id));
+}
+
+#[test]
+fn r164_an_upgrade_goes_on_asking_for_costs_as_root() {
+    are_told_after(Site::of(Builder::default().accounting(), ""), |site| {
+        site.daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    });
+}
+
+#[test]
+fn r164_the_next_durable_daemon_goes_on_asking_for_costs_as_root() {
+    are_told_after(Site::durable(Builder::default().accounting()), |site| {
+        site.daemon.kill_by(Signal::SIGKILL);
+        site.daemon.launch();
+    });
+    are_told_after(Site::far_durable(Builder::default().accounting()), |site| {
+        site.daemon.stop();
+        site.daemon.launch();
+    });
 }
 
 #[test]

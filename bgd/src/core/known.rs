@@ -38,3 +38,16 @@ pub struct KnownRun {
     /// Where its output begins in the files here, per stream: earlier attempts share them.
     pub base: [u64; 2],
 }
+
+/// A run elsewhere that has ended, of which it is not known yet what it has used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uncounted {
+    /// The task.
+    pub task: TaskId,
+    /// Its run.
+    pub run: u32,
+    /// The task's specification.
+    pub spec: Arc<Spec>,
+    /// Its id there.
+    pub id: Box<str>,
+}

@@ -56,7 +56,7 @@ pub use input::{
     BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Leaves, Part, PlaceFact, PlanRequest,
     Refusal, Request, Rerun, Selection, StartTime,
 };
-pub use known::KnownRun;
+pub use known::{KnownRun, Uncounted};
 pub use machine::Core;
 pub use notice::{Delivery, Item, Notice, Tried};
 pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};

@@ -204,6 +204,7 @@ impl Dispatcher {
         for task in self.core.with_runs() {
             self.take_up(task.id);
         }
+        self.count_again();
         match executors.keys().next() {
             None => Ok(()),
             Some(name) => Err(io::Error::other(format!("this program has no executor {name:?}"))),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
+use bgd_shared::time::Timestamp;
 
 use super::Dispatcher;
 use super::recording::{Durable, HeldStart, Step};
@@ -21,6 +22,9 @@ use crate::journal::{Journal, Recorded};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
 use crate::wire::calls::Body;
+
+/// For how long after the end of a run elsewhere it is found out what it has used, in milliseconds.
+const COUNTED_WITHIN_MS: i64 = 60_000;
 
 /// The runs that a killed daemon has left.
 #[derive(Debug, Default)]
@@ -112,7 +116,19 @@ impl Dispatcher {
                 self.go_on_with(&task, run, true);
             }
         }
+        self.count_again();
         self.handle(Input::GoOn);
+    }
+
+    /// Has executors find out what runs elsewhere have used that ended shortly before this daemon or this program began
+    /// (R164).
+    pub(super) fn count_again(&mut self) {
+        let since = self.now().wall.unix_ms().saturating_sub(COUNTED_WITHIN_MS);
+        for ended in self.core.uncounted(Timestamp::from_unix_ms(since)) {
+            if let Some(executor) = self.executors.of(ended.spec.executor()) {
+                executor.count(ended);
+            }
+        }
     }
 
     /// Has the executor of a run elsewhere go on with it. Returns false if the task has none.

@@ -23,7 +23,7 @@ use super::messages::Inherited;
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::Answer;
-use crate::core::{Begin, Control, ExecutorName, KnownRun, Spec};
+use crate::core::{Begin, Control, ExecutorName, KnownRun, Spec, Uncounted};
 use crate::remotes::{Remote, Remotes};
 
 /// Runs tasks of one kind, on the dispatcher's thread. Reports what it observes as facts, each with its task and run,
@@ -77,6 +77,12 @@ pub trait Executor {
     /// one that it has started; what is known by now is not reported again.
     fn take_up(&mut self, known: KnownRun) {
         tracing::error!(task = %known.task, "its executor runs nothing elsewhere");
+    }
+
+    /// Finds out what a run elsewhere has used that has ended for another daemon or another program, and reports it as for
+    /// one that it has started.
+    fn count(&mut self, ended: Uncounted) {
+        let _ = ended;
     }
 
     /// Called by a durable daemon when the end of a run is written down, with all of its processes: what was kept of it

@@ -40,6 +40,15 @@ pub enum Order<R, S> {
         /// Is told when it is done.
         done: oneshot::Sender<()>,
     },
+    /// Find out what a run has used that has ended for the daemon before.
+    Count {
+        /// The task.
+        task: TaskId,
+        /// Its run.
+        run: u32,
+        /// Its id there.
+        id: Box<str>,
+    },
     /// The end of a run is written down.
     Over {
         /// The task.
@@ -129,6 +138,11 @@ impl<R, S> Places<R, S> {
     /// Ends a run, with this signal.
     pub fn end(&self, task: TaskId, run: u32, signal: i32) {
         self.order(task, Order::End { task, run, signal });
+    }
+
+    /// Has a served place find out what a run has used that has ended for the daemon before.
+    pub fn count(&self, name: &str, task: TaskId, run: u32, id: Box<str>) {
+        self.send(name, Order::Count { task, run, id });
     }
 
     /// Tells that the end of a run is written down.

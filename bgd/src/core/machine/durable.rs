@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stdin;
 use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
 
 use super::{Core, orders, wall_time};
 use crate::core::CoreLimits;
@@ -16,7 +17,7 @@ use crate::core::control::Control;
 use crate::core::durable::{Changes, Counters, ItemRow, Kept, KeptEnv, TaskRow};
 use crate::core::effect::Effect;
 use crate::core::elsewhere::Cause;
-use crate::core::known::KnownRun;
+use crate::core::known::{KnownRun, Uncounted};
 use crate::core::queue::Standing;
 use crate::core::task::{
     Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, Task,
@@ -219,6 +220,18 @@ impl Core {
             stop,
             base: again.map_or([0; 2], |again| again.offset),
         })
+    }
+
+    /// Returns the runs elsewhere that have ended since this time, and of which it is not known yet what they have used.
+    pub fn uncounted(&self, since: Timestamp) -> Vec<Uncounted> {
+        let uncounted = |task: &Task| {
+            let ended =
+                task.finished().filter(|end| end.started_at.is_some() && end.completed_at >= since)?;
+            let id = task.elsewhere.as_ref().filter(|_| task.spec.on.is_some())?.id.clone()?;
+            let is_counted = task.usage.is_some() || ended.lingering != Lingering::No;
+            (!is_counted).then_some(Uncounted { task: task.id, run: task.run, spec: task.spec.clone(), id })
+        };
+        self.registry.iter().filter_map(|(_, task)| uncounted(task)).collect()
     }
 
     /// Returns what is to be done again for a run that outlived the daemon before: its pause, or its end by force. A

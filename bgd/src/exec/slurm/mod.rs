@@ -52,7 +52,7 @@ use super::left::Spared;
 use super::places::{self, Places};
 use crate::carry::{Named, Obstacle};
 use crate::client::Client;
-use crate::core::{Begin, Control, Fact, KnownRun};
+use crate::core::{Begin, Control, Fact, KnownRun, Uncounted};
 use crate::remotes::{Remote, RemoteSettings, Remotes, Slurm};
 
 /// The executor of tasks on clusters.
@@ -178,6 +178,14 @@ impl Executor for Clusters {
     fn take_up(&mut self, known: KnownRun) {
         if let Err(fact) = self.try_take_up(&known) {
             self.context.facts.send(known.task, known.run, fact);
+        }
+    }
+
+    fn count(&mut self, ended: Uncounted) {
+        let Uncounted { task, run, spec, id } = ended;
+        let Some(on) = &spec.on else { return };
+        if self.serve_by_name(&on.name).is_some() {
+            self.places.count(&on.name, task, run, id);
         }
     }
 

@@ -216,7 +216,8 @@ impl Machine {
             Order::Leave => self.leaves = true,
             Order::Check { tell } => self.check(tell),
             Order::Configure(ssh) => self.ssh = *ssh,
-            Order::Close => {}
+            // Its daemon says that with the end.
+            Order::Count { .. } | Order::Close => {}
         }
     }
 

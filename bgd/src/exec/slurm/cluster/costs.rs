@@ -7,6 +7,7 @@ use bgd_shared::id::TaskId;
 
 use super::Cluster;
 use crate::core::Fact;
+use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::{Record, Settings};
 use crate::exec::slurm::work;
@@ -16,15 +17,22 @@ impl Cluster {
     pub(super) fn want_costs(&mut self, now: Instant, task: TaskId) {
         let Some(run) = self.runs.get(&task).filter(|run| !run.is_waiting()) else { return };
         if let Some(id) = run.id
-            && self.known.as_ref().is_some_and(Settings::keeps_costs)
+            && self.known.as_ref().is_none_or(Settings::keeps_costs)
         {
             self.costs.ended(now, id, task, run.number);
         }
     }
 
+    /// Asks for the costs of a run that has ended for the daemon before, or for the program before.
+    pub(super) fn count(&mut self, now: Instant, task: TaskId, run: u32, id: &str) {
+        if let Some(id) = JobId::parse(id) {
+            self.costs.ended(now, id, task, run);
+        }
+    }
+
     /// When costs are to be asked for.
     pub(super) fn costs_due(&self) -> Option<Instant> {
-        let due = self.costs.due().filter(|_| !self.is_recording)?;
+        let due = self.costs.due().filter(|_| !self.is_recording && !self.is_learning)?;
         Some(self.pace.free_at().map_or(due, |at| at.max(due)))
     }
 
@@ -32,6 +40,11 @@ impl Cluster {
     pub(super) fn ask_costs(&mut self, now: Instant) {
         if self.costs_due().is_none_or(|at| at > now) {
             return;
+        }
+        match self.known.as_ref().map(Settings::keeps_costs) {
+            Some(true) => {}
+            Some(false) => return self.costs = Costs::default(),
+            None => return self.learn(),
         }
         let jobs = self.costs.take(now);
         self.is_recording = true;

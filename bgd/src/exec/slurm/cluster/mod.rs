@@ -282,6 +282,7 @@ impl Cluster {
                     self.tools.context.workers.later(move || folder.remove_output(task));
                 }
             }
+            Order::Count { task, run, id } => self.count(now, task, run, &id),
             Order::Over { task, run } => self.over(|known, its_run| (known, its_run) == (task, run)),
             Order::Written { task, run } => self.written(now, task, run),
             Order::Hold { holds } => self.is_held = holds,

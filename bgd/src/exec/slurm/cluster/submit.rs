@@ -8,6 +8,7 @@ use bgd_shared::id::TaskId;
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
 use crate::exec::slurm::batch::{Batch, Unsure, Unwritten};
+use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::run::Job;
@@ -37,6 +38,7 @@ impl Cluster {
                     while let Some(batch) = self.gathering.take(Some(u32::MAX)) {
                         self.not_submitted(&batch, why);
                     }
+                    self.costs = Costs::default();
                     if self.runs.is_empty() && !self.may_have_left {
                         return;
                     }

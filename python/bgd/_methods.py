@@ -977,6 +977,7 @@ class Methods:
         slots: Optional[int] = None,
         split: Optional[bool] = None,
         start_at: Optional[types.Timestamp] = None,
+        stays: Optional[bool] = None,
         stderr: Optional[types.Given] = None,
         stdin: Optional[types.Stdin] = None,
         stdout: Optional[types.Given] = None,
@@ -1041,6 +1042,8 @@ class Methods:
         slots: Slots it takes in its group, 0 up to those of the group. Default 1.
         split: Whether to store stdout and stderr in separate files. Their relative order is lost.
         start_at: Earliest start time, by the wall clock. A time in the past means now.
+        stays: With `foreground` and `pty`: goes on in the background if the connection closes; the
+            same submit regains it.
         stderr: Standard error. Default: as standard output without `stdout`. The descriptors of
             `stdin`, `stdout` and `stderr` are sent in this order.
         stdin: Standard input.
@@ -1085,6 +1088,7 @@ class Methods:
             "slots": slots,
             "split": split,
             "start_at": start_at,
+            "stays": stays,
             "stderr": stderr,
             "stdin": stdin,
             "stdout": stdout,
@@ -2143,6 +2147,7 @@ class AsyncMethods:
         slots: Optional[int] = None,
         split: Optional[bool] = None,
         start_at: Optional[types.Timestamp] = None,
+        stays: Optional[bool] = None,
         stderr: Optional[types.Given] = None,
         stdin: Optional[types.Stdin] = None,
         stdout: Optional[types.Given] = None,
@@ -2207,6 +2212,8 @@ class AsyncMethods:
         slots: Slots it takes in its group, 0 up to those of the group. Default 1.
         split: Whether to store stdout and stderr in separate files. Their relative order is lost.
         start_at: Earliest start time, by the wall clock. A time in the past means now.
+        stays: With `foreground` and `pty`: goes on in the background if the connection closes; the
+            same submit regains it.
         stderr: Standard error. Default: as standard output without `stdout`. The descriptors of
             `stdin`, `stdout` and `stderr` are sent in this order.
         stdin: Standard input.
@@ -2251,6 +2258,7 @@ class AsyncMethods:
             "slots": slots,
             "split": split,
             "start_at": start_at,
+            "stays": stays,
             "stderr": stderr,
             "stdin": stdin,
             "stdout": stdout,

@@ -2406,6 +2406,11 @@ class SubmitParams(TypedDict, total=False):
     start_at: Optional[Timestamp]
     """Earliest start time, by the wall clock. A time in the past means now."""
 
+    stays: bool
+    """With `foreground` and `pty`: goes on in the background if the connection closes; the same submit
+    regains it.
+    """
+
     stderr: Optional[Given]
     """Standard error. Default: as standard output without `stdout`. The descriptors of `stdin`,
     `stdout` and `stderr` are sent in this order.

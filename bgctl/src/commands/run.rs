@@ -1,5 +1,7 @@
 //! `run`: runs a job in the foreground as if the shell had started it; Ctrl-B moves it to the background.
 
+mod far;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -69,10 +71,17 @@ fn variables(name: &str) -> Result<BTreeMap<String, String>, Failure> {
 /// Gives the job a terminal of its own in place of each stream that is a terminal here, and passes on the other
 /// streams.
 fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) -> Result<Code, Failure> {
-    let screen = Screen::open()?;
-    let size = screen.size();
     let (input, errors) = (io::stdin(), io::stderr());
     let (gives_input, gives_errors) = (!input.is_terminal(), !errors.is_terminal());
+    if context.link.is_remote()
+        && !gives_input
+        && !gives_errors
+        && let Some(left) = far::run(&params, key, context)?
+    {
+        return tell(left, context);
+    }
+    let screen = Screen::open()?;
+    let size = screen.size();
     let params = SubmitParams {
         pty: Some(size),
         stdin: gives_input.then_some(Stdin::Fd),

@@ -1,6 +1,7 @@
 //! Shows a job on the user's terminal and passes typed input to it, until the job ends or is left.
 
 mod heard;
+mod missed;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -12,9 +13,11 @@ use bgd_shared::request::{
     AttachParams, Encoding, ResizeParams, SignalParams, TaskAttach, TaskResize, TaskSignal, TaskWrite,
     TerminalSize, WriteParams,
 };
+use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
 use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
+use super::gap::Gap;
 use super::gauge::Gauge;
 use super::input::{Does, Input};
 use super::keyboard::{Keyboard, Mode};
@@ -54,6 +57,27 @@ pub struct ScreenView<'a> {
     /// When to redraw the job because a note covers it.
     noted_until: Option<Instant>,
     gauge: Gauge,
+    /// The end of what was shown of the task's output.
+    shown_upto: u64,
+    /// The end of what another connection has shown, until the screen is drawn.
+    resumes_from: Option<u64>,
+    /// Whether that was the alternate screen.
+    was_alternate: bool,
+    /// What is shown before the screen.
+    gap: Option<Gap>,
+    /// The job has ended, and is left once that is shown.
+    ended: Option<Box<Task>>,
+}
+
+/// How far a job was shown on a connection that was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The end of what was shown of its output.
+    pub upto: u64,
+    /// Whether that was on the alternate screen.
+    pub is_alternate: bool,
+    /// Whether typed input was under way, so that nothing tells whether it has arrived.
+    pub lacks_typed: bool,
 }
 
 /// The numbers of the calls in flight.
@@ -84,6 +108,35 @@ impl<'a> ScreenView<'a> {
         ScreenView::begin(subject, screen, size)?.run()
     }
 
+    /// Like [`Self::alone`], for a job that goes on without this connection. `seen` is what the one before has shown, and
+    /// becomes what is shown now. `is_again`: the daemon is about to draw the screen.
+    ///
+    /// # Errors
+    /// See [`Self::begin`] and [`Self::run`].
+    pub fn resumable(
+        mut link: PolledClient,
+        task: TaskId,
+        key: Key,
+        screen: Screen,
+        size: TerminalSize,
+        seen: &mut Seen,
+        is_again: bool,
+    ) -> Result<Left, Failure> {
+        let mut jobs = Foreground::new(key);
+        jobs.started(task, Can::Yes);
+        let subject = Subject { link: &mut link, host: &mut jobs, task, role: Role::Foreground, key };
+        let mut show = ScreenView::begin(subject, screen, size)?;
+        (show.shown_upto, show.was_alternate) = (seen.upto, seen.is_alternate);
+        show.resumes_from = is_again.then_some(seen.upto);
+        let left = view::run(&mut show);
+        *seen = Seen {
+            upto: show.shown_upto,
+            is_alternate: show.job.out.is_alternate(),
+            lacks_typed: show.calls.write.is_some(),
+        };
+        left
+    }
+
     /// Takes over signals and terminal. `size` is the size last reported to the daemon.
     ///
     /// # Errors
@@ -99,8 +152,19 @@ impl<'a> ScreenView<'a> {
             keyboard.take();
         }
         let input = Input::new(job.key);
-        let mut show =
-            Self { job, input, calls: Calls::default(), size, noted_until: None, gauge: Gauge::default() };
+        let mut show = Self {
+            job,
+            input,
+            calls: Calls::default(),
+            size,
+            noted_until: None,
+            gauge: Gauge::default(),
+            shown_upto: 0,
+            resumes_from: None,
+            was_alternate: false,
+            gap: None,
+            ended: None,
+        };
         show.hint();
         show.tell_size()?;
         if show.job.role == Role::Attached {
@@ -191,6 +255,11 @@ impl<'a> ScreenView<'a> {
         if !self.job.out.is_changed() || self.job.is_over() {
             return Ok(());
         }
+        self.ask_for_screen()
+    }
+
+    /// Has the daemon draw the screen.
+    fn ask_for_screen(&mut self) -> Result<(), Failure> {
         let TerminalSize { rows, cols } = self.size;
         let params = AttachParams { id: self.job.task.into(), rows: Some(rows), cols: Some(cols) };
         self.job.call::<TaskAttach>(&params).map(drop)

@@ -466,6 +466,7 @@ mod tests {
             given: [false; 2],
             pty: None,
             direct: false,
+            stays: false,
             split: false,
             output_file: None,
             ready: None,

@@ -97,6 +97,9 @@ pub struct Spec {
     pub pty: Option<TerminalSize>,
     /// Whether the user started it directly, so that it can't be moved to the background.
     pub direct: bool,
+    /// Whether it goes on in the background when its client is gone.
+    #[serde(default)]
+    pub stays: bool,
     /// Whether standard output and standard error have separate output files.
     pub split: bool,
     /// The file that the process itself writes to, in place of an output file of the daemon.
@@ -129,6 +132,7 @@ impl Spec {
             given: [false; 2],
             pty: None,
             direct: false,
+            stays: false,
             split: false,
             output_file: None,
             time_limit_ms: None,

@@ -12,13 +12,16 @@ use crate::wire::view;
 
 impl Dispatcher {
     /// Forwards a client's request to the executor of a running task.
-    pub(super) fn ask_executor(&mut self, answer: Answer, task: &TaskRef, what: Ask) {
+    pub(super) fn ask_executor(&mut self, answer: Answer, task: &TaskRef, mut what: Ask) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,
             Err(error) => return answer.refuse(&error.into()),
         };
         if let Err(error) = may_ask(&snapshot, &what, answer.client().id) {
             return answer.refuse(&error);
+        }
+        if let Ask::Attach { owns, .. } = &mut what {
+            *owns = snapshot.foreground == Some(answer.client().id);
         }
         let task = Box::new(view::task(&snapshot, &self.context.folder));
         if let Some(executor) = self.executors.of(snapshot.spec.executor()) {

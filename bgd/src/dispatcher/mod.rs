@@ -421,7 +421,7 @@ impl Dispatcher {
                 Err(error) => answer.refuse(&error.into()),
             },
             Body::Write(task, data, eof) => self.ask_executor(answer, &task, Ask::Write { data, eof }),
-            Body::Attach(task, size) => self.ask_executor(answer, &task, Ask::Attach { size }),
+            Body::Attach(task, size) => self.ask_executor(answer, &task, Ask::Attach { owns: false, size }),
             Body::Leave(task) => self.ask_executor(answer, &task, Ask::Leave),
             Body::Resize(task, size) => self.ask_executor(answer, &task, Ask::Resize { size }),
             Body::Handoff(handoff) => self.handoff(answer, handoff),

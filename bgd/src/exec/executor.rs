@@ -265,6 +265,8 @@ pub enum Ask {
     },
     /// Show its terminal to the client.
     Attach {
+        /// Whether it is the caller's foreground job, of which it gets every byte.
+        owns: bool,
         /// The size of the client's own terminal.
         size: Option<TerminalSize>,
     },

@@ -1,8 +1,8 @@
 //! Example tests of the requirements about foreground jobs and hand-overs that the core implements.
 
 use bgd::core::{
-    Begin, Cancel, Control, CoreError, CoreLimits, Effect, Fact, Input, Leaves, Reply, Request, Selection,
-    State,
+    Begin, Cancel, Command, Control, CoreError, CoreLimits, Effect, Fact, Input, Leaves, Reply, Request,
+    Selection, State,
 };
 use bgd::core::{StopReason, Unmovable};
 use bgd::wire::failures;
@@ -345,6 +345,39 @@ fn r70_a_key_of_a_process_that_is_handed_over_stands_for_nothing() {
     assert!(matches!(only_reply(&desk.ask(adopt)), Reply::Backgrounded(_)));
     let effects = desk.ask(Request::Submit(Box::new(submitted)));
     assert!(matches!(only_reply(&effects), Reply::Task(task) if task.id == id(2)));
+}
+
+#[test]
+fn r142_a_job_that_stays_goes_on_without_its_client_and_is_its_again() {
+    let mut desk = Desk::new(1);
+    let mut job = command(id(1));
+    (job.foreground, job.spec.stays, job.key) = (true, true, Some("key".into()));
+    desk.ask(Request::Submit(Box::new(job.clone())));
+    desk.fact(id(1), Fact::Started { pid: Some(100) });
+    let effects = desk.input(GONE);
+    assert_eq!((events(&effects), ends(&effects)), (vec![(Backgrounded, id(1))], vec![]));
+    assert_eq!((desk.task(id(1)).foreground, desk.status(id(1))), (None, Status::Running));
+    // Another connection has it, and a third one takes it over, as the second is lost without anybody knowing.
+    let again = || Request::Submit(Box::new(Command { id: id(2), ..job.clone() }));
+    for (client, hidden) in [(2, vec![]), (2, vec![]), (3, vec![2])] {
+        let effects = desk.ask_as(client, again());
+        assert!(matches!(only_reply(&effects), Reply::Task(task) if task.id == id(1)), "{effects:?}");
+        let was_shown = |effect: &Effect| match effect {
+            Effect::Control { control: Control::Detach { client }, .. } => Some(*client),
+            _ => None,
+        };
+        assert_eq!(effects.iter().filter_map(was_shown).collect::<Vec<_>>(), hidden);
+        assert_eq!(desk.task(id(1)).foreground, Some(client));
+    }
+    assert!(ends(&desk.input(Input::Disconnected { client: 2 })).is_empty());
+    assert_eq!(desk.task(id(1)).foreground, Some(3));
+    let moved = desk.ask_as(3, Request::Detach { id: id(1).into() });
+    assert!(matches!(only_reply(&moved), Reply::Backgrounded(_)), "{moved:?}");
+    // One that has ended is nobody's.
+    desk.fact(id(1), exited(0, false));
+    desk.ask_as(4, again());
+    assert_eq!((desk.task(id(1)).foreground, desk.status(id(1))), (None, Status::Completed));
+    assert_eq!(desk.core.summary().total(), 1);
 }
 
 #[test]

@@ -66,6 +66,7 @@ pub fn command(id: TaskId) -> Command {
         given: [false; 2],
         pty: None,
         direct: false,
+        stays: false,
         split: false,
         output_file: None,
         time_limit_ms: None,

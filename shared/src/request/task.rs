@@ -118,6 +118,9 @@ pub struct SubmitParams {
     /// `output` notifications, and it ends by SIGHUP if the connection closes before `task.detach`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreground: bool,
+    /// With `foreground` and `pty`: goes on in the background if the connection closes; the same submit regains it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stays: bool,
     /// With `foreground`: the user started it directly, so it can't be moved to the background.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub direct: bool,

@@ -4,6 +4,7 @@ mod bootstrap;
 mod cuts;
 mod followed;
 mod hosts;
+mod kept;
 mod programs;
 mod readme;
 mod silence;

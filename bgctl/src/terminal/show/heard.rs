@@ -3,21 +3,29 @@
 use std::io;
 
 use bgd_shared::client::{Protocol, Received};
-use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskWrite};
+use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskOutput, TaskWrite};
 
 use super::ScreenView;
 use crate::failure::Failure;
 use crate::terminal::answers;
-use crate::terminal::attachment::Left;
 
 impl ScreenView<'_> {
     pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
         match received {
-            Received::Output(news) if news.id == self.job.task => self.show_part(*news)?,
+            Received::Output(news) if news.id == self.job.task => {
+                if let Some(news) = self.keep_back(*news)? {
+                    self.show_part(news)?;
+                }
+            }
+            Received::Answer { call, outcome }
+                if self.gap.as_ref().is_some_and(|gap| gap.is_read_by(call)) =>
+            {
+                self.show_gap(Protocol::result::<TaskOutput>(outcome))?;
+            }
             Received::Stopped(news) if news.id == self.job.task => self.stopped(),
             Received::Answer { call, outcome } if self.job.is_end(call) => {
                 let task = answers::ended(Protocol::result::<TaskBlock>(outcome))?;
-                self.job.leave(Ok(Left::Ended(Box::new(task))));
+                self.ended(Box::new(task))?;
             }
             Received::Answer { call, outcome } if self.job.is_hand_over(call) => {
                 if let Some(message) = self.job.detached(Protocol::result::<TaskDetach>(outcome)) {
@@ -45,11 +53,13 @@ impl ScreenView<'_> {
         Ok(())
     }
 
-    fn show_part(&mut self, news: OutputNews) -> Result<(), Failure> {
+    pub(super) fn show_part(&mut self, news: OutputNews) -> Result<(), Failure> {
         if self.job.is_behind() {
             self.come_back()?;
         }
         let bytes = news.encoding.decode(news.data).map_err(Failure::unreadable_output)?;
+        let length = if news.redraw { 0 } else { bytes.len() as u64 };
+        self.shown_upto = news.offset + length;
         let shown = self.job.out.show(&bytes, news.restore).and_then(|()| self.tell_progress(&bytes));
         if let Err(error) = shown {
             self.job.lose_output(error);

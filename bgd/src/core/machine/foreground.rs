@@ -3,6 +3,7 @@
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskRef;
+use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::time::Timestamp;
 
@@ -74,16 +75,44 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the foreground jobs of a client that is gone, as if their terminal had closed. Returns them.
+    /// Ends the foreground jobs of a client that is gone, as if their terminal had closed, and moves those that stay to
+    /// the background (R142). Returns the ended ones.
     pub(super) fn abandon(&mut self, now: Now, client: u64) -> Vec<Ordinal> {
         let order =
             StopOrder { reason: StopReason::Abandoned, signal: SIGHUP, grace_ms: self.limits.grace_ms };
-        let jobs = self.jobs_of(client);
-        for ordinal in &jobs {
+        let mut jobs = self.jobs_of(client);
+        jobs.retain(|ordinal| {
+            let stays =
+                self.registry.get(*ordinal).is_some_and(|task| task.spec.stays && !task.is_finished());
             self.leave_foreground(*ordinal);
-            self.stop(now, *ordinal, order);
-        }
+            if stays {
+                self.event(now, EventKind::Backgrounded, *ordinal);
+            } else {
+                self.stop(now, *ordinal, order);
+            }
+            !stays
+        });
         jobs
+    }
+
+    /// Makes a task that stays without its client a foreground job again: of this one, which was its own before a
+    /// connection was lost. That one may not be known to be lost yet.
+    pub(super) fn regain(&mut self, ordinal: Ordinal, client: u64) -> Result<(), CoreError> {
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        if !task.spec.stays || task.is_finished() || task.foreground == Some(client) {
+            return Ok(());
+        }
+        if self.jobs_of(client).len() >= FOREGROUND_JOBS {
+            return Err(CoreError::TooManyJobs(FOREGROUND_JOBS));
+        }
+        if let Some(before) = task.foreground {
+            let hidden = orders::control(task, Control::Detach { client: before });
+            self.leave_foreground(ordinal);
+            self.effects.push(hidden);
+        }
+        self.registry.change(ordinal, |task| task.foreground = Some(client));
+        self.foreground.insert((client, ordinal));
+        Ok(())
     }
 
     /// Returns the foreground jobs of a client, oldest first.

@@ -117,8 +117,11 @@ impl Core {
         }
         let session = command.spec.session.as_deref();
         if let Some(known) = command.key.as_deref().and_then(|key| self.registry.by_key(session, key)) {
-            let known = self.registry.ordinal(known.id).and_then(|known| self.snapshot(known));
-            if let Some(known) = known {
+            let known = self.registry.ordinal(known.id);
+            if let Some(known) = known.filter(|_| command.foreground) {
+                self.regain(known, to.client)?;
+            }
+            if let Some(known) = known.and_then(|known| self.snapshot(known)) {
                 self.reply(Some(to), Reply::Task(known));
             }
             return Ok(());

@@ -187,7 +187,7 @@ impl OpenTerminals {
     pub(super) fn ask(&mut self, asked: Asked) {
         let Some(shown) = self.open.get_mut(&asked.task.id) else { return asked.refuse() };
         match asked.what {
-            Ask::Attach { size } => shown.attach(&asked, size),
+            Ask::Attach { owns, size } => shown.attach(&asked, owns, size),
             Ask::Resize { size } => shown.resize(&asked, size),
             Ask::Write { .. } => shown.write(asked),
             Ask::Leave => {
@@ -203,7 +203,7 @@ impl OpenTerminals {
 }
 
 impl Shown {
-    fn attach(&mut self, asked: &Asked, size: Option<TerminalSize>) {
+    fn attach(&mut self, asked: &Asked, owns: bool, size: Option<TerminalSize>) {
         let client = asked.answer.client();
         let is_shown = self.viewers.contains_key(&client.id);
         if !is_shown && self.viewers.len() >= TERMINAL_VIEWERS {
@@ -215,7 +215,7 @@ impl Shown {
         if is_shown {
             return self.terminal.draw_again(client.id, size);
         }
-        let viewer = new_viewer(client, size, false);
+        let viewer = new_viewer(client, size, owns);
         self.viewers.insert(client.id, viewer.door.clone());
         self.terminal.attach(viewer);
     }

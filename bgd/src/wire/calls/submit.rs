@@ -184,6 +184,7 @@ fn submit(mut params: SubmitParams, plan: PlanRequest) -> Result<Command, RpcErr
         given: [params.stdout.is_some(), params.stderr.is_some()],
         pty: params.pty,
         direct: params.direct,
+        stays: params.stays,
         split: params.split,
         output_file: None,
         time_limit_ms: params.time_limit_ms,
@@ -233,8 +234,11 @@ fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
     if params.direct && !params.foreground {
         return Err(invalid("`direct` requires `foreground`"));
     }
-    if params.foreground && params.key.is_some() {
-        return Err(invalid("`key` can't be combined with `foreground`"));
+    if params.stays && (!params.foreground || params.direct || params.pty.is_none()) {
+        return Err(invalid("`stays` requires `foreground` and `pty`, and no `direct`"));
+    }
+    if params.foreground && params.key.is_some() && !params.stays {
+        return Err(invalid("`key` can't be combined with `foreground` without `stays`"));
     }
     params.pty.map_or(Ok(()), check_size)
 }

@@ -1,0 +1,101 @@
+//! What a job wrote while its connection was lost (R142). The daemon draws the screen as it is now; before that, what
+//! has scrolled out of it meanwhile is read and shown. It does not know connections.
+
+use bgd_shared::client::ClientError;
+use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
+use bgd_shared::request::{OutputNews, OutputParams, OutputResult, TaskOutput};
+use bgd_shared::task::Task;
+
+use super::ScreenView;
+use crate::failure::Failure;
+use crate::terminal::attachment::Left;
+use crate::terminal::gap::Gap;
+use crate::terminal::plain::Plain;
+
+/// How much of it is shown, the latest bytes.
+const SHOWN_BYTES: u64 = 8 << 20;
+
+/// How many parts of the output wait meanwhile. What comes after them is read, too.
+const HELD_PARTS: usize = 256;
+
+impl ScreenView<'_> {
+    /// Keeps a part of the output back if something before it has to be shown first. Otherwise returns it.
+    pub(super) fn keep_back(&mut self, news: OutputNews) -> Result<Option<OutputNews>, Failure> {
+        if let Some(gap) = &mut self.gap {
+            if gap.held.len() < HELD_PARTS && !gap.is_over {
+                gap.held.push(news);
+            } else {
+                gap.is_over = true;
+            }
+            return Ok(None);
+        }
+        let Some(from) = self.resumes_from.filter(|_| news.redraw) else { return Ok(Some(news)) };
+        self.resumes_from = None;
+        let (next, end) = (from.max(news.offset.saturating_sub(SHOWN_BYTES)), news.offset);
+        if next >= end {
+            return Ok(Some(news));
+        }
+        if next > from {
+            self.note(&format!("{} bytes are not shown; `bgctl output` has them", next - from));
+        }
+        self.read_gap(next, end, vec![news])?;
+        Ok(None)
+    }
+
+    /// Shows what is left of the output of a job that has ended, then leaves it.
+    pub(super) fn ended(&mut self, task: Box<Task>) -> Result<(), Failure> {
+        if self.gap.is_none() {
+            match self.resumes_from.take() {
+                // No screen will be drawn any more.
+                Some(from) => self.read_gap(from, u64::MAX, Vec::new())?,
+                None => {
+                    self.job.leave(Ok(Left::Ended(task)));
+                    return Ok(());
+                }
+            }
+        }
+        self.ended = Some(task);
+        Ok(())
+    }
+
+    fn read_gap(&mut self, next: u64, end: u64, held: Vec<OutputNews>) -> Result<(), Failure> {
+        let call = self.read_part(next, end)?;
+        let plain = Plain::new(self.was_alternate);
+        self.gap = Some(Gap { next, end, call, plain, held, is_over: false });
+        Ok(())
+    }
+
+    fn read_part(&mut self, next: u64, end: u64) -> Result<u64, Failure> {
+        let limit = Some((end - next).min(OUTPUT_CHUNK_BYTES));
+        let offset = i64::try_from(next).ok();
+        self.job.call::<TaskOutput>(&OutputParams { id: self.job.task.into(), offset, limit, stream: None })
+    }
+
+    /// Shows the part that was read, and goes on behind it.
+    pub(super) fn show_gap(&mut self, part: Result<OutputResult, ClientError>) -> Result<(), Failure> {
+        let Some(mut gap) = self.gap.take() else { return Ok(()) };
+        // Whatever the daemon has dropped can't be shown.
+        if let Some(part) = part.ok().filter(|part| part.next > gap.next) {
+            let bytes = part.encoding.decode(part.data).map_err(Failure::unreadable_output)?;
+            let shown = gap.plain.push(&bytes);
+            if let Err(error) = self.job.out.show(&shown, None) {
+                self.job.lose_output(error);
+            }
+            gap.next = part.next;
+            if gap.next < gap.end {
+                gap.call = self.read_part(gap.next, gap.end)?;
+                self.gap = Some(gap);
+                return Ok(());
+            }
+        }
+        if gap.is_over {
+            self.resumes_from = Some(gap.end);
+            return match self.ended.take() {
+                Some(task) => self.ended(task),
+                None => self.ask_for_screen(),
+            };
+        }
+        gap.held.into_iter().try_for_each(|news| self.show_part(news))?;
+        self.ended.take().map_or(Ok(()), |task| self.ended(task))
+    }
+}

@@ -31,6 +31,7 @@ impl TaskId {
     }
 
     /// Returns the id of a member of the batch with this id: always the same one, spread like a random one.
+    #[must_use]
     pub fn member(self, index: u64) -> Self {
         // The steps and the mixing of SplitMix64, which takes no two inputs to the same output.
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

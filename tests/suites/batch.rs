@@ -12,7 +12,8 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::limits::FRAME_BYTES;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::request::{
-    ListParams, ListResult, SubmitManyParams, SubmitManyResult, SubmitParams, TaskList, TaskSubmitMany,
+    DaemonUpgrade, ListParams, ListResult, SubmitManyParams, SubmitManyResult, SubmitParams, TaskList,
+    TaskSubmitMany, UpgradeParams,
 };
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{Outcome, Terminal, TestDaemon};
@@ -235,4 +236,27 @@ fn r112_what_is_wrong_with_items_is_said_and_nothing_is_submitted() {
     assert_eq!(terminal.ended().code(), Some(2));
     assert!(terminal.screen().contains("which is a terminal"), "{}", terminal.screen());
     assert_eq!(count(&daemon), 0);
+}
+
+#[test]
+fn r142_a_batch_with_a_key_is_known_again_after_an_upgrade_and_a_kill() {
+    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let keyed = |daemon: &TestDaemon| {
+        let mut params = many(daemon, 3);
+        params.task.as_mut().unwrap().key = Some("key".to_owned());
+        params
+    };
+    let submit = |daemon: &TestDaemon| daemon.client().call::<TaskSubmitMany>(&keyed(daemon)).unwrap();
+    let first = submit(&daemon);
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    assert_eq!(submit(&daemon), first);
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(submit(&daemon), first);
+    assert_eq!(count(&daemon), 3);
+    // Without its tasks it is forgotten, as a task with its key is.
+    daemon.cancel(&first.ids);
+    daemon.run(&["clear", "--all-sessions"]).success();
+    let other = submit(&daemon);
+    assert!(other.batch != first.batch && count(&daemon) == 3, "{other:?}");
 }

@@ -88,6 +88,26 @@ fn r142_an_order_whose_answer_is_lost_is_given_again() {
 }
 
 #[test]
+fn r142_what_must_not_happen_twice_is_reported_and_not_repeated() {
+    let far = Far::start();
+    let id = far.run(&["submit", "--shell", "trap 'echo usr' USR1; echo up; while :; do sleep 0.05; done"]);
+    let id: TaskId = id.success().word();
+    wait::poll_until("the trap", || (far.daemon.output(id) == b"up\n").then_some(()));
+    let used = far.path("used");
+    far.wrap(&format!(
+        "case \"$*\" in *dial*) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | sed -u 1q; exit 255; fi;; esac",
+        used = used.display()
+    ));
+    let outcome = far.run(&["signal", &id.to_string(), "USR1"]).expect_code(69);
+    assert!(outcome.stderr.contains("the request may have been carried out"), "{}", outcome.stderr);
+    wait::poll_until("the signal", || (far.daemon.output(id) == b"up\nusr\n").then_some(()));
+    // Another one comes after whatever was sent before.
+    far.run(&["signal", &id.to_string(), "USR1"]).success();
+    wait::poll_until("another signal", || (far.daemon.output(id).ends_with(b"usr\nusr\n")).then_some(()));
+    assert_eq!(far.daemon.output(id), b"up\nusr\nusr\n");
+}
+
+#[test]
 fn r142_a_host_that_stays_away_is_given_up() {
     let far = Far::start();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();

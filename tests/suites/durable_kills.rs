@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DaemonUpgrade, Encoding, Stdin, SubmitParams, TaskWrite, UpgradeParams, WriteParams,
+    DaemonUpgrade, Encoding, Stdin, SubmitParams, TaskSubmit, TaskWrite, TerminalSize, UpgradeParams,
+    WriteParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Process, TestDaemon, Viewer, wait};
@@ -62,23 +63,43 @@ fn r126_what_runs_when_the_daemon_is_killed_goes_on_and_its_exit_is_known() {
 
 #[test]
 fn r126_twenty_kills_lose_nothing_and_start_nothing_twice() {
-    loses_nothing(TestDaemon::kill9);
+    loses_nothing(Submit::Plainly, TestDaemon::kill9);
+}
+
+#[test]
+fn r126_twenty_kills_lose_no_job_in_a_terminal_and_start_none_twice() {
+    loses_nothing(Submit::InTerminals, TestDaemon::kill9);
 }
 
 /// Also not what is just being started.
 #[test]
 fn r131_twenty_stops_lose_nothing_and_start_nothing_twice() {
-    loses_nothing(|daemon| assert!(daemon.stop().success()));
+    loses_nothing(Submit::Plainly, |daemon| assert!(daemon.stop().success()));
+}
+
+#[test]
+fn r131_twenty_stops_lose_no_job_in_a_terminal_and_start_none_twice() {
+    loses_nothing(Submit::InTerminals, |daemon| assert!(daemon.stop().success()));
+}
+
+/// How tasks are submitted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Submit {
+    Plainly,
+    InTerminals,
 }
 
 /// Ends a daemon twenty times that is busy with short tasks, and checks that each has run once.
 #[track_caller]
-fn loses_nothing(ends: impl Fn(&mut TestDaemon)) {
+fn loses_nothing(submit: Submit, ends: impl Fn(&mut TestDaemon)) {
     let mut daemon = durable("max_concurrent_tasks = 4");
+    let pty = (submit == Submit::InTerminals).then_some(TerminalSize { rows: 24, cols: 80 });
     let mut all = Vec::new();
     for round in 0..20 {
         for number in 0..10 {
-            all.push(daemon.submit_shell(&format!("echo ran >> ran-{round}-{number}; exit {number}")));
+            let shell = format!("echo ran >> ran-{round}-{number}; exit {number}");
+            let params = SubmitParams { shell: Some(shell.as_str().into()), pty, ..daemon.params() };
+            all.push(daemon.submit_with(&params).id);
         }
         ends(&mut daemon);
         daemon.launch();
@@ -88,6 +109,33 @@ fn loses_nothing(ends: impl Fn(&mut TestDaemon)) {
         let ran = fs::read_to_string(daemon.home().join(format!("ran-{round}-{number}")));
         assert_eq!(ran.unwrap_or_default().lines().count(), 1, "{task:?}");
         assert_eq!(task.exit, Some(Exit::Code(number)), "{task:?}");
+    }
+}
+
+/// The daemon dies before it knows that the job was started.
+#[test]
+fn r126_a_job_whose_first_act_kills_the_daemon_goes_on() {
+    let mut daemon = durable("");
+    for (pty, output) in [(None, "over\n"), (Some(TerminalSize { rows: 24, cols: 80 }), "over\r\n")] {
+        for round in 0..10 {
+            let ran = format!("ran-{round}-{}", pty.is_some());
+            let (go, file) = waits_for(&daemon, &format!("go-{ran}"));
+            let shell = format!("kill -9 {}; echo ran >> {ran}; {go}; echo over; exit 3", daemon.pid());
+            let (shell, key) = (Some(shell.as_str().into()), Some(ran.clone()));
+            let session = Some("kills".to_owned());
+            let params = SubmitParams { shell, key, session, pty, ..daemon.params() };
+            // The answer may not have been sent.
+            let _ = daemon.client().call::<TaskSubmit>(&params);
+            daemon.ended();
+            daemon.launch();
+            let task = daemon.submit_with(&params).id;
+            daemon.wait_running(task);
+            fs::write(file, "").unwrap();
+            let task = daemon.block(&[task]).remove(0);
+            assert_eq!(task.exit, Some(Exit::Code(3)), "{task:?}");
+            assert_eq!(String::from_utf8_lossy(&daemon.output(task.id)), output);
+            assert_eq!(fs::read_to_string(daemon.home().join(ran)).unwrap(), "ran\n");
+        }
     }
 }
 

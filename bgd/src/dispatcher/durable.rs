@@ -49,8 +49,8 @@ impl LeftRuns {
 }
 
 /// Whether a task's process announces itself before it executes its program.
-fn is_plain(task: &Task) -> bool {
-    task.agent.is_none() && task.spec.on.is_none() && task.spec.pty.is_none()
+fn announces_itself(task: &Task) -> bool {
+    task.agent.is_none() && task.spec.on.is_none()
 }
 
 impl Dispatcher {
@@ -103,7 +103,7 @@ impl Dispatcher {
             let is_gone_on_with = match runs.remove(&Key { task: task.id, run: task.run }) {
                 None if task.spec.on.is_some() => self.take_up(task.id),
                 Some(run) => self.go_on_with(&task, run, false),
-                None => is_complete && is_plain(&task) && self.core.take_back_start(task.id),
+                None => is_complete && announces_itself(&task) && self.core.take_back_start(task.id),
             };
             if !is_gone_on_with {
                 ran.push(task.id);

@@ -10,22 +10,24 @@ use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::proc;
+use bgd_shared::request::TerminalSize;
 use rustix::fs::{FileType, fstat};
 
 use super::awaited::Awaited;
-use super::carried::{FlowState, LeftState, ProcessState};
+use super::carried::{FlowState, JobState, LeftState, ProcessState, TerminalState};
 use super::handed::copies::FlowCopy;
 use super::input::UnreadState;
 use super::mark::{self, Mark};
 use super::members::{self, Stat, TASK_MARK};
 use super::progress::Progress;
-use super::pty::size_of;
+use super::pty::{Pty, size_of};
 use super::ready::ProbeState;
 use super::terminal::still::{self, FollowedState};
 use super::tree::Tree;
 use crate::carry::{Came, Fd, Named};
 use crate::core::Spec;
 use crate::keeper::{self, Kept, Key};
+use crate::os::spawn::Spawned;
 
 /// A run that the keeper holds.
 #[derive(Debug)]
@@ -43,6 +45,9 @@ const SHOWN: u64 = 1 << 20;
 
 /// The place of the standard input among the descriptors, if the daemon has an end of that.
 pub(super) const INPUT: u8 = 1;
+
+/// Stands for the pid of the process that announces itself.
+const OF_MESSAGE: i32 = 0;
 
 fn is_pipe(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
@@ -79,7 +84,15 @@ impl Left {
     /// Another version has written what this one can't read.
     pub fn read(kept: Kept) -> io::Result<Self> {
         let Kept { key, pid, text, descriptors } = kept;
-        let LeftState { process, drains, names } = serde_json::from_slice(&text)?;
+        let LeftState { mut process, drains, names } = serde_json::from_slice(&text)?;
+        let job = process.terminal.as_mut().and_then(|terminal| terminal.job.as_mut());
+        let pid = match job.filter(|job| job.pid == OF_MESSAGE) {
+            Some(job) => {
+                job.pid = pid;
+                process.leader
+            }
+            None => pid,
+        };
         let came = Came::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
         Ok(Self { key, pid, process, drains, came })
     }
@@ -245,17 +258,37 @@ pub(super) struct Starting<'a> {
     pub(super) awaited: Option<&'a Awaited>,
 }
 
+/// The terminal that a process is started in, with its leader.
+pub(super) struct StartingIn<'a> {
+    pub(super) leader: &'a Spawned,
+    pub(super) leader_news: &'a OwnedFd,
+    pub(super) pty: &'a Pty,
+    pub(super) size: TerminalSize,
+    pub(super) output: &'a OwnedFd,
+}
+
 impl<'a> Starting<'a> {
-    /// Returns what the process announces, and the descriptors besides its own.
-    pub(super) fn announcement(self) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+    /// Returns what the process announces, and the descriptors besides its own. The run is that of its leader if it is
+    /// started in a terminal.
+    pub(super) fn announcement(&self, terminal: Option<StartingIn<'a>>) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
         let Self { task, run, mark, cgroup, split, input, awaited } = self;
         let mut parcel = Parcel::default();
+        // First: that is its place.
         let input = input.map(|input| parcel.add(input));
         let probe = awaited.map(|awaited| ProbeState::of_new(awaited, |socket| parcel.add(socket)));
-        let process =
-            ProcessState { cgroup, mark: Some(mark), split, input, probe, ..ProcessState::left(task, run) };
+        let (cgroup, mark, split) = (cgroup.clone(), Some(*mark), *split);
+        let mut process =
+            ProcessState { cgroup, mark, split, input, probe, ..ProcessState::left(*task, *run) };
+        if let Some(StartingIn { leader, leader_news, pty, size, output }) = terminal {
+            let sides = [&pty.slave, leader_news].map(|side| Some(parcel.add(side)));
+            let followed = FollowedState::of_new(size, parcel.add(&pty.master), sides, parcel.add(output));
+            let job = JobState { pid: OF_MESSAGE, handle: Fd::OF_PROCESS, name: pty.name.clone() };
+            (process.leader, process.handle) = (leader.pid, Some(parcel.add(&leader.pidfd)));
+            process.terminal =
+                Some(TerminalState { job: Some(job), followed: Some(followed), owed: Vec::new() });
+        }
         let (text, descriptors) = parcel.seal(process);
-        (keeper::announcement(Key { task, run }, &text), descriptors)
+        (keeper::announcement(Key { task: *task, run: *run }, &text), descriptors)
     }
 }
 
@@ -265,8 +298,7 @@ impl ProcessState {
         Self {
             task,
             run,
-            // The message says it.
-            leader: 0,
+            leader: OF_MESSAGE,
             cgroup: None,
             mark: None,
             split: false,

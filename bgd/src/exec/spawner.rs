@@ -3,6 +3,8 @@
 //! The threads live as long as the daemon and have all signals blocked. The reaper relies on their not being the
 //! first thread.
 
+mod in_terminal;
+
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +15,7 @@ use std::thread;
 use bgd_shared::id::TaskId;
 use bgd_shared::proc;
 use bgd_shared::ready::Ready;
-use bgd_shared::request::{Stdin, Stream, TerminalSize};
+use bgd_shared::request::{Stdin, Stream};
 use bgd_shared::rlimit::{RESOURCES, Rlimits};
 use bgd_shared::text::{Env, OsText};
 use nix::errno::Errno;
@@ -22,17 +24,15 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::sys::stat::fstat;
 
+use self::in_terminal::InTerminal;
 use super::awaited::{Awaited, NotifySocket};
 use super::cgroup;
 use super::left::Starting;
 use super::mark::{Mark, Marks, RESOURCE};
 use super::members::{INSTANCE_MARK, TASK_MARK};
-use super::messages::{Begun, Inherited, NewTerminal, Report, Reports, StartOrder, Streams};
+use super::messages::{Begun, Inherited, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::place;
-use super::pty::Pty;
-use super::terminal::birth::{self, BirthError, Born, LeaderPlan};
-use super::terminal::order::JobOrder;
 use crate::core::{SpawnFailure, Spec, Work};
 use crate::keeper::PID_AT;
 use crate::keeper::client::{Keeper, Socket};
@@ -181,18 +181,14 @@ impl Common {
         let awaited = Awaited::new(&spec, streams.sizes(), notify);
         let cgroup = self.make_cgroup(task, run)?;
         let procs = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
+        let is_kept = self.settings.keeper.is_some();
+        let left = streams.split.filter(|_| is_kept).map(|split| {
+            let path = cgroup.as_ref().map(|(path, _)| path.clone());
+            let (input, awaited) = (streams.input.as_ref(), awaited.as_deref());
+            Starting { task, run, mark, cgroup: path, split, input, awaited }
+        });
         let begun = match spec.pty {
             None => {
-                let is_kept = self.settings.keeper.is_some();
-                let left = streams.split.filter(|_| is_kept).map(|split| Starting {
-                    task,
-                    run,
-                    mark,
-                    cgroup: cgroup.as_ref().map(|(path, _)| path.clone()),
-                    split,
-                    input: streams.input.as_ref(),
-                    awaited: awaited.as_deref(),
-                });
                 let pid = self.begin_plainly(&spec, &program, (mark, left), &streams, procs, stack);
                 pid.map(|(Spawned { pid, pidfd }, announced)| {
                     let Open { input, split, .. } = streams;
@@ -200,7 +196,15 @@ impl Common {
                     Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
                 })
             }
-            Some(size) => self.begin_in_terminal(task, &spec, &program, mark, streams, procs, size, stack),
+            Some(size) => {
+                let job = InTerminal { task, spec: &spec, program: &program, mark, size, left };
+                self.begin_in_terminal(&job, &streams, procs, stack).map(|(leader, in_new, announced)| {
+                    let Open { out, split, .. } = streams;
+                    let (input, cgroup, awaited, terminal) = (None, None, None, Some(in_new.with(out)));
+                    let Spawned { pid, pidfd } = leader;
+                    Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
+                })
+            }
         };
         let cgroup = cgroup.map(|(path, _)| path);
         match begun {
@@ -239,8 +243,7 @@ impl Common {
         self.spawn_kept(&plan, left, stack).map_err(|error| explain(spec, error))
     }
 
-    /// Starts a process, which announces itself to the keeper if there is one. If that has just ended, waits for the next
-    /// one. Returns the keeper that has it.
+    /// Starts a process, which announces itself to the keeper if there is one. Returns the keeper that has it.
     fn spawn_kept(
         &self,
         plan: &Plan<'_>,
@@ -250,78 +253,14 @@ impl Common {
         let (Some(keeper), Some(left)) = (&self.settings.keeper, left) else {
             return spawn(plan, stack).map(|spawned| (spawned, None));
         };
-        let cgroup = left.cgroup.clone();
-        let (message, descriptors) = left.announcement();
-        let socket = keeper.socket();
-        let announce =
-            |socket| Some(Announce { socket, message: &message, pid_at: PID_AT, descriptors: &descriptors });
-        let plan = Plan { announce: announce(socket.as_fd()), ..*plan };
-        match spawn(&plan, stack) {
-            // The scope around its cgroup may have ended, too.
-            Err(error) if matches!(error.stage, Stage::Announce | Stage::Cgroup) => {
-                let socket = keeper.after(&socket).ok_or(error)?;
-                let made = cgroup.map(|path| cgroup::make(&path, true)).transpose().map_err(|_| error)?;
-                let (announce, cgroup) = (announce(socket.as_fd()), made.as_ref().map(AsFd::as_fd));
-                Ok((spawn(&Plan { cgroup, announce, ..plan }, stack)?, Some(socket)))
-            }
-            spawned => Ok((spawned?, Some(socket))),
-        }
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "all that a start needs")]
-    fn begin_in_terminal(
-        &self,
-        task: TaskId,
-        spec: &Spec,
-        program: &Program,
-        mark: Mark,
-        streams: Open,
-        cgroup: Option<BorrowedFd<'_>>,
-        size: TerminalSize,
-        stack: &mut ChildStack,
-    ) -> Result<Begun, SpawnFailure> {
-        let pty = Pty::open(size).map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ENOSPC) => "all terminals of the system are in use (kernel.pty.max)".to_owned(),
-            _ => format!("cannot make its terminal: {}", say(&error)),
+        let (message, descriptors) = left.announcement(None);
+        let path = left.cgroup.as_deref();
+        let (spawned, socket) = announce_to(keeper, (plan.cgroup, path), |socket, cgroup| {
+            let announce = Announce { socket, message: &message, pid_at: PID_AT, descriptors: &descriptors };
+            let spawned = spawn(&Plan { cgroup, announce: Some(announce), ..*plan }, stack);
+            spawned.map_err(|error| (Some(error), error))
         })?;
-        if descriptors::are_reserved(&pty.slave, descriptors::User::Task) {
-            return Err(descriptors::NONE_LEFT.into());
-        }
-        let marks = self.environment(TASK_MARK, task, &Env::default(), Vec::new());
-        let plan = LeaderPlan {
-            label: &c_string(task.to_string().as_bytes()),
-            env: &marks,
-            folder: self.settings.folder.path(),
-            rlimits: &self.rlimits(None, mark),
-            reset_signals: &self.reset_signals,
-            cgroup,
-            null: self.null.as_fd(),
-        };
-        let given = streams.not_terminal();
-        let limit = |(resource, limit): (i32, libc::rlimit)| (resource, limit.rlim_cur, limit.rlim_max);
-        let order = JobOrder {
-            programs: program.programs.clone(),
-            argv: program.argv.clone(),
-            env: program.env.clone(),
-            folder: c_string(spec.cwd.as_bytes()),
-            umask: spec.umask,
-            rlimits: self.rlimits(spec.rlimits.as_deref(), mark).into_iter().map(limit).collect(),
-            given: given.map(|fd| fd.is_some()),
-        };
-        let given: Vec<_> = given.into_iter().flatten().collect();
-        let born = birth::start(&plan, &order, &pty.slave, &given, stack);
-        let Born { leader, news, job, job_handle } = born.map_err(|error| match error {
-            BirthError::Job(error) => explain(spec, error),
-            BirthError::Leader(error) => {
-                format!("cannot start the leader of its terminal: {}", say(&error)).into()
-            }
-        })?;
-        let Open { out: output, split, .. } = streams;
-        let terminal = NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle };
-        let Spawned { pid, pidfd } = leader;
-        let terminal = Some(Box::new(terminal));
-        let (input, cgroup, awaited, announced) = (None, None, None, None);
-        Ok(Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced })
+        Ok((spawned, Some(socket)))
     }
 
     /// Opens the standard streams of a process.
@@ -436,6 +375,28 @@ impl Common {
         list.push(c_string(format!("{INSTANCE_MARK}={}", self.settings.instance).as_bytes()));
         list
     }
+}
+
+/// Has a process started that announces itself to the keeper. If that has just ended, and with it maybe the scope around
+/// the cgroup, which has this path, waits for the next one and has it started again. `start` returns why it has not
+/// started it, if it is known.
+fn announce_to<T, E>(
+    keeper: &Keeper,
+    (cgroup, path): (Option<BorrowedFd<'_>>, Option<&Path>),
+    mut start: impl FnMut(BorrowedFd<'_>, Option<BorrowedFd<'_>>) -> Result<T, (Option<SpawnError>, E)>,
+) -> Result<(T, Arc<Socket>), E> {
+    let socket = keeper.socket();
+    let (why, error) = match start(socket.as_fd(), cgroup) {
+        Ok(started) => return Ok((started, socket)),
+        Err(failed) => failed,
+    };
+    if !why.is_some_and(|why| matches!(why.stage, Stage::Announce | Stage::Cgroup)) {
+        return Err(error);
+    }
+    let Some(socket) = keeper.after(&socket) else { return Err(error) };
+    let Ok(made) = path.map(|path| cgroup::make(path, true)).transpose() else { return Err(error) };
+    let started = start(socket.as_fd(), made.as_ref().map(AsFd::as_fd));
+    started.map(|started| (started, socket)).map_err(|(_, error)| error)
 }
 
 /// A program to execute.

@@ -18,12 +18,10 @@ use crate::exec::handed::Recorded;
 use crate::exec::handed::drain::Drains;
 use crate::exec::handed::tree::HandedTree;
 use crate::exec::input::InputPipe;
-use crate::exec::left::{Copies, Ended, INPUT, Left, Parcel, Resumed};
-use crate::exec::messages::{Begun, Copied, NewTerminal, Report};
+use crate::exec::left::{Copies, Ended, INPUT, Left, Resumed};
+use crate::exec::messages::{Copied, Report};
 use crate::exec::process::Supervised;
 use crate::exec::progress::{Progress, Stage};
-use crate::exec::ready::ProbeState;
-use crate::exec::terminal::still::FollowedState;
 use crate::exec::tree::pause::Paused;
 use crate::keeper::Key;
 use crate::keeper::client::{Keeper, Socket, until_gone};
@@ -196,33 +194,6 @@ impl Local {
     pub(super) fn close_kept(&self, task: TaskId, run: u32) {
         if let Some(keeper) = &self.keeper {
             keeper.close(Key { task, run });
-        }
-    }
-
-    /// Has a job in a terminal held, with the terminal and the socket of its leader.
-    pub(super) fn keep_terminal(&self, task: TaskId, run: u32, begun: &Begun) {
-        let (Some(keeper), Some(terminal)) = (&self.keeper, &begun.terminal) else { return };
-        let NewTerminal { pty, size, output, leader_news, job, job_handle } = &**terminal;
-        let mut parcel = Parcel::default();
-        let handle = parcel.add(job_handle);
-        let sides = [Some(parcel.add(&pty.slave)), leader_news.as_ref().map(|news| parcel.add(news))];
-        let followed = FollowedState::of_new(*size, parcel.add(&pty.master), sides, parcel.add(output));
-        let job = JobState { pid: *job, handle, name: pty.name.clone() };
-        let probe = begun.awaited.as_deref();
-        let probe = probe.map(|awaited| ProbeState::of_new(awaited, |socket| parcel.add(socket)));
-        let process = ProcessState {
-            cgroup: begun.cgroup.clone(),
-            mark: Some(begun.mark),
-            split: begun.split.unwrap_or_default(),
-            probe,
-            terminal: Some(TerminalState { job: Some(job), followed: Some(followed), owed: Vec::new() }),
-            ..ProcessState::left(task, run)
-        };
-        let (text, descriptors) = parcel.seal(process);
-        let all = std::iter::once(begun.pidfd.as_fd()).chain(descriptors);
-        match all.map(|fd| fd.try_clone_to_owned()).collect() {
-            Ok(descriptors) => keeper.keep(Key { task, run }, begun.pid, &text, descriptors),
-            Err(error) => tracing::warn!(%task, %error, "it will end if the daemon is killed"),
         }
     }
 

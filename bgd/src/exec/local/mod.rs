@@ -120,7 +120,6 @@ impl Local {
         let owner = self.owners.remove(&task);
         let fact = match result {
             Ok(mut begun) => {
-                self.keep_terminal(task, run, &begun);
                 let (terminal, announced) = (begun.terminal.take(), begun.announced.take());
                 let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal, owner));
                 let pid = self.processes.adopt(task, run, *begun, job);

@@ -81,32 +81,86 @@ impl fmt::Display for BirthError {
     }
 }
 
-/// Starts a leader on the terminal's processes' side, and has it start the job. `given` are the standard streams that
-/// are not the terminal, as `order` names them.
-///
-/// # Errors
-/// Says why; no process is left then.
-pub fn start(
-    plan: &LeaderPlan<'_>,
-    order: &JobOrder,
-    slave: &OwnedFd,
-    given: &[BorrowedFd<'_>],
-    stack: &mut ChildStack,
-) -> Result<Born, BirthError> {
-    let (ours, theirs) = UnixStream::pair().map_err(BirthError::Leader)?;
-    let leader = start_leader(plan, &theirs, slave, stack)?;
-    drop(theirs);
-    match talk(&ours, &leader.pidfd, order, given) {
-        Ok(Ok((job, job_handle))) => Ok(Born { leader, news: ours.into(), job, job_handle }),
-        Ok(Err(error)) => {
-            end(&leader);
-            Err(BirthError::Job(error))
-        }
-        Err(error) => {
-            end(&leader);
-            Err(BirthError::Leader(error))
-        }
+/// A leader that has no job yet.
+#[derive(Debug)]
+pub struct Leader {
+    process: Spawned,
+    /// Where it gets its order.
+    orders: UnixStream,
+    /// The daemon's end of the socket for its reports, and its own, if that is not the one for the order.
+    news: Option<(OwnedFd, OwnedFd)>,
+}
+
+/// What goes with the order for a job that announces itself.
+#[derive(Debug)]
+pub struct Announcing<'a> {
+    /// The socket to announce it on.
+    pub socket: BorrowedFd<'a>,
+    /// What is announced besides the job's own descriptor.
+    pub descriptors: Vec<BorrowedFd<'a>>,
+}
+
+impl Leader {
+    /// Starts a leader on the terminal's processes' side. If its job is to announce itself, it has a socket of its own for
+    /// its reports: the job announces the daemon's end.
+    ///
+    /// # Errors
+    /// Says why; no process is left then.
+    pub fn start(
+        plan: &LeaderPlan<'_>,
+        slave: &OwnedFd,
+        is_announced: bool,
+        stack: &mut ChildStack,
+    ) -> Result<Self, BirthError> {
+        let (ours, theirs) = UnixStream::pair().map_err(BirthError::Leader)?;
+        let news = is_announced.then(reports_pair).transpose().map_err(BirthError::Leader)?;
+        Ok(Self { process: start_leader(plan, &theirs, slave, stack)?, orders: ours, news })
     }
+
+    /// Its process.
+    pub fn process(&self) -> &Spawned {
+        &self.process
+    }
+
+    /// The daemon's end of its own socket for reports.
+    pub fn news(&self) -> Option<&OwnedFd> {
+        self.news.as_ref().map(|(ours, _)| ours)
+    }
+
+    /// Has it start the job. `given` are the standard streams that are not the terminal, as `order` names them.
+    ///
+    /// # Errors
+    /// Says why; no process is left then.
+    pub fn start_job(
+        &self,
+        order: &JobOrder,
+        given: &[BorrowedFd<'_>],
+        announcing: Option<Announcing<'_>>,
+    ) -> Result<(i32, PidFd), BirthError> {
+        let Self { process, orders, news } = self;
+        let passed = announcing.zip(news.as_ref()).map(|(Announcing { socket, descriptors }, (_, its))| {
+            [its.as_fd(), socket].into_iter().chain(descriptors).collect::<Vec<_>>()
+        });
+        let talked = talk(orders, &process.pidfd, order, given, passed.as_deref());
+        talked
+            .map_err(BirthError::Leader)
+            .and_then(|job| job.map_err(BirthError::Job))
+            .inspect_err(|_| end(process))
+    }
+
+    /// Returns it with its job.
+    pub fn with(self, (job, job_handle): (i32, PidFd)) -> Born {
+        let Self { process: leader, orders, news } = self;
+        let news = news.map_or_else(|| orders.into(), |(ours, _)| ours);
+        Born { leader, news, job, job_handle }
+    }
+}
+
+/// Creates the socket for a leader's reports, with the daemon's end first.
+fn reports_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((ours.into(), theirs.into()))
 }
 
 fn start_leader(
@@ -146,12 +200,15 @@ fn talk(
     process: &PidFd,
     order: &JobOrder,
     given: &[BorrowedFd<'_>],
+    announced: Option<&[BorrowedFd<'_>]>,
 ) -> io::Result<Result<(i32, PidFd), SpawnError>> {
     leader.set_read_timeout(Some(PATIENCE))?;
     leader.set_write_timeout(Some(PATIENCE))?;
     let order = order.encode();
     let sent = fds::send(leader, &order, given)?;
     leader.write_all(&order[sent..])?;
+    // At the end: whoever has only a part of the order has nothing that belongs to others.
+    announced.map(|announced| fds::send(leader, &[0], announced)).transpose()?;
     until_answer(leader, process)?;
     let mut answer = [0; ANSWER_BYTES];
     let (count, came) = fds::receive(leader, &mut answer)?;
@@ -159,10 +216,10 @@ fn talk(
         io::ErrorKind::UnexpectedEof => io::Error::other("it ended before it had started the program"),
         _ => error,
     })?;
-    leader.set_nonblocking(true)?;
     match read_answer(answer) {
         Err(error) => Ok(Err(error)),
         Ok(job) => {
+            leader.set_nonblocking(true)?;
             let handle = came.into_iter().next().ok_or(Errno::EBADF)?;
             Ok(Ok((job, handle.into())))
         }

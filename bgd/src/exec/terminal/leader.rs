@@ -7,11 +7,12 @@
 //! the daemon sees the job's exit in that of its own child. When the daemon is gone, the leader hangs up the job, as
 //! a closed terminal does.
 //!
-//! It may not use anything of the daemon but `os` and what reads `/proc`: it is another process.
+//! It may not use anything of the daemon but `os`, what reads `/proc`, and the form of what its job announces to the
+//! keeper: it is another process.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::thread;
@@ -30,15 +31,19 @@ use rustix::io::fcntl_dupfd_cloexec;
 
 use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
 use crate::exec::members::{self, Stat};
+use crate::keeper::PID_AT;
 use crate::os::mirror;
 use crate::os::pidfd::Change;
-use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, spawn};
+use crate::os::spawn::{Announce, ChildStack, Place, Plan, SpawnError, Spawned, spawn};
 
 /// The first argument that makes a process a leader.
 pub const ARGUMENT: &str = "--terminal-leader";
 
 /// The signals to reset for the job: the start-up of Rust programs ignores this one.
 const RESET_SIGNALS: &[i32] = &[libc::SIGPIPE];
+
+/// How a process ends that could not execute its program.
+const NOT_EXECUTED: i32 = 127;
 
 const SIGHUP: i32 = libc::SIGHUP;
 const SIGCONT: i32 = libc::SIGCONT;
@@ -71,27 +76,57 @@ fn live() -> io::Result<Exit> {
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     let news = SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let started = start(&daemon, &terminal)?;
+    let (started, reports) = start(&daemon, &terminal)?;
     // The job's environment is freed, and thereby wiped. If this daemon is killed, the next one identifies this
     // process by its own environment, which must be readable.
     prctl::set_dumpable(true)?;
     let answer = order::answer(started.as_ref().map(|job| job.pid).map_err(|error| *error));
     let descriptors = started.as_ref().ok().map(|job| job.pidfd.as_fd());
-    fds::send(&daemon, &answer, descriptors.as_slice())?;
-    match started {
-        Ok(job) => watch(&daemon, &terminal, &news, &job),
-        Err(_) => Ok(Exit::Code(0)),
+    let answered = fds::send(&daemon, &answer, descriptors.as_slice());
+    match (started, reports) {
+        // If the daemon was killed, the next one has what was announced.
+        (Ok(job), Some(reports)) => {
+            drop(daemon);
+            watch(&reports, &terminal, &news, &job)
+        }
+        (Ok(job), None) => {
+            answered?;
+            watch(&daemon, &terminal, &news, &job)
+        }
+        // As the process ends that could not execute the program: whoever has its announcement sees no other end.
+        (Err(_), _) => Ok(Exit::Code(NOT_EXECUTED)),
     }
 }
 
-/// Receives the order and starts the job. Closes its copies of the descriptors that came along.
-fn start(daemon: &UnixStream, terminal: &OwnedFd) -> io::Result<Result<Spawned, SpawnError>> {
+/// Receives the order and starts the job. Closes its copies of the descriptors that came along, but for the socket for
+/// reports, if it got one.
+fn start(
+    daemon: &UnixStream,
+    terminal: &OwnedFd,
+) -> io::Result<(Result<Spawned, SpawnError>, Option<UnixStream>)> {
     let (order, came) = receive(daemon)?;
+    let mut announced = Vec::new();
+    if !order.announcement.is_empty() {
+        announced = fds::receive(daemon, &mut [0])?.1;
+    }
+    let mut announced = announced.into_iter();
+    let (reports, keeper) = (announced.next(), announced.next());
+    let announced: Vec<OwnedFd> = announced.collect();
+    let announced: Vec<BorrowedFd<'_>> = announced.iter().map(OwnedFd::as_fd).collect();
+    let missing = || io::Error::new(io::ErrorKind::InvalidData, "a descriptor did not come along");
+    if keeper.is_none() && !order.announcement.is_empty() {
+        return Err(missing());
+    }
+    let announce = keeper.as_ref().map(|keeper| Announce {
+        socket: keeper.as_fd(),
+        message: &order.announcement,
+        pid_at: PID_AT,
+        descriptors: &announced,
+    });
     let mut came = came.iter();
     let mut stdio = [terminal.as_fd(); 3];
     for (stream, given) in stdio.iter_mut().zip(order.given) {
         if given {
-            let missing = || io::Error::new(io::ErrorKind::InvalidData, "a descriptor did not come along");
             *stream = came.next().ok_or_else(missing)?.as_fd();
         }
     }
@@ -109,9 +144,9 @@ fn start(daemon: &UnixStream, terminal: &OwnedFd) -> io::Result<Result<Spawned, 
         stdio,
         cgroup: None,
         place: Place::Foreground(terminal.as_fd()),
-        announce: None,
+        announce,
     };
-    Ok(spawn(&plan, &mut ChildStack::default()))
+    Ok((spawn(&plan, &mut ChildStack::default()), reports.map(UnixStream::from)))
 }
 
 /// Receives the order, and the descriptors that came with it.

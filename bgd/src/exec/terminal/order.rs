@@ -4,7 +4,7 @@
 //! reports later is a **protocol between versions**: a leader outlives upgrades of its daemon (R121), and its daemon may be
 //! newer by any number of releases. It never changes but by additions:
 //!
-//! - On the socket that it got the order by, the leader writes [`STOPPED`] and [`CONTINUED`], a byte each, whenever its job
+//! - On a socket, that of the order unless it got another one with that, the leader writes [`STOPPED`] and [`CONTINUED`], a byte each, whenever its job
 //!   does so, and at last, if it does not know how the job has ended, [`UNKNOWN`] and the reason as text up to the end of
 //!   the stream. The daemon ignores other bytes before that one.
 //! - The daemon writes nothing to that socket. When it is closed or anything comes, the leader hangs up its job and ends.
@@ -35,6 +35,10 @@ pub struct JobOrder {
     pub rlimits: Vec<(i32, u64, u64)>,
     /// Which of the three standard streams are descriptors sent with the order; the others are the terminal.
     pub given: [bool; 3],
+    /// What the job announces before it executes its program; empty if that is nothing. Otherwise a byte follows the
+    /// order, with these descriptors: the leader's end of the socket for its reports, the socket to announce on, and those
+    /// to announce besides that of the job.
+    pub announcement: Vec<u8>,
 }
 
 /// The length of an order's head, which holds the length of the rest.
@@ -56,6 +60,8 @@ impl JobOrder {
         for texts in [&self.programs, &self.argv, &self.env] {
             put_texts(&mut bytes, texts);
         }
+        put_count(&mut bytes, self.announcement.len());
+        bytes.extend_from_slice(&self.announcement);
         let rest = (bytes.len() - HEAD_BYTES) as u64;
         bytes[..HEAD_BYTES].copy_from_slice(&rest.to_le_bytes());
         bytes
@@ -81,15 +87,9 @@ impl JobOrder {
             })
             .collect::<io::Result<_>>()?;
         let folder = from.texts()?.pop().ok_or_else(garbled)?;
-        Ok(Self {
-            umask,
-            given,
-            rlimits,
-            folder,
-            programs: from.texts()?,
-            argv: from.texts()?,
-            env: from.texts()?,
-        })
+        let (programs, argv, env) = (from.texts()?, from.texts()?, from.texts()?);
+        let announcement = from.count().and_then(|count| from.bytes(count))?;
+        Ok(Self { umask, given, rlimits, folder, programs, argv, env, announcement })
     }
 }
 
@@ -120,6 +120,13 @@ impl Bytes<'_> {
 
     fn count(&mut self) -> io::Result<u64> {
         Ok(u64::from_le_bytes(self.take()?))
+    }
+
+    fn bytes(&mut self, count: u64) -> io::Result<Vec<u8>> {
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.0.len()).ok_or_else(garbled)?;
+        let (bytes, rest) = self.0.split_at(count);
+        self.0 = rest;
+        Ok(bytes.to_vec())
     }
 
     fn texts(&mut self) -> io::Result<Vec<CString>> {
@@ -186,10 +193,10 @@ mod tests {
     prop_compose! {
         fn orders()(
             programs in texts(), argv in texts(), env in texts(), mut folders in texts(),
-            umask: u32, given: [bool; 3], rlimits: Vec<(i32, u64, u64)>,
+            umask: u32, given: [bool; 3], rlimits: Vec<(i32, u64, u64)>, announcement: Vec<u8>,
         ) -> JobOrder {
             let folder = folders.pop().unwrap_or_default();
-            JobOrder { programs, argv, env, folder, umask, rlimits, given }
+            JobOrder { programs, argv, env, folder, umask, rlimits, given, announcement }
         }
     }
 

@@ -82,6 +82,54 @@ fn r131_twenty_stops_lose_no_job_in_a_terminal_and_start_none_twice() {
     loses_nothing(Submit::InTerminals, |daemon| assert!(daemon.stop().success()));
 }
 
+/// What the next daemon does not find there has ended, so that its successors know all again.
+#[test]
+fn r126_kills_lose_nothing_after_one_that_left_a_keeper_without_everything() {
+    let mut daemon = durable("max_concurrent_tasks = 50");
+    let running: Vec<_> = (0..30).map(|_| daemon.submit_shell("exec sleep 1000")).collect();
+    running.iter().for_each(|task| _ = daemon.wait_running(*task));
+    let own = descriptors(&daemon.process()) as u64;
+    // Enough to start a keeper, and too few for copies of all that it is to hold.
+    daemon.process().limit(Resource::Nofile, Some(own + 12));
+    daemon.keepers().remove(0).kill();
+    let log = daemon.state_dir().join("bgd.log");
+    wait::poll_until("another one lacks something", || {
+        let log = fs::read_to_string(&log).unwrap();
+        log.contains("it will end if the daemon is killed").then_some(())
+    });
+    daemon.kill9();
+    daemon.launch();
+    for round in 0..5 {
+        let all = submit_ten(&daemon, Submit::Plainly, round);
+        daemon.kill9();
+        daemon.launch();
+        have_run(&daemon, &all);
+    }
+    daemon.run(&["cancel", "--all"]).success();
+}
+
+/// One that replaces another one has not everything at once.
+#[test]
+fn r126_a_kill_loses_nothing_after_one_of_the_daemon_and_its_keeper() {
+    let mut daemon = durable("max_concurrent_tasks = 4");
+    for round in 0..10 {
+        daemon.keepers().remove(0).kill();
+        daemon.kill9();
+        daemon.launch();
+        let all = submit_ten(&daemon, Submit::Plainly, round);
+        daemon.kill9();
+        daemon.launch();
+        have_run(&daemon, &all);
+    }
+}
+
+/// The environment of what is being started is not dropped.
+#[test]
+fn r126_twenty_kills_lose_nothing_without_kept_environments() {
+    let mut daemon = durable("max_concurrent_tasks = 4\nlimits.environments = \"0B\"");
+    end_twenty_times(&mut daemon, Submit::Plainly, TestDaemon::kill9);
+}
+
 /// How tasks are submitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Submit {
@@ -92,23 +140,43 @@ enum Submit {
 /// Ends a daemon twenty times that is busy with short tasks, and checks that each has run once.
 #[track_caller]
 fn loses_nothing(submit: Submit, ends: impl Fn(&mut TestDaemon)) {
-    let mut daemon = durable("max_concurrent_tasks = 4");
-    let pty = (submit == Submit::InTerminals).then_some(TerminalSize { rows: 24, cols: 80 });
+    end_twenty_times(&mut durable("max_concurrent_tasks = 4"), submit, ends);
+}
+
+#[track_caller]
+fn end_twenty_times(daemon: &mut TestDaemon, submit: Submit, ends: impl Fn(&mut TestDaemon)) {
     let mut all = Vec::new();
     for round in 0..20 {
-        for number in 0..10 {
-            let shell = format!("echo ran >> ran-{round}-{number}; exit {number}");
-            let params = SubmitParams { shell: Some(shell.as_str().into()), pty, ..daemon.params() };
-            all.push(daemon.submit_with(&params).id);
-        }
-        ends(&mut daemon);
+        all.extend(submit_ten(daemon, submit, round));
+        ends(daemon);
         daemon.launch();
     }
-    for (task, place) in daemon.block(&all).iter().zip(0..) {
-        let (round, number) = (place / 10, place % 10);
-        let ran = fs::read_to_string(daemon.home().join(format!("ran-{round}-{number}")));
-        assert_eq!(ran.unwrap_or_default().lines().count(), 1, "{task:?}");
-        assert_eq!(task.exit, Some(Exit::Code(number)), "{task:?}");
+    have_run(daemon, &all);
+}
+
+/// A task, what it writes into, and its exit code.
+type Short = (TaskId, PathBuf, i32);
+
+/// Submits ten short tasks.
+#[track_caller]
+fn submit_ten(daemon: &TestDaemon, submit: Submit, round: usize) -> Vec<Short> {
+    let pty = (submit == Submit::InTerminals).then_some(TerminalSize { rows: 24, cols: 80 });
+    let submit = |code| {
+        let file = daemon.home().join(format!("ran-{round}-{code}"));
+        let shell = format!("echo ran >> {}; exit {code}", file.display());
+        let params = SubmitParams { shell: Some(shell.as_str().into()), pty, ..daemon.params() };
+        (daemon.submit_with(&params).id, file, code)
+    };
+    (0..10).map(submit).collect()
+}
+
+/// Checks that each of these runs once, and ends as it should.
+#[track_caller]
+fn have_run(daemon: &TestDaemon, all: &[Short]) {
+    let ids: Vec<TaskId> = all.iter().map(|(task, ..)| *task).collect();
+    for (task, (_, file, code)) in daemon.block(&ids).iter().zip(all) {
+        assert_eq!(fs::read_to_string(file).unwrap_or_default().lines().count(), 1, "{task:?}");
+        assert_eq!(task.exit, Some(Exit::Code(*code)), "{task:?}");
     }
 }
 

@@ -6,16 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::batch::{Batch, Entering};
 use super::inbox::InboxCounts;
 use super::notice::{Notice, Tried};
 use super::ordinal::Ordinal;
 use super::queue::Groups;
-use super::sharing;
+use super::sharing::KeptEnv;
 use super::task::Snapshot;
 use super::time::Mono;
 
@@ -28,22 +27,6 @@ pub struct TaskRow {
     pub slots: Box<[u32]>,
     /// The environment that it was submitted with, if that is kept.
     pub kept: Option<KeptEnv>,
-}
-
-/// An environment, serialised as all others are.
-#[derive(Clone, Debug)]
-pub struct KeptEnv(pub Arc<Env>);
-
-impl Serialize for KeptEnv {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        sharing::env::serialize(&self.0, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for KeptEnv {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        sharing::env::deserialize(deserializer).map(Self)
-    }
 }
 
 /// An item of an inbox.

@@ -87,6 +87,8 @@ pub enum Effect {
         /// Its run.
         run: u32,
     },
+    /// What became of the runs of the daemon before this one is written down. Only when a durable daemon begins.
+    GoneOn,
     /// Answer a call.
     Reply {
         /// Whose call.

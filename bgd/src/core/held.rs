@@ -19,6 +19,7 @@ use super::agent::AgentPart;
 use super::consumed::Consumed;
 use super::elsewhere::{Elsewhere, On};
 use super::plan::{Again, Attempt, AttemptError, Dependency, Plan, Rule};
+use super::sharing::KeptEnv;
 use super::task::{Failure, Outcome, Place, Resuming, SpawnFailure, Spec, State, Task, Work};
 
 /// Cost of a task besides its texts: the task, its spec and its index entries.
@@ -147,8 +148,8 @@ impl Task {
     fn envs(&self) -> [Option<Shared>; 3] {
         let shared = |env: &Arc<Env>| Shared::new(env, env_bytes(env));
         let queued = match &self.state {
-            State::Queued { env } => Some(shared(env)),
-            State::Starting { .. }
+            State::Queued { env } | State::Starting { env: Some(KeptEnv(env)), .. } => Some(shared(env)),
+            State::Starting { env: None, .. }
             | State::Running { .. }
             | State::Stopping { .. }
             | State::Finished(_)

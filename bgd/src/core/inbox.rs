@@ -314,7 +314,7 @@ mod tests {
             usage: None,
             plan: None,
             place: crate::core::task::QueuePlace::default(),
-            state: State::Starting { stop: None },
+            state: State::Starting { stop: None, env: None },
         };
         let (kind, at) = (NoticeKind::Completed, Timestamp::default());
         let notice = Notice { number: 1, kind, at, active: None, is_removed: false, task: Box::new(task) };

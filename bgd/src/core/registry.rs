@@ -84,7 +84,7 @@ impl From<Stored> for Registry {
         let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
         for (ordinal, mut task) in tasks {
             registry.share_spec(Arc::make_mut(&mut task.spec));
-            if let State::Queued { env } = &mut task.state {
+            if let Some(env) = task.state.env_mut() {
                 *env = registry.share_env(Env::clone(env));
             }
             if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
@@ -187,7 +187,7 @@ impl Registry {
     pub fn insert_again(&mut self, ordinal: Ordinal, mut task: Task, kept: Option<Arc<Env>>) {
         self.share_spec(Arc::make_mut(&mut task.spec));
         let shared = |registry: &mut Self, env: &Arc<Env>| registry.share_env(Env::clone(env));
-        if let State::Queued { env } = &mut task.state {
+        if let Some(env) = task.state.env_mut() {
             *env = shared(self, env);
         }
         if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
@@ -546,7 +546,7 @@ mod tests {
         }
         let read_back: Registry = serde_json::from_str(&serde_json::to_string(&registry).unwrap()).unwrap();
         assert_eq!(read_back.held(), registry.held());
-        let starting = |task: &mut Task| task.state = State::Starting { stop: None };
+        let starting = |task: &mut Task| task.state = State::Starting { stop: None, env: None };
         for ordinal in &ordinals {
             assert!(registry.held() > 10_000);
             registry.change(*ordinal, starting);

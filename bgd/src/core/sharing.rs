@@ -116,6 +116,22 @@ pub mod env {
     }
 }
 
+/// An environment, serialised as all others are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptEnv(pub Arc<Env>);
+
+impl Serialize for KeptEnv {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        env::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeptEnv {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        env::deserialize(deserializer).map(Self)
+    }
+}
+
 /// Environments by task, for `#[serde(with)]`.
 pub mod envs {
     use super::{Arc, BTreeMap, Deserialize, Deserializer, Env, Ordinal, Serialize, Serializer};

@@ -20,6 +20,7 @@ use super::elsewhere::{Elsewhere, On};
 pub use super::ended::{Failure, Finished, Lingering, Outcome, SpawnFailure, StopReason};
 pub use super::ordinal::Ordinal;
 use super::plan::{NotBefore, PLAIN, Plan};
+use super::sharing::KeptEnv;
 use super::time::Mono;
 
 /// The signal that no process can catch or ignore.
@@ -211,6 +212,9 @@ pub enum State {
     Starting {
         /// Set if the task was told to end meanwhile.
         stop: Option<StopOrder>,
+        /// The environment of a process on this machine, which has it from a durable daemon or else from the next one.
+        #[serde(default)]
+        env: Option<KeptEnv>,
     },
     /// The process runs, or the agent works.
     Running {
@@ -243,6 +247,18 @@ pub enum State {
 }
 
 impl State {
+    /// Returns the environment that a process is yet to get.
+    pub fn env_mut(&mut self) -> Option<&mut Arc<Env>> {
+        match self {
+            Self::Queued { env } | Self::Starting { env: Some(KeptEnv(env)), .. } => Some(env),
+            Self::Starting { env: None, .. }
+            | Self::Running { .. }
+            | Self::Stopping { .. }
+            | Self::Finished(_)
+            | Self::Resuming(_) => None,
+        }
+    }
+
     /// Returns how the task ended, if it has. Also while it is being resumed.
     pub fn finished(&self) -> Option<&Finished> {
         match self {

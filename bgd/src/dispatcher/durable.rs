@@ -93,6 +93,9 @@ impl Dispatcher {
         for client in self.core.clients_before() {
             self.handle(Input::Disconnected { client });
         }
+        if !is_complete {
+            self.executors.all().for_each(|executor| executor.doubt());
+        }
         let mut ran = Vec::new();
         for task in self.core.with_runs() {
             if task.spec.output_file.is_none() && task.agent.is_none() {
@@ -109,7 +112,8 @@ impl Dispatcher {
                 ran.push(task.id);
             }
         }
-        let effects = self.core.lose(self.now(), &ran, why);
+        let mut effects = self.core.lose(self.now(), &ran, why);
+        effects.push(Effect::GoneOn);
         self.put_out(effects);
         for (Key { task, .. }, run) in runs {
             if let Ok(task) = self.core.get(&task.into()) {
@@ -244,7 +248,7 @@ impl Dispatcher {
                     }
                 }
                 Effect::Start { .. } => {}
-                Effect::Over { .. } | Effect::Written { .. } => {
+                Effect::Over { .. } | Effect::Written { .. } | Effect::GoneOn => {
                     if let Some(durable) = &mut self.durable {
                         durable.untold.push(effect);
                     }
@@ -310,7 +314,7 @@ impl Dispatcher {
         let core = &self.core;
         let is_stopped = |start: &mut HeldStart| {
             let task = core.get(&start.task.into());
-            task.map_or(true, |task| !matches!(task.state, State::Starting { stop: None }))
+            task.map_or(true, |task| !matches!(task.state, State::Starting { stop: None, .. }))
         };
         let stopped: Vec<HeldStart> = durable.held.extract_if(.., is_stopped).collect();
         for HeldStart { task, run, .. } in stopped {

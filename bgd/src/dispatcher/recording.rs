@@ -26,7 +26,8 @@ pub(super) struct Durable {
     pub(super) trouble: Option<Arc<str>>,
     /// Starts that were not written down.
     pub(super) held: Vec<HeldStart>,
-    /// What executors are to know once it is written down, and was not: [`Effect::Over`] and [`Effect::Written`].
+    /// What executors are to know once it is written down, and was not: [`Effect::Over`], [`Effect::Written`],
+    /// [`Effect::GoneOn`].
     pub(super) untold: Vec<Effect>,
     /// The numbers of the notices that are in the journal.
     pub(super) notices: BTreeSet<u64>,

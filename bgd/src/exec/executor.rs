@@ -100,6 +100,13 @@ pub trait Executor {
         let _ = (task, run);
     }
 
+    /// Called when a durable daemon begins that does not know all that the one before has started: whatever holds runs for
+    /// the next one must not seem to hold all of them, until [`Self::gone_on`].
+    fn doubt(&mut self) {}
+
+    /// Called when it is written down what became of all that the daemon before has started.
+    fn gone_on(&mut self) {}
+
     /// Measures what a run uses now. The receiver resolves to nothing if no process of it runs on this machine.
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
         let _ = (task, run);

@@ -208,7 +208,12 @@ impl Keeper {
         let _ = self.orders.send(Order::PlaceNext(Box::new(place)));
     }
 
-    /// Notes that a keeper which has replaced another one holds all that ran.
+    /// Notes that this keeper may not hold all that ran, until [`Self::complete`].
+    pub fn doubt(&self) {
+        self.send(&Message::bare(Word::Keep), Vec::new());
+    }
+
+    /// Notes that a keeper which has replaced another one, or was in doubt, holds all that runs.
     pub fn complete(&self) {
         self.send(&Message::bare(Word::Drop), Vec::new());
     }

@@ -93,7 +93,11 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
             (None, _) => Default::default(),
             found => found,
         },
-        (None, _) => Default::default(),
+        // Of a new journal nothing was started before.
+        (None, _) => {
+            let is_complete = opened.kept.tasks.is_empty();
+            (None, LeftRuns { is_complete, ..LeftRuns::default() })
+        }
     };
     let next = opened.head.as_ref().map(|head| head.next_mark);
     let last = || left.runs.values().filter_map(Left::mark_number).max();

@@ -170,8 +170,8 @@ pub fn word(core: &Core) -> &'static str {
     let Some(task) = core.list(&of_session(SESSION, 1)).unwrap().tasks.pop() else { return "gone" };
     match &task.state {
         State::Queued { .. } => "wait",
-        State::Starting { stop: None } => "spwn",
-        State::Starting { stop: Some(_) } => "sp-x",
+        State::Starting { stop: None, .. } => "spwn",
+        State::Starting { stop: Some(_), .. } => "sp-x",
         State::Running { .. } => "run",
         State::Stopping { kill_at: Some(_), exit: None, .. } => "stop",
         State::Stopping { kill_at: Some(_), exit: Some(_), .. } => "st-x",

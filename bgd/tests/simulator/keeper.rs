@@ -113,7 +113,7 @@ impl State {
             self.processes.clear();
             self.keeper.held.clear();
         }
-        self.keeper.is_gone = killed != Killed::Alone;
+        self.keeper.is_gone |= killed != Killed::Alone;
     }
 }
 
@@ -155,7 +155,6 @@ impl World {
             assert!(is_known || is_over, "{task} runs, and the journal knows nothing of that: {held:?}");
             is_known
         });
-        state.keeper.is_gone = false;
         left
     }
 
@@ -177,6 +176,11 @@ impl World {
             (exit, ended) => panic!("{task} has ended ({ended:?}) says the journal, and in truth: {exit:?}"),
         }
         Ok(pid_of(task))
+    }
+
+    /// What became of all that ran before is written down.
+    pub fn gone_on(&self) {
+        self.state().keeper.is_gone = false;
     }
 
     /// The end of a run is written down.

@@ -491,6 +491,10 @@ impl Executor for Simulated {
         self.0.over(task, run);
     }
 
+    fn gone_on(&mut self) {
+        self.0.gone_on();
+    }
+
     fn carry(&mut self, _: &mut Named) -> Result<Carried, Obstacle> {
         // The world has the processes, as the kernel has them.
         Ok(Carried::Nothing)

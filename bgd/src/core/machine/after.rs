@@ -83,7 +83,7 @@ impl Core {
         };
         // It would follow the first attempt only.
         let has_one_attempt = other.plan().again.is_none();
-        let is_there = matches!(other.state, State::Starting { stop: None } | State::Running { .. });
+        let is_there = matches!(other.state, State::Starting { stop: None, .. } | State::Running { .. });
         let is_fit = dependency.condition == Condition::Ok && dependency.held_by != HeldBy::CoreAgain;
         is_same && has_one_attempt && is_there && is_fit
     }
@@ -114,12 +114,12 @@ impl Core {
     pub(super) fn given_back(&mut self, now: Now, ordinal: Ordinal, env: Arc<Env>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
-            State::Starting { stop: None } if task.waits_elsewhere() => {}
-            State::Starting { stop: Some(order) } => {
+            State::Starting { stop: None, .. } if task.waits_elsewhere() => {}
+            State::Starting { stop: Some(order), .. } => {
                 let outcome = Outcome::Cancelled(order.reason);
                 return self.finish_unstarted(now, ordinal, outcome);
             }
-            State::Starting { stop: None }
+            State::Starting { stop: None, .. }
             | State::Queued { .. }
             | State::Running { .. }
             | State::Stopping { .. }

@@ -140,7 +140,7 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let id = task.id;
         match &task.state {
-            State::Starting { stop: None } => {
+            State::Starting { stop: None, .. } => {
                 let error = match refusal.hint {
                     Some(hint) => format!("{} ({hint})", refusal.message).into(),
                     None => refusal.message,
@@ -148,7 +148,7 @@ impl Core {
                 let outcome = Outcome::Failed(Failure::Agent(error));
                 self.finish(now, ordinal, self.unstarted(now, ordinal, outcome));
             }
-            State::Starting { stop: Some(order) } => {
+            State::Starting { stop: Some(order), .. } => {
                 let outcome = verdict_of_stop(order.reason);
                 self.finish_unstarted(now, ordinal, outcome);
             }

@@ -14,11 +14,12 @@ use crate::core::CoreLimits;
 use crate::core::batch::{Batch, Entering};
 use crate::core::caller::ReplyTo;
 use crate::core::control::Control;
-use crate::core::durable::{Changes, Counters, ItemRow, Kept, KeptEnv, TaskRow};
+use crate::core::durable::{Changes, Counters, ItemRow, Kept, TaskRow};
 use crate::core::effect::Effect;
 use crate::core::elsewhere::Cause;
 use crate::core::known::{KnownRun, Uncounted};
 use crate::core::queue::Standing;
+use crate::core::sharing::KeptEnv;
 use crate::core::task::{
     Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, Task,
 };
@@ -178,18 +179,26 @@ impl Core {
         clients
     }
 
-    /// Has a task start again whose process was ordered, but certainly not started. Returns false if its environment is
-    /// not known any more.
+    /// Has a task start again whose process was ordered, but certainly not started. Returns false if it is to end, or a
+    /// daemon that kept no environments has ordered it.
     #[must_use]
     pub fn take_back_start(&mut self, id: TaskId) -> bool {
         let Some(ordinal) = self.registry.ordinal(id) else { return false };
-        let Some(env) = self.registry.kept_env(ordinal).cloned() else { return false };
-        let is_starting = |task: &Task| matches!(task.state, State::Starting { stop: None });
-        let can = self.registry.get(ordinal).is_some_and(is_starting);
-        if can {
-            self.set_state(ordinal, State::Queued { env });
-        }
-        can
+        let env = self.registry.get(ordinal).and_then(|task| match &task.state {
+            State::Starting { stop: None, env } => {
+                let kept = || self.registry.kept_env(ordinal).cloned();
+                env.as_ref().map(|KeptEnv(env)| env.clone()).or_else(kept)
+            }
+            State::Starting { stop: Some(_), .. }
+            | State::Queued { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming(_) => None,
+        });
+        let Some(env) = env else { return false };
+        self.set_state(ordinal, State::Queued { env });
+        true
     }
 
     /// Returns a task's run on another machine or a cluster that goes on after the daemon before; `None` if it has none.
@@ -198,7 +207,7 @@ impl Core {
         let task =
             self.registry.get(ordinal).filter(|task| task.agent.is_none() && task.spec.on.is_some())?;
         let (has_started, stop) = match &task.state {
-            State::Starting { stop } => (false, stop.map(|order| order.signal)),
+            State::Starting { stop, .. } => (false, stop.map(|order| order.signal)),
             State::Running { .. } => (true, None),
             // Which signal it was told is not known any more.
             State::Stopping { kill_at: Some(_), .. } => (true, Some(SIGTERM)),
@@ -300,10 +309,10 @@ impl Core {
         let exit = task.agent.is_none().then(|| Exit::Unknown(why.into()));
         let (pid, started_at, outcome) = match &task.state {
             State::Queued { .. } => return,
-            State::Starting { stop: None } => {
+            State::Starting { stop: None, .. } => {
                 return self.finish(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
             }
-            State::Starting { stop: Some(order) } => {
+            State::Starting { stop: Some(order), .. } => {
                 let outcome = verdict_of_stop(order.reason);
                 return self.finish_unstarted(now, ordinal, outcome);
             }

@@ -153,7 +153,7 @@ impl Core {
         }
         self.end_pause(ordinal);
         self.change_task(ordinal, |task| {
-            task.state = State::Starting { stop: None };
+            task.state = State::Starting { stop: None, env: None };
             task.ready_at = None;
             let known = task.elsewhere.get_or_insert_default();
             known.requeued = known.requeued.saturating_add(1);
@@ -167,7 +167,7 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let time_limit_ms = task.spec.time_limit_ms;
         let (pid, started_at, stop) = match &task.state {
-            State::Starting { stop } => (None, None, stop.map(|order| order.reason)),
+            State::Starting { stop, .. } => (None, None, stop.map(|order| order.reason)),
             State::Running { pid, started_at, .. } => (*pid, Some(*started_at), None),
             State::Stopping { pid, started_at, reason, .. } => (*pid, Some(*started_at), Some(*reason)),
             State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return,

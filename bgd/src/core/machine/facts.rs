@@ -72,7 +72,7 @@ impl Core {
     pub(super) fn started_at(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>, at: Option<Timestamp>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let stop = match &task.state {
-            State::Starting { stop } => *stop,
+            State::Starting { stop, .. } => *stop,
             State::Resuming(_) => return self.resumed(now, ordinal, pid),
             State::Queued { .. } | State::Running { .. } | State::Stopping { .. } | State::Finished(_) => {
                 return;
@@ -97,11 +97,11 @@ impl Core {
     fn start_failed(&mut self, now: Now, ordinal: Ordinal, failure: SpawnFailure) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
-            State::Starting { stop: None } => {
+            State::Starting { stop: None, .. } => {
                 let outcome = Outcome::Failed(Failure::Spawn(Box::new(failure)));
                 self.finish(now, ordinal, self.unstarted(now, ordinal, outcome));
             }
-            State::Starting { stop: Some(order) } => {
+            State::Starting { stop: Some(order), .. } => {
                 let outcome = verdict_of_stop(order.reason);
                 self.finish_unstarted(now, ordinal, outcome);
             }

@@ -40,6 +40,7 @@ use super::plan::{Became, NotBefore};
 use super::query::{ListQuery, Page};
 use super::queue::{Queue, Standing};
 use super::registry::Registry;
+use super::sharing::KeptEnv;
 use super::task::{Ordinal, QueuePlace, Snapshot, State, Task};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
@@ -397,11 +398,12 @@ impl Core {
     fn begin(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
-        let env = env.clone();
+        let (env, is_here) = (env.clone(), task.agent.is_none() && task.spec.on.is_none());
         if self.takes_back(ordinal) {
             return;
         }
-        self.set_state(ordinal, State::Starting { stop: None });
+        let kept = is_here.then(|| KeptEnv(env.clone()));
+        self.set_state(ordinal, State::Starting { stop: None, env: kept });
         let Some(task) = self.registry.get(ordinal) else { return };
         let begin = match task.agent.as_deref() {
             None => Begin::Process { env, place: Box::new(self.run_place(ordinal, task)) },

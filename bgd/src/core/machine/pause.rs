@@ -77,8 +77,8 @@ fn pausable(task: &Task) -> Result<(), CoreError> {
             Unpausable::Agent
         }
         State::Starting { .. } if task.waits_elsewhere() => Unpausable::Pending,
-        State::Starting { stop: Some(_) } | State::Stopping { .. } => Unpausable::Ending,
-        State::Starting { stop: None } | State::Running { .. } => return Ok(()),
+        State::Starting { stop: Some(_), .. } | State::Stopping { .. } => Unpausable::Ending,
+        State::Starting { stop: None, .. } | State::Running { .. } => return Ok(()),
     };
     Err(CoreError::NotPausable(task.id, why))
 }

@@ -34,14 +34,15 @@ impl Core {
             State::Queued { .. } => {
                 return self.finish_unstarted(now, ordinal, Outcome::Cancelled(order.reason));
             }
-            State::Starting { stop } => {
+            State::Starting { stop, env } => {
+                let env = env.clone();
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
                 // A process starts within a moment, and is ended then. An agent or a cluster may take long to start it.
                 if task.agent.is_some() || task.spec.on.is_some() {
                     self.effects.push(end);
                 }
                 self.end_pause(ordinal);
-                return self.set_state(ordinal, State::Starting { stop });
+                return self.set_state(ordinal, State::Starting { stop, env });
             }
             State::Resuming(resuming) => {
                 let stop = Some(resuming.stop.map_or(order, |first| first.then(order)));

@@ -291,6 +291,18 @@ impl Executor for Local {
         self.close_over(task, run);
     }
 
+    fn doubt(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.doubt();
+            (self.replaced.is_due, self.replaced.is_doubtful) = (true, true);
+        }
+    }
+
+    fn gone_on(&mut self) {
+        self.replaced.is_doubtful = false;
+        self.tell_complete();
+    }
+
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
         Some(self.processes.usage(task, run))
     }

@@ -1,4 +1,4 @@
-//! The state of a keeper that has replaced another one, until it has everything.
+//! The state of a keeper that has replaced another one, or was found without everything, until it has that.
 
 use std::sync::Weak;
 
@@ -15,11 +15,13 @@ pub(super) struct Replaced {
     pub(super) is_due: bool,
     /// Whether it lacks something.
     pub(super) lacks: bool,
+    /// Whether it is not written down yet what became of what the daemon before has started, which is not known whole.
+    pub(super) is_doubtful: bool,
 }
 
 impl Replaced {
     /// Whether everything was given to the new one.
     pub(super) fn is_over(&self) -> bool {
-        self.copying == 0 && self.gone.iter().all(|gone| gone.strong_count() == 0)
+        !self.is_doubtful && self.copying == 0 && self.gone.iter().all(|gone| gone.strong_count() == 0)
     }
 }

@@ -66,7 +66,11 @@ impl Sim {
         self.request(client, Request::Submit(Box::new(command)))?;
         match self.core.get(&id.into()) {
             Ok(task) if foreground => {
-                prop_assert!(matches!(task.state, State::Starting { stop: None }), "a job waits: {:?}", task);
+                prop_assert!(
+                    matches!(task.state, State::Starting { stop: None, .. }),
+                    "a job waits: {:?}",
+                    task
+                );
                 self.is_shown_rightly(&task)?;
             }
             Ok(_) => {}
@@ -189,9 +193,9 @@ impl Sim {
         let Some(proc) = self.procs.iter().find(|proc| proc.task == id) else {
             return fail_with(format!("{id} has no process"));
         };
-        let was_free = matches!(before.state, State::Running { .. } | State::Starting { stop: None });
+        let was_free = matches!(before.state, State::Running { .. } | State::Starting { stop: None, .. });
         let (due, place) = match &task.state {
-            State::Starting { stop: Some(order) } => {
+            State::Starting { stop: Some(order), .. } => {
                 prop_assert!(matches!(order.signal, HUP | KILL) && order.grace_ms <= grace_ms);
                 prop_assert!(order.reason == StopReason::Abandoned || !was_free);
                 prop_assert!(!proc.is_agent || proc.ends.last() == Some(&HUP));

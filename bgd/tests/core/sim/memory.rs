@@ -1,5 +1,6 @@
 //! Memory held by tasks: the core counts as they come and go, while this module examines all of them.
 
+use bgd::core::sharing::KeptEnv;
 use bgd::core::{Input, Request, State, env_bytes};
 use bgd_shared::text::Env;
 use proptest::prop_assert_eq;
@@ -30,7 +31,10 @@ impl Sim {
         for (place, task) in tasks.enumerate() {
             // All tasks share their folder.
             bytes += task.own_bytes() + if place == 0 { task.spec.shared_bytes() } else { 0 };
-            let queued = if let State::Queued { env } = &task.state { Some(env) } else { None };
+            let queued = match &task.state {
+                State::Queued { env } | State::Starting { env: Some(KeptEnv(env)), .. } => Some(env),
+                _ => None,
+            };
             let again = task.plan().again.as_ref().map(|again| &again.env);
             for env in queued.into_iter().chain(again).chain(task.agent.as_ref().map(|agent| &agent.env)) {
                 if !envs.contains(env) {

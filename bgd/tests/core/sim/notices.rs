@@ -296,7 +296,7 @@ impl Sim {
         for id in &theirs {
             let Ok(task) = self.core.get(&(*id).into()) else { continue };
             let is_ending = match &task.state {
-                State::Starting { stop } => stop.is_some(),
+                State::Starting { stop, .. } => stop.is_some(),
                 State::Resuming(resuming) => resuming.stop.is_some(),
                 State::Stopping { .. } | State::Finished(_) => true,
                 State::Queued { .. } | State::Running { .. } => false,

@@ -2,7 +2,7 @@
 
 use bgd_shared::request::OutputNews;
 
-use super::plain::Plain;
+use super::filter::TextFilter;
 
 /// The part that is being read.
 pub struct Gap {
@@ -13,7 +13,7 @@ pub struct Gap {
     /// The call that reads on.
     pub call: u64,
     /// What of it can be shown.
-    pub plain: Plain,
+    pub filter: TextFilter,
     /// What the daemon has sent since, to be shown after it.
     pub held: Vec<OutputNews>,
     /// More came than is held.

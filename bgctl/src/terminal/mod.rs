@@ -6,13 +6,13 @@
 
 mod answers;
 mod attachment;
+mod filter;
 mod gap;
 mod gauge;
 mod host;
 mod input;
 mod keyboard;
 mod pass;
-mod plain;
 mod screen;
 mod show;
 mod signals;
@@ -23,10 +23,10 @@ mod view;
 mod ways_out;
 
 pub use self::attachment::{Left, Output, Role, Subject};
+pub use self::filter::TextFilter;
 pub use self::host::Host;
 pub use self::keyboard::{Keyboard, Mode as RawMode, is_in_foreground};
 pub use self::pass::{SIGNALS as PASSED, outlast, pass_signals};
-pub use self::plain::Plain;
 pub use self::screen::{Screen, is_changed};
 pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen};
 pub use self::signals::{

@@ -16,7 +16,7 @@ use super::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::is_lost;
-use crate::terminal::{self, Left, Plain, Screen, ScreenView, Seen};
+use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
 
 /// The job, as far as it is known.
 #[derive(Default)]
@@ -113,7 +113,7 @@ fn show(
 
 /// Shows what is left of the output of a job that has ended.
 fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> {
-    let (mut next, mut plain) = (seen.upto, Plain::new(seen.is_alternate));
+    let (mut next, mut filter) = (seen.upto, TextFilter::new(seen.is_alternate));
     let mut out = io::stdout().lock();
     loop {
         let part = context.link.call::<TaskOutput>(&OutputParams {
@@ -126,7 +126,8 @@ fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> 
             break;
         }
         next = part.next;
-        out.write_all(&plain.push(&part.encoding.decode(part.data).map_err(Failure::unreadable_output)?))?;
+        let bytes = part.encoding.decode(part.data).map_err(Failure::unreadable_output)?;
+        out.write_all(filter.push(&bytes).as_bytes())?;
     }
     out.flush()?;
     Ok(Left::Ended(Box::new(task)))

@@ -9,8 +9,8 @@ use bgd_shared::task::Task;
 use super::ScreenView;
 use crate::failure::Failure;
 use crate::terminal::attachment::Left;
+use crate::terminal::filter::TextFilter;
 use crate::terminal::gap::Gap;
-use crate::terminal::plain::Plain;
 
 /// How much of it is shown, the latest bytes.
 const SHOWN_BYTES: u64 = 8 << 20;
@@ -60,8 +60,8 @@ impl ScreenView<'_> {
 
     fn read_gap(&mut self, next: u64, end: u64, held: Vec<OutputNews>) -> Result<(), Failure> {
         let call = self.read_part(next, end)?;
-        let plain = Plain::new(self.was_alternate);
-        self.gap = Some(Gap { next, end, call, plain, held, is_over: false });
+        let filter = TextFilter::new(self.was_alternate);
+        self.gap = Some(Gap { next, end, call, filter, held, is_over: false });
         Ok(())
     }
 
@@ -77,8 +77,8 @@ impl ScreenView<'_> {
         // Whatever the daemon has dropped can't be shown.
         if let Some(part) = part.ok().filter(|part| part.next > gap.next) {
             let bytes = part.encoding.decode(part.data).map_err(Failure::unreadable_output)?;
-            let shown = gap.plain.push(&bytes);
-            if let Err(error) = self.job.out.show(&shown, None) {
+            let shown = gap.filter.push(&bytes);
+            if let Err(error) = self.job.out.show(shown.as_bytes(), None) {
                 self.job.lose_output(error);
             }
             gap.next = part.next;

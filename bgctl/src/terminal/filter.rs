@@ -1,0 +1,102 @@
+//! What of a terminal's output can be shown later, on a terminal that is in another state: text and colours. Everything
+//! else is dropped: it would move the cursor to where something else is, or have the terminal answer. Cut anywhere.
+
+use std::fmt::Write as _;
+
+use vte::{Params, Parser, Perform};
+
+/// Passes text and colours on, except what is shown on the alternate screen.
+#[derive(Default)]
+pub struct TextFilter {
+    parser: Parser,
+    shown: Shown,
+}
+
+impl TextFilter {
+    /// Begins on the main screen or on the alternate one.
+    pub fn new(is_alternate: bool) -> Self {
+        Self { shown: Shown { is_alternate, ..Shown::default() }, ..Self::default() }
+    }
+
+    /// Returns what can be shown of the next bytes. Those that are no UTF-8 become U+FFFD.
+    pub fn push(&mut self, bytes: &[u8]) -> String {
+        self.parser.advance(&mut self.shown, bytes);
+        std::mem::take(&mut self.shown.text)
+    }
+}
+
+/// What can be shown of the bytes so far.
+#[derive(Default)]
+struct Shown {
+    text: String,
+    is_alternate: bool,
+}
+
+impl Shown {
+    fn show(&mut self, character: char) {
+        if !self.is_alternate {
+            self.text.push(character);
+        }
+    }
+
+    fn colour(&mut self, parameters: &Params) {
+        self.text.push_str("\x1b[");
+        for (index, parameter) in parameters.iter().enumerate() {
+            let numbers = parameter.iter().map(u16::to_string).collect::<Vec<_>>().join(":");
+            let _ = write!(self.text, "{}{numbers}", if index == 0 { "" } else { ";" });
+        }
+        self.text.push('m');
+    }
+}
+
+impl Perform for Shown {
+    fn print(&mut self, character: char) {
+        if !character.is_control() {
+            self.show(character);
+        }
+    }
+
+    fn execute(&mut self, control: u8) {
+        if matches!(control, b'\n' | b'\r' | b'\t' | 0x08) {
+            self.show(control.into());
+        }
+    }
+
+    fn csi_dispatch(&mut self, parameters: &Params, marks: &[u8], is_cut: bool, action: char) {
+        let is_screen = |parameter: &[u16]| matches!(parameter, [47 | 1047 | 1049]);
+        match (marks, action) {
+            (b"?", 'h' | 'l') if parameters.iter().any(is_screen) => self.is_alternate = action == 'h',
+            ([], 'm') if !is_cut && !self.is_alternate => self.colour(parameters),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &[u8] =
+        "one\r\n\x1b[1;31;48:2:1mré\u{9b}d\x1b[m\x1b[6n\x07\x1b[2Jtwo\x1b]0;title\x07\x1b]2;t\x1b\\three\
+        \x1bP+q\x1b\\\x1b(Bfour\x1b[?1049h\x1b[Hthe alternate\x1b[m\x1b[?1049l\x1b[>0;1mfive\x1b7\tsix"
+            .as_bytes();
+
+    const SHOWN: &str = "one\r\n\x1b[1;31;48:2:1mréd\x1b[0mtwothreefourfive\tsix";
+
+    #[test]
+    fn r142_text_and_colours_are_shown_later_wherever_they_are_cut() {
+        for size in 1..OUTPUT.len() {
+            let mut filter = TextFilter::new(false);
+            let shown: String = OUTPUT.chunks(size).map(|part| filter.push(part)).collect();
+            assert_eq!(shown, SHOWN, "{size}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_without_an_end_has_one() {
+        let mut filter = TextFilter::new(true);
+        assert!(filter.push(b"hidden").is_empty());
+        let long = [b"\x1b[", &*vec![b'1'; 1000], b"\x1b[?47lx"].concat();
+        assert_eq!(filter.push(&long), "x");
+    }
+}

@@ -45,14 +45,12 @@ impl ScreenView<'_> {
     /// Shows what is left of the output of a job that has ended, then leaves it.
     pub(super) fn ended(&mut self, task: Box<Task>) -> Result<(), Failure> {
         if self.gap.is_none() {
-            match self.resumes_from.take() {
-                // No screen will be drawn any more.
-                Some(from) => self.read_gap(from, u64::MAX, Vec::new())?,
-                None => {
-                    self.job.leave(Ok(Left::Ended(task)));
-                    return Ok(());
-                }
-            }
+            let Some(from) = self.resumes_from.take() else {
+                self.job.leave(Ok(Left::Ended(task)));
+                return Ok(());
+            };
+            // No screen will be drawn any more.
+            self.read_gap(from, u64::MAX, Vec::new())?;
         }
         self.ended = Some(task);
         Ok(())

@@ -63,12 +63,12 @@ pub fn tarball() -> PathBuf {
     PathBuf::from(made.stdout_text().trim())
 }
 
-/// The wheel for Python.
+/// The wheel for Python, of this system only, as the programs need not be static.
 pub fn wheel() -> PathBuf {
     let mut command = Command::new("python3");
     command
         .arg(repository().join("python/build_wheel.py"))
-        .args(["--level", "1", "--programs"])
+        .args(["--linux", "--level", "1", "--programs"])
         .arg(programs());
     let made = Outcome::of(command.arg("--out").arg(folder().join("wheel"))).success();
     PathBuf::from(made.stdout_text().trim())

@@ -23,7 +23,7 @@ const NOTE_BYTES: u64 = 16 * 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Ends what a dead predecessor left, and does not answer yet.
+    /// Ends what a dead predecessor left, or takes over in an upgrade, and does not answer yet.
     Starting,
     /// Serves requests.
     #[default]

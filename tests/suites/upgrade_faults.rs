@@ -20,7 +20,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, failing, params, refused, release, until, upgrade};
-use bgd_tests::{Process, Raw, TestDaemon, Viewer, bgd_path, executable, wait};
+use bgd_tests::{Outcome, Process, Raw, TestDaemon, Viewer, bgd_path, executable, wait};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -447,17 +447,21 @@ fn r122_a_program_that_hangs_as_it_takes_over_is_replaced_by_the_one_before() {
     let mut client = daemon.client();
     client.call::<Hello>(&HelloParams::default()).unwrap();
     let hanging = failing(&daemon, "hanging");
-    // One that is patient: for others the daemon is unresponsive before that.
-    let mut raw = Raw::connect(daemon.socket());
-    raw.request(1, "daemon.upgrade", &json!(params(&hanging)));
+    let mut asks = daemon.bgctl(&["daemon", "upgrade", "--binary", hanging.to_str().unwrap()]);
+    let asked = thread::spawn(move || Outcome::of(&mut asks));
     let log = daemon.state_dir().join("bgd.log");
     let is_pipe = || fs::metadata(&log).is_ok_and(|meta| meta.file_type().is_fifo());
     wait::poll_until("its log is a pipe", || is_pipe().then_some(()));
+    // Clients wait longer for one that says that it takes over than for one that says nothing.
+    let mut lists = daemon.bgctl(&["list"]);
+    let listed = thread::spawn(move || Outcome::of(&mut lists));
     wait::poll_until("the program before goes on", || (program(&daemon) == bgd_path()).then_some(()));
     // It has the same log.
     let _log = nix::fcntl::open(&log, OFlag::O_RDONLY | OFlag::O_NONBLOCK, Mode::empty()).expect("the log");
-    let answer = raw.receive().expect("an answer");
-    assert!(answer["error"]["message"].to_string().contains("it did not take over within 10 s"), "{answer}");
+    let listed = listed.join().unwrap().success();
+    assert!(listed.stdout_text().contains("running"), "{listed:?}");
+    let outcome = asked.join().unwrap().expect_code(65);
+    assert!(outcome.stderr.contains("it did not take over within 10 s"), "{}", outcome.stderr);
     client.call::<Hello>(&HelloParams::default()).expect("the connection goes on");
     upgrade(&daemon);
     release(&daemon, "first");

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::holder;
 use bgd_shared::request::UpgradeParams;
 
 use super::Dispatcher;
@@ -252,7 +253,16 @@ impl Dispatcher {
     /// Executes the program. Returns only if that fails, with everything as it was.
     fn take_over(&mut self, state: &State, named: &Named, program: &Candidate) {
         tracing::info!(to = program.formats.bgd, "the next program takes over");
+        // If that program hangs, it takes longer until this one goes on than clients wait for one that is ready.
+        self.say(holder::Phase::Starting);
         let why = handover::hand_over(state, named, program);
+        self.say(holder::Phase::Ready);
         self.refuse_upgrade(&why);
+    }
+
+    fn say(&self, phase: holder::Phase) {
+        if let Some(premises) = &self.premises {
+            (premises.says)(phase);
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::holder;
 
 use super::state::PremisesState;
 use crate::carry::Named;
@@ -19,6 +20,8 @@ pub struct Premises {
     pub connections: Arc<Connections<Connection>>,
     /// Returns what the start of the daemon has taken: locks, folders, its place.
     pub state: Box<dyn Fn(&mut Named) -> PremisesState>,
+    /// Says where clients look that get no answer whether the daemon is about to answer.
+    pub says: Box<dyn Fn(holder::Phase)>,
 }
 
 /// An upgrade under way.

@@ -398,7 +398,7 @@ pub(super) fn give_up(
     let is_busy = socket.and_then(holder::of).is_some_and(|holder| {
         holder.note.phase != Phase::Ready && !holder.state().is_some_and(holder::State::is_stopped)
     });
-    if is_busy && watchdog.excuse(now, after) {
+    if watchdog.excuse(now, after, is_busy) {
         return Ok(());
     }
     Err(ClientError::NoAnswer(Unresponsive::new(socket, after)))

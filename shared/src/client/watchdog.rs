@@ -54,6 +54,8 @@ pub(super) struct Watchdog {
     pause: Duration,
     /// When the awaited answer is due, if known.
     due: Option<Instant>,
+    /// Whether the daemon said that it was busy when it was last excused.
+    was_busy: bool,
 }
 
 impl Watchdog {
@@ -64,6 +66,7 @@ impl Watchdog {
             has_answered: false,
             pause: FIRST_PAUSE,
             due: None,
+            was_busy: false,
         }
     }
 
@@ -132,10 +135,11 @@ impl Watchdog {
         }
     }
 
-    /// Grants a little more time to a daemon that reports itself as busy, unless it has been `silent` for [`BUSY`].
-    /// Returns whether it did.
-    pub fn excuse(&mut self, now: Instant, silent: Duration) -> bool {
-        let is_excused = silent < BUSY;
+    /// Grants a little more time to a daemon that reports itself as busy, unless it has been `silent` for [`BUSY`]; and
+    /// once more to one that was busy until now, as it is about to answer. Returns whether it did.
+    pub fn excuse(&mut self, now: Instant, silent: Duration, is_busy: bool) -> bool {
+        let was_busy = std::mem::replace(&mut self.was_busy, is_busy);
+        let is_excused = (is_busy || was_busy) && silent < BUSY;
         if is_excused {
             self.state = State::Probed(now.checked_sub(silent).unwrap_or(now), now + FIRST_ANSWER / 2);
         }
@@ -217,12 +221,21 @@ mod tests {
         for ms in (0..60_000).step_by(500) {
             let now = at(begin, ms);
             if let Step::GiveUp(silent) = watchdog.tick(now)
-                && !watchdog.excuse(now, silent)
+                && !watchdog.excuse(now, silent, true)
             {
                 given_up = Some(ms);
                 break;
             }
         }
         assert_eq!(given_up, Some(30_000));
+    }
+
+    #[test]
+    fn who_was_busy_is_excused_once_more() {
+        let begin = Instant::now();
+        let mut watchdog = Watchdog::new(begin);
+        let excused =
+            [true, false, false, true].map(|is_busy| watchdog.excuse(begin, Duration::from_secs(5), is_busy));
+        assert_eq!(excused, [true, true, false, true]);
     }
 }

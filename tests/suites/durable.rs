@@ -8,15 +8,16 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use bgd_tests::clock::WallClock;
-use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, TaskList, TaskSubmit,
-    UpgradeParams,
+    DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, SubscribeParams,
+    TaskList, TaskSubmit, UpgradeParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{must_be_root, on_a_small_disk_with};
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, Watch, wait};
+use rustix::process::Resource;
 
 /// Starts a durable daemon with further lines of configuration.
 fn durable(more: &str) -> TestDaemon {
@@ -161,6 +162,34 @@ fn r125_no_number_of_an_event_of_output_comes_twice() {
     crash(&mut daemon);
     assert!(daemon.status().seq > seq, "it goes on after {seq}: {}", daemon.status().seq);
     daemon.cancel(&[task]);
+}
+
+/// The journal can't say which ones were told. The keeper does, and without that more numbers are left out than were given.
+#[test]
+fn r130_no_number_of_an_event_told_while_the_disk_is_full_comes_twice() {
+    let mut daemon = durable("");
+    for (go, with_keeper) in [("one", false), ("two", false), ("three", true)] {
+        let mut watch = daemon.watch();
+        let task = daemon.submit_shell(&format!("until [ -e {go} ]; do sleep 0.02; done; exit 7"));
+        daemon.wait_running(task);
+        daemon.process().limit(Resource::Fsize, Some(64));
+        fs::write(daemon.home().join(go), "").unwrap();
+        let is_end = |event: &Event| event.task.id == task && event.task.completed_at.is_some();
+        let last = watch.until(is_end).seq;
+        if with_keeper {
+            daemon.keepers().iter().for_each(Process::kill);
+        }
+        crash(&mut daemon);
+        // The last one does not know that it has missed nothing but these.
+        let since = if with_keeper { daemon.status().seq } else { last };
+        assert!(since >= last, "it goes on after {last}: {since}");
+        let since = SubscribeParams { since: Some(since), ..SubscribeParams::default() };
+        let mut watch = Watch::new(daemon.client(), &since);
+        let next = daemon.submit(&["true"]);
+        let submitted = watch.until_kind(next, EventKind::Submitted).seq;
+        assert!(submitted > last, "{submitted} after {last}");
+        daemon.block(&[next]);
+    }
 }
 
 #[test]

@@ -82,32 +82,6 @@ fn r131_twenty_stops_lose_no_job_in_a_terminal_and_start_none_twice() {
     loses_nothing(Submit::InTerminals, |daemon| assert!(daemon.stop().success()));
 }
 
-/// What the next daemon does not find there has ended, so that its successors know all again.
-#[test]
-fn r126_kills_lose_nothing_after_one_that_left_a_keeper_without_everything() {
-    let mut daemon = durable("max_concurrent_tasks = 50");
-    let running: Vec<_> = (0..30).map(|_| daemon.submit_shell("exec sleep 1000")).collect();
-    running.iter().for_each(|task| _ = daemon.wait_running(*task));
-    let own = descriptors(&daemon.process()) as u64;
-    // Enough to start a keeper, and too few for copies of all that it is to hold.
-    daemon.process().limit(Resource::Nofile, Some(own + 12));
-    daemon.keepers().remove(0).kill();
-    let log = daemon.state_dir().join("bgd.log");
-    wait::poll_until("another one lacks something", || {
-        let log = fs::read_to_string(&log).unwrap();
-        log.contains("it will end if the daemon is killed").then_some(())
-    });
-    daemon.kill9();
-    daemon.launch();
-    for round in 0..5 {
-        let all = submit_ten(&daemon, Submit::Plainly, round);
-        daemon.kill9();
-        daemon.launch();
-        have_run(&daemon, &all);
-    }
-    daemon.run(&["cancel", "--all"]).success();
-}
-
 /// One that replaces another one has not everything at once.
 #[test]
 fn r126_a_kill_loses_nothing_after_one_of_the_daemon_and_its_keeper() {

@@ -33,7 +33,12 @@ pub struct LeftRuns {
     pub runs: BTreeMap<Key, Left>,
     /// Whether every process that was started and announced itself is among them, until its end was written down.
     pub is_complete: bool,
+    /// Up to which number events were told that may not be written down; `None` if nobody knows.
+    pub told: Option<u64>,
 }
+
+/// How many event numbers are left out where it is not known which ones were told: more than a daemon ever tells.
+const NUMBERS_LEFT_OUT: u64 = 1 << 32;
 
 impl LeftRuns {
     /// Keeps the runs that tasks still have, and those whose output has not ended.
@@ -79,12 +84,14 @@ impl Dispatcher {
     /// Goes on with what an earlier daemon has written down, and with the runs that it has left. What else ran is lost, for
     /// the reason `why`, unless it certainly was not started.
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
-        let LeftRuns { mut runs, is_complete } = left;
+        let LeftRuns { mut runs, is_complete, told } = left;
         let notices = std::mem::take(&mut kept.notices);
         self.core = Core::again(self.config.core_limits(), self.config.group_slots(), kept);
         if self.durable.is_some() {
             self.core.track();
         }
+        let written = self.core.seq();
+        self.core.number_after(told.unwrap_or_else(|| written.saturating_add(NUMBERS_LEFT_OUT)));
         self.subscribers.go_on_after(self.core.seq());
         // Before those that follow.
         self.tell_again(notices);
@@ -211,6 +218,9 @@ impl Dispatcher {
         let is_written = durable.trouble.is_none();
         self.drop_stopped_starts();
         let Some(durable) = &mut self.durable else { return };
+        if is_written && std::mem::take(&mut durable.has_told) {
+            self.executors.all().for_each(|executor| executor.told(None));
+        }
         if is_written {
             let (held, untold) = (std::mem::take(&mut durable.held), std::mem::take(&mut durable.untold));
             for HeldStart { executor, task, run, spec, begin } in held {
@@ -219,6 +229,13 @@ impl Dispatcher {
             self.apply(untold);
         }
         let mut withdrawn = HashSet::new();
+        let has_steps = |durable: &Durable| durable.waiting.front().is_some_and(|step| step.number <= upto);
+        if !is_written && self.durable.as_deref().is_some_and(has_steps) {
+            // The journal can't say what is told from now on.
+            let seq = self.core.seq();
+            self.executors.all().for_each(|executor| executor.told(Some(seq)));
+            self.durable.iter_mut().for_each(|durable| durable.has_told = true);
+        }
         while let Some(durable) = &mut self.durable
             && durable.waiting.front().is_some_and(|step| step.number <= upto)
             && let Some(Step { effects, added, bytes, .. }) = durable.waiting.pop_front()

@@ -29,6 +29,8 @@ pub(super) struct Durable {
     /// What executors are to know once it is written down, and was not: [`Effect::Over`], [`Effect::Written`],
     /// [`Effect::GoneOn`].
     pub(super) untold: Vec<Effect>,
+    /// Whether events were told that are not written down.
+    pub(super) has_told: bool,
     /// The numbers of the notices that are in the journal.
     pub(super) notices: BTreeSet<u64>,
     /// What people should know of the journal that was found.
@@ -67,6 +69,7 @@ impl Durable {
             trouble: None,
             held: Vec::new(),
             untold: Vec::new(),
+            has_told: false,
             notices: BTreeSet::new(),
             warning,
         }

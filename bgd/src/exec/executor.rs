@@ -100,6 +100,12 @@ pub trait Executor {
         let _ = (task, run);
     }
 
+    /// Called when events up to this number are told that can't be written down: whatever outlives a kill notes that. With
+    /// `None` once they are written down.
+    fn told(&mut self, seq: Option<u64>) {
+        let _ = seq;
+    }
+
     /// Called when a durable daemon begins that does not know all that the one before has started: whatever holds runs for
     /// the next one must not seem to hold all of them, until [`Self::gone_on`].
     fn doubt(&mut self) {}

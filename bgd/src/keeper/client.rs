@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -62,9 +62,15 @@ impl AsFd for Socket {
 struct Link {
     socket: Mutex<Arc<Socket>>,
     is_new: Condvar,
+    /// Up to which number events were told that are not written down; 0 for none.
+    told: AtomicU64,
 }
 
 impl Link {
+    fn new(socket: Socket, told: u64) -> Self {
+        Self { socket: Mutex::new(Arc::new(socket)), is_new: Condvar::new(), told: AtomicU64::new(told) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Arc<Socket>> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,6 +84,8 @@ pub struct Found {
     /// Whether every process that was started is among them, until its end was written down: it has replaced no other
     /// keeper.
     pub is_complete: bool,
+    /// Up to which number events were told that may not be written down; 0 for none.
+    pub told: u64,
 }
 
 /// An order to the thread.
@@ -101,13 +109,18 @@ type Placing = Box<dyn Fn(i32) -> io::Result<()> + Send>;
 type Tell = Box<dyn FnOnce() + Send>;
 
 impl Keeper {
-    /// Starts a keeper for the instance with this folder.
+    /// Starts a keeper for the instance with this folder. If it `is_doubtful`, it may not hold all that ran, until
+    /// [`Self::complete`].
     ///
     /// # Errors
     /// Its socket can't be made, or the process not be started.
-    pub fn start(folder: &Path) -> io::Result<Self> {
+    pub fn start(folder: &Path, is_doubtful: bool) -> io::Result<Self> {
         let folder = folder.to_path_buf();
-        Self::with(move || start(&folder).map(|socket| (folder, socket)))
+        Self::with(move || {
+            let doubt = Message::bare(Word::Keep).encode();
+            let first: &[Vec<u8>] = if is_doubtful { &[doubt] } else { &[] };
+            start(&folder, first).map(|socket| (folder, Link::new(socket, 0)))
+        })
     }
 
     /// Finds the keeper of the daemon that had this folder before, with everything that it holds.
@@ -115,31 +128,35 @@ impl Keeper {
     /// # Errors
     /// There is none, although it has not ended by itself; it does not answer; or no descriptor is left.
     pub fn find(folder: &Path) -> io::Result<(Option<Self>, Found)> {
-        let nothing = || Ok((None, Found { runs: Vec::new(), is_complete: true }));
+        let nothing = || Ok((None, Found { runs: Vec::new(), is_complete: true, told: 0 }));
         let Some(socket) = reach(folder)? else { return nothing() };
         let (mut runs, pid) = match receive_all(&socket) {
             // It was just ending, as it holds nothing.
             Err(_) if !folder.join(SOCKET).exists() => return nothing(),
             received => received?,
         };
+        let number = |kept: &Kept| kept.text.first_chunk().copied().map_or(0, u64::from_le_bytes);
+        let told = runs.iter().filter(|kept| kept.key == Key::OF_EVENTS).map(number).max().unwrap_or(0);
+        runs.retain(|kept| kept.key != Key::OF_EVENTS);
         let of_all = runs.len();
         runs.retain(|kept| !kept.descriptors.is_empty());
         let is_complete = runs.len() == of_all;
-        let socket = Socket { socket, pid, child: None };
-        Ok((Some(Self::again(folder, socket)?), Found { runs, is_complete }))
+        let link = Link::new(Socket { socket, pid, child: None }, told);
+        let folder = folder.to_path_buf();
+        Ok((Some(Self::with(move || Ok((folder, link)))?), Found { runs, is_complete, told }))
     }
 
-    /// Goes on with the keeper of the program before this one.
+    /// Goes on with the keeper of the program before this one, which had written everything down.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn again(folder: &Path, socket: Socket) -> io::Result<Self> {
         let folder = folder.to_path_buf();
-        Self::with(move || Ok((folder, socket)))
+        Self::with(move || Ok((folder, Link::new(socket, 0))))
     }
 
     /// Starts the thread, which is the parent of the keepers that it starts.
-    fn with(connect: impl FnOnce() -> io::Result<(PathBuf, Socket)> + Send + 'static) -> io::Result<Self> {
+    fn with(connect: impl FnOnce() -> io::Result<(PathBuf, Link)> + Send + 'static) -> io::Result<Self> {
         let (orders, ordered) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let unsent = Arc::new(AtomicUsize::new(0));
@@ -149,10 +166,7 @@ impl Keeper {
             let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
             let begun = blocked.map_err(io::Error::from).and_then(|()| connect());
             let (folder, link) = match begun {
-                Ok((folder, socket)) => {
-                    let (socket, is_new) = (Mutex::new(Arc::new(socket)), Condvar::new());
-                    (folder, Arc::new(Link { socket, is_new }))
-                }
+                Ok((folder, link)) => (folder, Arc::new(link)),
                 Err(error) => {
                     let _ = tell.send(Err(error));
                     return;
@@ -206,6 +220,19 @@ impl Keeper {
     pub fn place_next(&self, place: impl Fn(i32) -> io::Result<()> + Send + 'static) {
         // The thread ends only after this.
         let _ = self.orders.send(Order::PlaceNext(Box::new(place)));
+    }
+
+    /// Notes that events up to this number were told which are not written down.
+    pub fn note_told(&self, seq: u64) {
+        self.link.told.fetch_max(seq, Ordering::AcqRel);
+        self.send(&Message::of_events(&seq.to_le_bytes()), Vec::new());
+    }
+
+    /// Notes that all events that were told are written down.
+    pub fn forget_told(&self) {
+        if self.link.told.swap(0, Ordering::AcqRel) > 0 {
+            self.close(Key::OF_EVENTS);
+        }
     }
 
     /// Notes that this keeper may not hold all that ran, until [`Self::complete`].
@@ -304,7 +331,7 @@ impl Sender {
     /// Starts another keeper; tries again later if that fails, as no event tells when it would not.
     fn renew(&mut self) {
         let Some((tell, _)) = self.wanted.take() else { return };
-        let started = start(&self.folder).and_then(|socket| match self.prepare(&socket) {
+        let started = start(&self.folder, &self.notes()).and_then(|socket| match self.place(&socket) {
             Ok(()) => Ok(socket),
             Err(error) => {
                 // It holds nothing, and so ends without a daemon.
@@ -330,13 +357,16 @@ impl Sender {
         }
     }
 
-    /// Prepares a keeper that replaces another one.
-    fn prepare(&self, socket: &Socket) -> io::Result<()> {
-        if let Some(place) = &self.place {
-            place(socket.pid)?;
-        }
-        // What was announced to the one before is not known to this one.
-        fds::send(socket, &Message::bare(Word::Keep).encode(), &[]).map(drop)
+    /// Moves a keeper that replaces another one to its place.
+    fn place(&self, socket: &Socket) -> io::Result<()> {
+        self.place.as_ref().map_or(Ok(()), |place| place(socket.pid))
+    }
+
+    /// Returns what a keeper that replaces another one is told first: what was announced to that is not known to this one.
+    fn notes(&self) -> Vec<Vec<u8>> {
+        let told = self.link.told.load(Ordering::Acquire);
+        let told = (told > 0).then(|| Message::of_events(&told.to_le_bytes()).encode());
+        [Message::bare(Word::Keep).encode()].into_iter().chain(told).collect()
     }
 }
 
@@ -369,11 +399,15 @@ fn set_timeouts(socket: &OwnedFd) -> io::Result<()> {
     Ok(set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?)
 }
 
-/// Starts a keeper's process. All signals must be blocked in this thread.
-fn start(folder: &Path) -> io::Result<Socket> {
+/// Starts a keeper's process, which hears these messages first, whatever becomes of this process. All signals must be
+/// blocked in this thread.
+fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     set_timeouts(&ours)?;
+    for message in first {
+        fds::send(&ours, message, &[])?;
+    }
     let listener = new_socket()?;
     match std::fs::remove_file(folder.join(SOCKET)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -36,6 +36,11 @@ pub struct Key {
     pub run: u32,
 }
 
+impl Key {
+    /// That of the note which says up to which number events were told. No task has it.
+    const OF_EVENTS: Self = Self { task: TaskId::from_u128(0), run: 1 };
+}
+
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
@@ -70,6 +75,11 @@ impl<'a> Message<'a> {
         bytes.extend(pid.to_le_bytes());
         bytes.extend(*text);
         bytes
+    }
+
+    /// One that notes up to which number events were told.
+    fn of_events(text: &'a [u8; 8]) -> Self {
+        Self { word: Word::Keep, key: Key::OF_EVENTS, pid: 0, text }
     }
 
     /// One about nothing.

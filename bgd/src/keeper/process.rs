@@ -131,8 +131,8 @@ impl Keeper {
         let Ok((count @ 1.., descriptors)) = received else {
             self.daemon = None;
             self.alone_since = Some(Instant::now());
-            // One without descriptors only says something of the others.
-            if self.held.values().any(|held| !held.descriptors.is_empty()) {
+            // Another one without descriptors only says something of those with some.
+            if self.held.iter().any(|(key, held)| *key == Key::OF_EVENTS || !held.descriptors.is_empty()) {
                 return Some(());
             }
             if self.held.is_empty() {

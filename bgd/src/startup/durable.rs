@@ -96,7 +96,7 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
         // Of a new journal nothing was started before.
         (None, _) => {
             let is_complete = opened.kept.tasks.is_empty();
-            (None, LeftRuns { is_complete, ..LeftRuns::default() })
+            (None, LeftRuns { is_complete, told: is_complete.then_some(0), ..LeftRuns::default() })
         }
     };
     let next = opened.head.as_ref().map(|head| head.next_mark);
@@ -114,7 +114,8 @@ fn find(folder: &Path, opened: &Opened) -> (Option<Arc<Keeper>>, LeftRuns) {
             return Default::default();
         }
     };
-    let mut left = LeftRuns { is_complete: found.is_complete, ..LeftRuns::default() };
+    let (is_complete, told) = (found.is_complete, Some(found.told));
+    let mut left = LeftRuns { is_complete, told, ..LeftRuns::default() };
     let Some(keeper) = keeper.map(Arc::new) else { return (None, left) };
     for kept in found.runs {
         let key = kept.key;
@@ -136,7 +137,7 @@ pub(super) fn begin(
     note: &Note,
     marks: &Arc<Marks>,
 ) -> Result<(), Failure> {
-    let Before { mut opened, boot, left, .. } = before;
+    let Before { mut opened, boot, mut left, .. } = before;
     let (mut kept, head) = (std::mem::take(&mut opened.kept), opened.head.take());
     let is_same_boot = head.as_ref().is_some_and(|head| head.boot == boot);
     let why = match (&head, is_same_boot) {
@@ -144,6 +145,10 @@ pub(super) fn begin(
         (Some(head), true) if head.is_stopped => "the daemon was stopped",
         (Some(_) | None, _) => "the daemon was killed",
     };
+    if head.as_ref().is_some_and(|head| head.is_stopped) {
+        // It had written everything down.
+        left.told.get_or_insert_default();
+    }
     let epoch = head.filter(|_| is_same_boot).map(|head| head.epoch);
     let tasks = kept.tasks.iter().map(|(_, row)| row.task.id);
     // A notice may need the output of a task that was removed.

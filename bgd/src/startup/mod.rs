@@ -224,7 +224,10 @@ fn keeper(before: Option<&durable::Before>, instance: &Instance) -> Result<Optio
     let Some(before) = before else { return Ok(None) };
     let keeper = match &before.keeper {
         Some(keeper) => Arc::clone(keeper),
-        None => Arc::new(Keeper::start(&instance.path).map_err(failed("cannot start the keeper of tasks"))?),
+        None => Arc::new(
+            Keeper::start(&instance.path, !before.left.is_complete)
+                .map_err(failed("cannot start the keeper of tasks"))?,
+        ),
     };
     Ok(Some(keeper))
 }

@@ -54,6 +54,9 @@ pub struct Keeper {
     /// Tasks that may be lost, or whose exit nobody knows.
     maybe_lost: BTreeSet<TaskId>,
     is_gone: bool,
+    /// Up to which number events were told that are not written down.
+    told: u64,
+    is_told_lost: bool,
 }
 
 impl Keeper {
@@ -77,6 +80,10 @@ impl Keeper {
         if let Some(held) = self.held.get_mut(&(task, run)) {
             held.has_others = false;
         }
+    }
+
+    fn told(&self) -> Option<u64> {
+        (!self.is_told_lost).then_some(self.told)
     }
 
     /// It survives SIGKILL: nobody knows its exit.
@@ -114,6 +121,7 @@ impl State {
             self.keeper.held.clear();
         }
         self.keeper.is_gone |= killed != Killed::Alone;
+        self.keeper.is_told_lost |= killed != Killed::Alone;
     }
 }
 
@@ -147,7 +155,7 @@ impl World {
         let mut state = self.state();
         let keys = state.keeper.held.keys().map(|(task, run)| Key { task: *task, run: *run });
         let runs: BTreeMap<Key, Left> = keys.map(|key| (key, Left::bare(key, pid_of(key.task)))).collect();
-        let mut left = LeftRuns { runs, is_complete: !state.keeper.is_gone };
+        let mut left = LeftRuns { runs, is_complete: !state.keeper.is_gone, told: state.keeper.told() };
         left.retain_known(kept);
         state.keeper.held.retain(|(task, run), held| {
             let is_known = left.runs.contains_key(&Key { task: *task, run: *run });
@@ -178,9 +186,16 @@ impl World {
         Ok(pid_of(task))
     }
 
+    /// Events up to this number are told that can't be written down.
+    pub fn told(&self, seq: Option<u64>) {
+        let keeper = &mut self.state().keeper;
+        keeper.told = seq.map_or(0, |seq| keeper.told.max(seq));
+    }
+
     /// What became of all that ran before is written down.
     pub fn gone_on(&self) {
-        self.state().keeper.is_gone = false;
+        let keeper = &mut self.state().keeper;
+        (keeper.is_gone, keeper.is_told_lost) = (false, false);
     }
 
     /// The end of a run is written down.

@@ -491,6 +491,10 @@ impl Executor for Simulated {
         self.0.over(task, run);
     }
 
+    fn told(&mut self, seq: Option<u64>) {
+        self.0.told(seq);
+    }
+
     fn gone_on(&mut self) {
         self.0.gone_on();
     }

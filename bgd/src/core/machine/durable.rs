@@ -72,6 +72,11 @@ impl Core {
         })
     }
 
+    /// Numbers events after this one, if it is not in use yet.
+    pub fn number_after(&mut self, seq: u64) {
+        self.seq = self.seq.max(seq);
+    }
+
     /// Returns the numbers that only grow, as they are now.
     pub fn counters(&self, now: Now) -> Counters {
         let (seq, last, inboxes) = (self.seq, self.registry.last(), self.inboxes.counts());

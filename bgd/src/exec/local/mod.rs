@@ -291,6 +291,14 @@ impl Executor for Local {
         self.close_over(task, run);
     }
 
+    fn told(&mut self, seq: Option<u64>) {
+        match (&self.keeper, seq) {
+            (Some(keeper), Some(seq)) => keeper.note_told(seq),
+            (Some(keeper), None) => keeper.forget_told(),
+            (None, _) => {}
+        }
+    }
+
     fn doubt(&mut self) {
         if let Some(keeper) = &self.keeper {
             keeper.doubt();
@@ -301,6 +309,8 @@ impl Executor for Local {
     fn gone_on(&mut self) {
         self.replaced.is_doubtful = false;
         self.tell_complete();
+        // Events are numbered after those that were told.
+        self.told(None);
     }
 
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {

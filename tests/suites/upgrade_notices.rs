@@ -251,3 +251,31 @@ fn r121_lines_for_terminals_go_on_being_held_over_an_upgrade() {
     upgrade(&daemon);
     assert_eq!(terminal.screen().matches("[BACKGROUND TASK").count(), 3, "{terminal:?}");
 }
+
+/// A line comes right above a new prompt, and elsewhere where something may have been typed.
+#[test]
+fn r121_where_a_prompt_is_new_is_known_after_an_upgrade() {
+    let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    let (first, second) = (Gate::new(&daemon, "first"), Gate::new(&daemon, "second"));
+    let from = origin(&terminal);
+    submit_from(&daemon, &from, "read x <first");
+    terminal.type_line("seq 5");
+    terminal.wait_text("\n5\n$");
+    (0..2).for_each(|_| upgrade(&daemon));
+    first.open();
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+    let screen = terminal.screen();
+    assert!(screen.find("\n5\n").unwrap() < screen.find(DONE).unwrap(), "{terminal:?}");
+
+    submit_from(&daemon, &from, "read x <second");
+    terminal.type_keys("echo half-typed");
+    terminal.wait_line("$ echo half-typed");
+    (0..2).for_each(|_| upgrade(&daemon));
+    second.open();
+    terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
+    terminal.wait_line("$ echo half-typed");
+    terminal.type_line("-line");
+    terminal.wait_text("\nhalf-typed-line\n$");
+}

@@ -1,5 +1,5 @@
 //! What an upgrade in place carries of terminals: the lines that are held for each, the rest of a line that is written in
-//! part, and those of closed terminals. Where prompts are new is looked at again.
+//! part, those of closed terminals, and where prompts are new.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -7,6 +7,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use bgd_shared::request::OriginTerminal;
 use std::sync::atomic::Ordering;
 
+use super::keys::KeysState;
 use super::{At, Done, Held, Lines, Rest, Terminals};
 use crate::carry::bytes;
 
@@ -15,6 +16,8 @@ use crate::carry::bytes;
 struct TerminalsState {
     held: Vec<HeldState>,
     missed: Lines,
+    #[serde(default)]
+    keys: Vec<KeysState>,
 }
 
 /// What is held for a terminal.
@@ -49,19 +52,21 @@ impl Terminals {
             let numbers = dones.iter().map(Done::number).collect();
             HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, rest }
         });
-        let state = TerminalsState { held: held.collect(), missed: self.missed.borrow().clone() };
-        let is_any = !state.held.is_empty() || state.missed.count() > 0;
+        let (missed, keys) = (self.missed.borrow().clone(), self.keys.state());
+        let state = TerminalsState { held: held.collect(), missed, keys };
+        let is_any = !state.held.is_empty() || state.missed.count() > 0 || !state.keys.is_empty();
         is_any.then(|| to_raw_value(&state).ok()).flatten()
     }
 
     /// Goes on with such a state.
     pub(super) fn go_on_with(&self, state: &RawValue) {
-        let TerminalsState { held, missed } = match serde_json::from_str(state.get()) {
+        let TerminalsState { held, missed, keys } = match serde_json::from_str(state.get()) {
             Ok(state) => state,
             Err(error) => return tracing::error!(%error, "the lines for terminals are lost"),
         };
         self.outcomes.counts.missed.store(missed.count(), Ordering::Relaxed);
         self.missed.replace(missed);
+        self.keys.go_on_with(keys);
         let dones = |numbers: Vec<u64>| -> Vec<Done> {
             numbers.into_iter().map(|number| Done::held(&self.outcomes, number)).collect()
         };

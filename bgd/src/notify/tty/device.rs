@@ -12,6 +12,7 @@ use bgd_shared::request::OriginTerminal;
 use nix::fcntl::OFlag;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use rustix::termios::{LocalModes, tcgetattr, tcgetwinsize};
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
@@ -249,9 +250,10 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
 }
 
 /// A shell that edits a line, and the page faults of its ended children.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shell {
-    pid: i32,
+    /// The shell.
+    pub pid: i32,
     /// Minor and major page faults of the children it has waited for.
     faults: (u64, u64),
 }

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use bgd_shared::request::OriginTerminal;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
 use super::device::{self, Shell};
+use crate::exec::members;
 use crate::os::watch::{self, Changes};
 
 /// Maximum number of watched terminals. Beyond that the oldest is dropped; its prompt is never considered new again.
@@ -47,7 +49,21 @@ struct Terminal {
     is_prompt_new: bool,
 }
 
+/// What is known of the prompt of a terminal, for the program that takes over.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeysState {
+    terminal: OriginTerminal,
+    shell: Option<Shell>,
+    /// How often the shell had gone to sleep: since then keys may have been read where it has done so again.
+    sleeps: u64,
+    is_prompt_new: bool,
+}
+
 impl Terminal {
+    fn sleeps(&self) -> u64 {
+        self.shell.as_ref().map_or(0, |shell| members::sleeps(shell.pid))
+    }
+
     fn look(&mut self, was_read: bool) {
         let shell = device::shell_at(&self.origin);
         let has_changed = shell.is_none() || shell != self.shell;
@@ -91,6 +107,38 @@ impl Keys {
         let shell = device::shell_at(origin);
         terminals.push(Terminal { origin: origin.clone(), watch, shell, is_prompt_new: !is_elsewhere });
         Ok(())
+    }
+
+    /// Returns what is known of prompts.
+    pub fn state(&self) -> Vec<KeysState> {
+        let mut watched = self.0.borrow_mut();
+        let Some(watched) = &mut *watched else { return Vec::new() };
+        // First: whatever is read from here on counts as read after this.
+        let slept: HashMap<WatchDescriptor, u64> =
+            watched.terminals.iter().map(|terminal| (terminal.watch, terminal.sleeps())).collect();
+        watched.read();
+        let state = |Terminal { origin, watch, shell, is_prompt_new }: &Terminal| KeysState {
+            terminal: origin.clone(),
+            shell: shell.clone(),
+            sleeps: slept.get(watch).copied().unwrap_or_default(),
+            is_prompt_new: *is_prompt_new,
+        };
+        watched.terminals.iter().map(state).collect()
+    }
+
+    /// Goes on with what another program knew of prompts. Nobody has seen whether keys were read meanwhile.
+    pub fn go_on_with(&self, states: Vec<KeysState>) {
+        for KeysState { terminal: origin, shell, sleeps, is_prompt_new } in states {
+            self.watch(&origin, None);
+            let mut watched = self.0.borrow_mut();
+            let terminals = watched.as_mut().map(|watched| &mut watched.terminals);
+            let found = terminals.and_then(|all| all.iter_mut().find(|terminal| terminal.origin == origin));
+            if let Some(terminal) = found {
+                (terminal.shell, terminal.is_prompt_new) = (shell, is_prompt_new);
+                let was_read = terminal.sleeps() != sleeps;
+                terminal.look(was_read);
+            }
+        }
     }
 
     /// Whether nothing was typed in a terminal since a program ended there, as far as is known.

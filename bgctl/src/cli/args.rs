@@ -482,7 +482,7 @@ pub enum DaemonVerb {
         #[arg(long)]
         cancel: bool,
     },
-    /// Stop the daemon and start it again; prints how many tasks this cancels
+    /// Stop the daemon and start it again; prints how many tasks this cancels or leaves running
     Restart {
         /// Grace period before SIGKILL [default: as configured, 5s]
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]

@@ -72,9 +72,9 @@ Examples:
   BGD_LOG=debug bgd --log stderr       with a more detailed log
   bgd --check                          check the configuration
 
-Signals: TERM and INT cancel every task and stop the daemon (a second one skips the grace
-period); HUP reloads the configuration. Under systemd, bgd supports socket activation and
-readiness notification.";
+Signals: TERM and INT stop the daemon and cancel every task (a second one skips the grace
+period); a durable daemon leaves its tasks running for the next one. HUP reloads the
+configuration. Under systemd, bgd supports socket activation and readiness notification.";
 
 impl Args {
     /// Returns where to log.

@@ -2,6 +2,7 @@
 //! was killed answers again, and what a durable daemon pays for each task.
 
 use std::ffi::CString;
+use std::fs;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -9,10 +10,11 @@ use std::thread;
 use std::time::Instant;
 
 use bgd::os::spawn::{Announce, ChildStack, Place, Plan, spawn};
+use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     BlockMode, BlockParams, DaemonStatusOf, DaemonUpgrade, NoParams, TaskBlock, TaskSubmit, UpgradeParams,
 };
-use bgd_shared::task::Exit;
+use bgd_shared::task::{Exit, Status};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -53,9 +55,9 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     for _ in 0..COMMANDS {
         tasks.push(client.call::<TaskSubmit>(&sleeps)?.task.id);
     }
-    let viewers: Vec<_> =
-        (0..TERMINALS).map(|_| Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"))).collect();
-    let turns: Vec<_> = (0..TURNS).map(|_| daemon.prompt("say begun; hang")).collect();
+    let repeats = daemon.in_terminal("stty -echo; echo ready; exec cat");
+    let mut terminals: Vec<_> = (0..TERMINALS).map(|_| Viewer::run(&daemon, &repeats)).collect();
+    let turns: Vec<_> = (0..TURNS).map(|_| daemon.prompt("say begun ; await go; say ended")).collect();
     let last = *tasks.last().ok_or("no task")?;
     let mut waits: Vec<Raw> = (0..WAITS).map(|_| Raw::connect(daemon.socket())).collect();
     let params = serde_json::to_value(BlockParams::until_ended(last))?;
@@ -63,8 +65,14 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     let mut subscribers: Vec<_> = (0..SUBSCRIBERS).map(|_| daemon.watch()).collect();
     let all = (COMMANDS + TERMINALS + TURNS) as u64;
     wait::poll_until("all of them run", || (daemon.status().summary.running == all).then_some(()));
-    let (mut pauses, mut calls) = (Vec::new(), Vec::new());
-    for _ in 0..bench.of(5, 50) {
+    terminals.iter_mut().for_each(|(viewer, _)| viewer.until_shown("ready\r\n"));
+    let (mut pauses, mut calls, mut typed) = (Vec::new(), Vec::new(), "ready\r\n".to_owned());
+    for round in 0..bench.of(5, 50) {
+        // Some of it is under way when everything stops.
+        for (viewer, task) in &mut terminals {
+            viewer.type_keys(task.id, &format!("line {round}\r"));
+        }
+        typed += &format!("line {round}\r\n");
         let begin = Instant::now();
         let result = client.call::<DaemonUpgrade>(&UpgradeParams::default())?;
         calls.push(micros(begin.elapsed()));
@@ -83,9 +91,11 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     for watch in &mut subscribers {
         watch.until(|event| event.task.id == last && event.task.completed_at.is_some());
     }
-    let others: Vec<_> = tasks.iter().copied().filter(|task| *task != last).chain(turns).collect();
+    let shown: Vec<_> = terminals.iter().map(|(_, task)| task.id).collect();
+    is_whole(&daemon, (&shown, &typed), &turns)?;
+    let others: Vec<_> = tasks.iter().copied().filter(|task| *task != last).collect();
     others.chunks(500).for_each(|some| _ = daemon.cancel(some));
-    drop(viewers);
+    drop(terminals);
     let what = format!(
         "upgrade with {COMMANDS} commands, {TERMINALS} terminals, {TURNS} turns, {WAITS} waits, {SUBSCRIBERS} subscribers"
     );
@@ -99,6 +109,25 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
             .target(Target::AtMost(PAUSE, Unit::Micros)),
         Row::new("the same, the whole call, median").bgd_samples(&calls, Unit::Micros).note("to know"),
     ])
+}
+
+/// Checks that these terminals have shown this to the byte, and that these turns go on to their ends.
+fn is_whole(daemon: &TestDaemon, (terminals, typed): (&[TaskId], &str), turns: &[TaskId]) -> Result<()> {
+    for task in terminals {
+        let output = || daemon.output(*task);
+        wait::poll_until("everything is repeated", || (output().len() >= typed.len()).then_some(()));
+        if output() != typed.as_bytes() {
+            return Err(format!("a terminal has shown {:?}", String::from_utf8_lossy(&output())).into());
+        }
+    }
+    fs::write(daemon.home().join("go"), "")?;
+    for task in daemon.block(turns) {
+        let said = daemon.output(task.id);
+        if task.status != Status::Completed || said != b"begun ended" {
+            return Err(format!("{task:?} has said {:?}", String::from_utf8_lossy(&said)).into());
+        }
+    }
+    Ok(())
 }
 
 /// Compares a durable daemon with a plain one.

@@ -15,7 +15,7 @@ use std::thread;
 use bgd_shared::id::TaskId;
 use bgd_shared::proc;
 use bgd_shared::ready::Ready;
-use bgd_shared::request::{Stdin, Stream};
+use bgd_shared::request::{Stdin, Stream, TerminalSize};
 use bgd_shared::rlimit::{RESOURCES, Rlimits};
 use bgd_shared::text::{Env, OsText};
 use nix::errno::Errno;
@@ -24,7 +24,6 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::sys::stat::fstat;
 
-use self::in_terminal::InTerminal;
 use super::awaited::{Awaited, NotifySocket};
 use super::cgroup;
 use super::left::Starting;
@@ -154,6 +153,17 @@ impl Open {
         let [out, err] = &self.given;
         [&self.stdin, out, err].map(|fd| fd.as_ref().map(OwnedFd::as_fd))
     }
+}
+
+/// A process that is to start in a terminal.
+struct InTerminal<'a> {
+    task: TaskId,
+    spec: &'a Spec,
+    program: &'a Program,
+    mark: Mark,
+    size: TerminalSize,
+    /// What it announces to the keeper, if there is one.
+    left: Option<Starting<'a>>,
 }
 
 struct Common {

@@ -67,10 +67,12 @@ impl Shown {
         (named.add(&held.lock), held.note.clone(), socket, is_given)
     }
 
-    /// Says in the lock file what the daemon does now, until something else is told there.
-    pub fn tell_phase(&self, phase: Phase) {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        held.lock.write_note(&Note { phase, ..held.note.clone() });
+    /// Returns what says in the lock file what the daemon does now, until something else is told there.
+    pub fn says(self) -> Box<dyn Fn(Phase)> {
+        Box::new(move |phase| {
+            let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            held.lock.write_note(&Note { phase, ..held.note.clone() });
+        })
     }
 }
 

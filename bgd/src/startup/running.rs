@@ -144,8 +144,7 @@ impl Daemon {
         let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
         let dispatcher =
             Dispatcher::new(config, identity, executors, agents, context, internals.clone(), sender);
-        let address_shown = address.shown();
-        let says = Box::new(move |phase| address_shown.tell_phase(phase));
+        let says = address.shown().says();
         let state = Box::new(move |named: &mut Named| taken.state(named));
         let dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, says });
         Ok(Self {

@@ -4,15 +4,13 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use bgd_shared::id::TaskId;
 use bgd_shared::request::TerminalSize;
 use bgd_shared::text::Env;
 use nix::errno::Errno;
 
-use super::{Common, Open, Program, announce_to, c_string, explain, say};
-use crate::core::{SpawnFailure, Spec};
-use crate::exec::left::{Starting, StartingIn};
-use crate::exec::mark::Mark;
+use super::{Common, InTerminal, Open, announce_to, c_string, explain, say};
+use crate::core::SpawnFailure;
+use crate::exec::left::StartingIn;
 use crate::exec::members::TASK_MARK;
 use crate::exec::messages::NewTerminal;
 use crate::exec::pty::Pty;
@@ -22,17 +20,6 @@ use crate::keeper::client::Socket;
 use crate::os::descriptors;
 use crate::os::pidfd::PidFd;
 use crate::os::spawn::{ChildStack, Spawned};
-
-/// A process that is to start in a terminal.
-pub(super) struct InTerminal<'a> {
-    pub(super) task: TaskId,
-    pub(super) spec: &'a Spec,
-    pub(super) program: &'a Program,
-    pub(super) mark: Mark,
-    pub(super) size: TerminalSize,
-    /// What it announces to the keeper, if there is one.
-    pub(super) left: Option<Starting<'a>>,
-}
 
 /// A terminal in which a process has started, without the output file.
 pub(super) struct InNew {

@@ -398,11 +398,13 @@ impl Core {
     fn begin(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
-        let (env, is_here) = (env.clone(), task.agent.is_none() && task.spec.on.is_none());
+        let is_here = task.agent.is_none() && task.spec.on.is_none();
+        // Only where there may be a next daemon.
+        let (env, is_kept) = (env.clone(), is_here && self.registry.is_tracked());
         if self.takes_back(ordinal) {
             return;
         }
-        let kept = is_here.then(|| KeptEnv(env.clone()));
+        let kept = is_kept.then(|| KeptEnv(env.clone()));
         self.set_state(ordinal, State::Starting { stop: None, env: kept });
         let Some(task) = self.registry.get(ordinal) else { return };
         let begin = match task.agent.as_deref() {

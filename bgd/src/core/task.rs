@@ -212,7 +212,7 @@ pub enum State {
     Starting {
         /// Set if the task was told to end meanwhile.
         stop: Option<StopOrder>,
-        /// The environment of a process on this machine, which has it from a durable daemon or else from the next one.
+        /// The environment of a process on this machine, for the next daemon; only in a durable one.
         #[serde(default)]
         env: Option<KeptEnv>,
     },

@@ -41,7 +41,6 @@ pub enum Work {
 pub enum Machine {
     /// This one, with the daemon's socket if the command line gave it.
     This(Option<String>),
-    /// Another one.
     Another,
 }
 

@@ -10,7 +10,6 @@ use crate::files::{data_home, home};
 pub struct Page {
     /// Its name, as for `man`.
     pub name: &'static str,
-    /// The section that it is in.
     pub section: u8,
     /// Its source.
     pub text: &'static str,

@@ -22,7 +22,6 @@ pub fn percent(bytes: &[u8], last_line: Option<&str>) -> Option<u8> {
 
 /// What the terminal was told.
 enum Told {
-    /// Nothing.
     Nothing,
     /// How far it is; `None`: that there is no progress (any more).
     Progress(Option<u8>),

@@ -25,7 +25,6 @@ const PIECE: usize = 64 * 1024;
 /// What to wait for.
 #[derive(Debug)]
 pub struct LineQuery {
-    /// The task.
     pub id: TaskId,
     /// What the line must match.
     pub pattern: Regex,

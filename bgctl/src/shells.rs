@@ -29,7 +29,6 @@ impl Shell {
     pub const ALL: [Self; 4] =
         [Self(ShellName::Bash), Self(ShellName::Zsh), Self(ShellName::Fish), Self(ShellName::Nushell)];
 
-    /// Its name.
     pub const fn name(self) -> &'static str {
         match self.0 {
             ShellName::Bash => "bash",

@@ -85,7 +85,6 @@ pub struct Counts {
     pub input: Option<String>,
     /// To the tokens that it has written.
     pub output: Option<String>,
-    /// To the cost.
     pub cost: Option<String>,
     /// The unit of the cost.
     pub currency: String,

@@ -142,7 +142,6 @@ pub enum ChannelKind {
         /// The timeout of a request.
         timeout: Duration,
     },
-    /// A bot of a chat.
     Chat(Chat, Bot),
     /// Desktop notifications.
     Desktop,
@@ -180,7 +179,6 @@ impl ChannelKind {
     }
 }
 
-/// A channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
     /// The name users refer to it by.

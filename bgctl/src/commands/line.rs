@@ -35,7 +35,6 @@ struct Printed {
 
 /// What to wait for.
 pub struct Wanted {
-    /// The task.
     pub id: TaskRef,
     /// What the line must match.
     pub pattern: Regex,

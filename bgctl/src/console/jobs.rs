@@ -36,7 +36,6 @@ pub struct Jobs {
 /// A job next to the prompt.
 #[derive(Debug)]
 pub struct Job {
-    /// The task.
     pub id: TaskId,
     /// The number in brackets.
     pub number: usize,

@@ -92,7 +92,6 @@ pub struct Setup {
     pub connect_timeout: Duration,
 }
 
-/// A console.
 pub struct Console {
     link: PolledClient,
     jobs: Jobs,

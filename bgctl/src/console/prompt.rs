@@ -16,7 +16,6 @@ use crate::terminal::{Caught, Host as _, Signals, View, Wants};
 
 /// The outcome of waiting at the prompt.
 pub enum Typed {
-    /// A line.
     Line(String),
     /// The end of input.
     End,
@@ -24,11 +23,9 @@ pub enum Typed {
     Signal(Code),
 }
 
-/// The prompt.
 pub struct Prompt<'a> {
     /// The connection that owns the console's jobs.
     pub link: &'a mut PolledClient,
-    /// The jobs.
     pub jobs: &'a mut Jobs,
     /// Reads lines and prints above the prompt.
     pub editor: &'a mut Editor,
@@ -42,7 +39,6 @@ pub struct Prompt<'a> {
 pub struct Asking<'a> {
     /// The connection that owns the console's jobs.
     pub link: &'a mut PolledClient,
-    /// The jobs.
     pub jobs: &'a mut Jobs,
     /// The console's signals.
     pub signals: &'a Signals,

@@ -45,7 +45,6 @@ pub struct Each {
 /// What was submitted.
 #[derive(Debug, Serialize)]
 pub struct Submitted {
-    /// The batch.
     pub batch: TaskId,
     /// Its tasks, in the order of the items.
     pub tasks: Vec<TaskId>,

@@ -16,9 +16,7 @@ pub struct Template {
 enum Part {
     /// Literal text.
     Text(Vec<u8>),
-    /// The item.
     Item,
-    /// Its number.
     Number,
     /// The item without its suffix.
     Stem,

@@ -39,7 +39,6 @@ pub mod refusals {
 pub struct Program {
     /// Its name, here and there.
     pub name: &'static str,
-    /// The file.
     pub file: File,
     /// The SHA-256 of its contents, in hexadecimal digits.
     pub digest: String,

@@ -89,7 +89,6 @@ pub struct Dial<'a> {
     pub host: &'a Host,
     /// The folder of the shared connection's socket. `None`: the connection is not shared.
     pub folder: Option<&'a Path>,
-    /// How.
     pub how: Dialling,
     /// The token of the ssh that lends this connection the standard streams of a job; see [`Lender`].
     pub borrows: Option<&'a str>,

@@ -12,7 +12,6 @@ use super::shapes::{self, Blocked, Cancelled, Cleared, Listed, Output, Started};
 /// A parameter of a tool.
 #[derive(Debug)]
 pub struct Parameter {
-    /// Its name.
     pub name: &'static str,
     /// What it is for.
     pub about: &'static str,
@@ -53,13 +52,11 @@ pub struct Available {
 /// A tool.
 #[derive(Debug)]
 pub struct Spec {
-    /// Its name.
     pub name: &'static str,
     /// Its display name.
     pub title: &'static str,
     /// When to use it, what it returns, what to do next.
     pub about: &'static str,
-    /// Its parameters.
     pub parameters: &'static [Parameter],
     /// Whether it starts tasks.
     pub starts: bool,
@@ -209,7 +206,6 @@ pub const CLEAR: Spec = Spec {
     starts: false,
 };
 
-/// All tools.
 pub const TOOLS: [&Spec; 7] = [&TASK, &COMMAND, &OUTPUT, &BLOCK, &CANCEL, &LIST, &CLEAR];
 
 /// Finds a tool by its name.

@@ -16,7 +16,6 @@ const REFUSED: usize = 1000;
 
 /// The next piece of input.
 pub enum Line {
-    /// A message.
     Message(Box<RxJsonRpcMessage<RoleServer>>),
     /// Anything else that may expect an answer.
     InvalidLine(InvalidLine),
@@ -27,7 +26,6 @@ pub enum Line {
 /// A line that is not a message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InvalidLine {
-    /// The ids of the requests in it.
     pub ids: Vec<Option<RequestId>>,
     /// What is wrong with it.
     pub why: String,

@@ -36,7 +36,6 @@ enum Extent {
     All,
 }
 
-/// The server.
 #[derive(Clone, Debug)]
 pub struct Server(pub Arc<Shared>);
 

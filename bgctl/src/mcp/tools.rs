@@ -54,7 +54,6 @@ struct Left {
 /// The outcome of a call.
 #[derive(Debug)]
 pub enum Reply {
-    /// The answer.
     Now(Box<Answer>),
     /// An MCP task that the client polls for the answer.
     Later(Arc<Wait>),

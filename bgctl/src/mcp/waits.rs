@@ -25,7 +25,6 @@ const KEPT_MS: u64 = 300_000;
 /// The outcome of a wait.
 pub type Outcome = Result<Answer, Refusal>;
 
-/// One wait.
 #[derive(Debug)]
 pub struct Wait {
     id: String,

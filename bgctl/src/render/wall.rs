@@ -16,7 +16,6 @@ pub enum Zone {
 }
 
 impl Zone {
-    /// UTC.
     pub const UTC: Self = Self::Fixed(TimeZone::UTC);
 
     fn zone(&self) -> &TimeZone {

@@ -21,7 +21,6 @@ const SI_KERNEL: i32 = 0x80;
 /// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caught {
-    /// The signal.
     pub signal: Signal,
     /// Whether a terminal sent it to its whole foreground process group.
     pub by_terminal: bool,

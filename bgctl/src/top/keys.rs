@@ -18,15 +18,11 @@ pub enum Key {
     Ctrl(char),
     /// A text, with everything that controls a terminal replaced.
     Paste(String),
-    /// Enter.
     Enter,
-    /// Tab.
     Tab,
     /// Escape alone.
     Escape,
-    /// Backspace.
     Backspace,
-    /// Delete.
     Delete,
     /// Arrow up.
     Up,
@@ -36,13 +32,9 @@ pub enum Key {
     Left,
     /// Arrow right.
     Right,
-    /// Page up.
     PageUp,
-    /// Page down.
     PageDown,
-    /// Home.
     Home,
-    /// End.
     End,
     /// F1.
     Help,

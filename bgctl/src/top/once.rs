@@ -19,7 +19,6 @@ use crate::state::Looked;
 /// The size of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Rows.
     pub rows: u16,
     /// Columns.
     pub cols: u16,

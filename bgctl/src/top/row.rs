@@ -28,7 +28,6 @@ pub enum Section {
     Asks,
     /// It has failed, and the user has not looked at it yet.
     Failed,
-    /// It is running.
     Running,
     /// It has not started.
     Pending,
@@ -57,11 +56,8 @@ impl Section {
 pub struct Labels {
     /// The parent session.
     pub session: Option<Rc<str>>,
-    /// The group.
     pub group: Rc<str>,
-    /// The batch.
     pub batch: Option<TaskId>,
-    /// The tags.
     pub tags: Box<[Rc<str>]>,
 }
 
@@ -128,9 +124,7 @@ enum Last {
 pub struct Row {
     /// The host whose daemon has it.
     pub host: HostNo,
-    /// Its id.
     pub id: TaskId,
-    /// Its status.
     pub status: Status,
     /// Whether it is an agent's.
     pub is_agent: bool,

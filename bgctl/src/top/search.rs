@@ -20,7 +20,6 @@ const READ_AT_ONCE: usize = 4;
 /// What a search is like at the moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// The text.
     pub text: String,
     /// Number of tasks that were searched.
     pub done: usize,
@@ -40,7 +39,6 @@ impl State {
 /// Where to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The task.
     pub id: TaskId,
     /// Which of its outputs.
     pub stream: Stream,
@@ -59,7 +57,6 @@ pub struct Page<'a> {
     pub size: u64,
     /// Whether there is a second output.
     pub is_split: bool,
-    /// The bytes.
     pub bytes: &'a [u8],
 }
 
@@ -73,7 +70,6 @@ struct Reading {
     next: u64,
 }
 
-/// A search.
 #[derive(Debug)]
 pub struct Search {
     /// Its number: answers to another one mean nothing to it.

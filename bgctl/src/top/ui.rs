@@ -37,7 +37,6 @@ pub enum Want {
 /// What keys are for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The list.
     #[default]
     List,
     /// A line is typed.
@@ -53,7 +52,6 @@ pub enum Mode {
 /// What a typed line is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// The filter.
     Filter,
     /// A search in outputs.
     Search,

@@ -40,7 +40,6 @@ type Outcome = Result<Box<RawValue>, RpcError>;
 
 /// What a call is for.
 enum Asked {
-    /// The events.
     Events,
     /// A page of the list.
     Page,

@@ -74,9 +74,7 @@ impl Formats {
 pub struct Found {
     /// The digest of all its bytes.
     pub digest: String,
-    /// The tasks.
     pub tasks: u64,
-    /// The connections.
     pub connections: u64,
 }
 

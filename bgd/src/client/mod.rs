@@ -35,7 +35,6 @@ pub struct Client {
     limits: ClientLimits,
 }
 
-/// The limits of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
     /// Maximum number of unanswered requests.

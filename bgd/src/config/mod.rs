@@ -60,7 +60,6 @@ pub struct Config {
     pub durable: Durable,
     /// How the processes of a task are tracked.
     pub tree: TreeMode,
-    /// The limits.
     pub limits: Limits,
     /// Grace periods.
     pub grace: Grace,
@@ -79,7 +78,6 @@ pub struct Config {
     pub text: Text,
 }
 
-/// The limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {

@@ -16,11 +16,9 @@ use super::task::{Spec, StopReason};
 /// A batch whose last part has not arrived yet.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Staged {
-    /// The batch.
     pub batch: TaskId,
     /// What its tasks have in common.
     pub common: Box<Command>,
-    /// Its limits.
     pub limits: BatchLimits,
     /// Its tasks so far.
     pub items: VecDeque<BatchItem>,
@@ -33,7 +31,6 @@ pub struct Staged {
 /// A complete batch with tasks that are still to be added.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entering {
-    /// The batch.
     pub batch: TaskId,
     /// Who gets the answer once all tasks are added.
     pub to: ReplyTo,
@@ -64,7 +61,6 @@ pub struct Entering {
 pub struct BatchKey {
     /// The parent session in which the key is unique.
     pub session: Option<Arc<str>>,
-    /// The key.
     pub key: Arc<str>,
     /// How many tasks were submitted.
     pub tasks: u64,
@@ -83,7 +79,6 @@ impl BatchKey {
 /// A batch of a client that submits it again, of which further parts follow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Repeated {
-    /// The batch.
     pub batch: TaskId,
     /// How many of its tasks have come so far.
     pub tasks: u64,
@@ -95,7 +90,6 @@ pub struct Batch {
     /// Its idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Box<BatchKey>>,
-    /// Its limits.
     pub limits: BatchLimits,
     /// How many of its tasks exist.
     pub members: u64,
@@ -105,7 +99,6 @@ pub struct Batch {
     pub is_stopped: bool,
 }
 
-/// All batches.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Batches {
     /// Batches that have tasks.

@@ -27,7 +27,6 @@ impl Tokens {
 /// The context of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {
-    /// Tokens in it.
     pub tokens: u64,
     /// Tokens that it has room for, if that is known.
     pub size: Option<u64>,

@@ -32,8 +32,5 @@ pub enum Control {
         priority: i32,
     },
     /// The task is no longer a foreground job of this client: stop showing it the task's terminal.
-    Detach {
-        /// The client.
-        client: u64,
-    },
+    Detach { client: u64 },
 }

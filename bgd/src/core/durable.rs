@@ -21,7 +21,6 @@ use super::time::Mono;
 /// A task with what other parts of the core have of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskRow {
-    /// The task.
     pub task: Snapshot,
     /// The numbers of its slots.
     pub slots: Box<[u32]>,
@@ -34,14 +33,12 @@ pub struct TaskRow {
 pub struct ItemRow {
     /// The parent session.
     pub session: Arc<str>,
-    /// The notice.
     pub notice: Arc<Notice>,
 }
 
 /// A notice that its channel has not delivered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NoticeRow {
-    /// The notice.
     pub notice: Arc<Notice>,
     /// What was tried so far.
     pub tried: Option<Tried>,
@@ -68,13 +65,11 @@ pub struct Counters {
 /// What was changed since the last look. `None` stands for what was removed.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Tasks.
     pub tasks: Vec<(Ordinal, Option<TaskRow>)>,
     /// Items of inboxes, by their numbers.
     pub items: Vec<(u64, Option<ItemRow>)>,
     /// Notices that go to channels, by their numbers. The core does not know which ones do.
     pub notices: Vec<(u64, Option<NoticeRow>)>,
-    /// Batches.
     pub batches: Vec<(TaskId, Option<Batch>)>,
     /// Batches whose tasks are being added: all that were to be added when that began.
     pub entering: Vec<(TaskId, Option<Box<Entering>>)>,
@@ -111,11 +106,9 @@ pub struct Kept {
     pub items: Vec<(u64, ItemRow)>,
     /// Notices that channels have not delivered, oldest first.
     pub notices: Vec<(u64, NoticeRow)>,
-    /// Batches.
     pub batches: BTreeMap<TaskId, Batch>,
     /// Batches whose tasks were being added.
     pub entering: Vec<Entering>,
-    /// The groups.
     pub groups: Groups,
     /// The numbers that only grow.
     pub counters: Counters,

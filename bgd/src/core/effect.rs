@@ -26,9 +26,7 @@ pub enum Effect {
     Start {
         /// The executor, which owns the run from now on.
         executor: ExecutorName,
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
         /// What the task is.
         spec: Arc<Spec>,
@@ -39,9 +37,7 @@ pub enum Effect {
     Control {
         /// The run's executor.
         executor: ExecutorName,
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
         /// What to do.
         control: Control,
@@ -52,9 +48,7 @@ pub enum Effect {
     End {
         /// The run's executor.
         executor: ExecutorName,
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
         /// The signal's number.
         signal: i32,
@@ -63,7 +57,6 @@ pub enum Effect {
     Forget {
         /// The executor of its runs.
         executor: ExecutorName,
-        /// The task.
         task: TaskId,
         /// Its latest run.
         run: u32,
@@ -72,9 +65,7 @@ pub enum Effect {
     Over {
         /// The run's executor.
         executor: ExecutorName,
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
     },
     /// What its executor has reported of a run is written down ([`super::PlaceFact::Lost`], [`super::PlaceFact::Submitting`]).
@@ -82,9 +73,7 @@ pub enum Effect {
     Written {
         /// The run's executor.
         executor: ExecutorName,
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
     },
     /// What became of the runs of the daemon before this one is written down. Only when a durable daemon begins.
@@ -109,7 +98,6 @@ pub enum Effect {
     },
     /// Notify whoever requested the task. Comes after the event.
     Notice {
-        /// The notice.
         notice: Arc<Notice>,
         /// Clients that learn of it anyway: they wait for the task's end, or have requested it.
         seen_by: BTreeSet<u64>,
@@ -132,7 +120,6 @@ pub enum Begin {
     Prompt {
         /// The agent's environment.
         env: Arc<Env>,
-        /// The prompt.
         prompt: Arc<str>,
         /// Settings to apply to the session first.
         settings: Arc<AgentSettings>,
@@ -164,7 +151,6 @@ pub struct RunPlace {
 /// A task that another one was ordered after.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AfterTask {
-    /// The task.
     pub id: TaskId,
     /// The task as it is when the other one starts; `None` if it was cleared.
     pub task: Option<Snapshot>,
@@ -175,11 +161,9 @@ pub struct AfterTask {
 /// The answer to a call.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// One task.
     Task(Snapshot),
     /// A part of a batch is staged, or with the last part, all of the batch's tasks are added.
     Many {
-        /// The batch.
         batch: TaskId,
         /// The tasks of this part.
         ids: Vec<TaskId>,
@@ -211,7 +195,6 @@ pub enum Reply {
     },
     /// The content of an inbox.
     Inbox {
-        /// The items.
         items: Vec<Item>,
         /// Whether there are more.
         more: bool,
@@ -326,7 +309,6 @@ pub enum CoreError {
         held: usize,
         /// What the request would add.
         more: usize,
-        /// The limit.
         limit: usize,
     },
     /// The daemon is shutting down.
@@ -350,7 +332,6 @@ pub enum OrderError {
     TooManySlots {
         /// How many it wants.
         wanted: u32,
-        /// Its group.
         group: Arc<str>,
         /// How many slots the group has.
         slots: u32,

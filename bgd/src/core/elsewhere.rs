@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 pub struct On {
     /// The configured name of the executor.
     pub name: Arc<str>,
-    /// Its kind.
     pub kind: ExecutorKind,
     /// What the task asks of a cluster.
     pub resources: Resources,

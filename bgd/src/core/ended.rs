@@ -29,7 +29,6 @@ pub struct Finished {
 /// The outcome of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It completed.
     Completed,
     /// It failed, and why.
     Failed(Failure),

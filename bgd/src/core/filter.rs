@@ -12,7 +12,6 @@ use super::task::Task;
 pub struct Filter {
     /// The parent session.
     pub session: Option<Arc<str>>,
-    /// The group.
     pub group: Option<Arc<str>>,
     /// The batch: its id, or a prefix of it.
     pub batch: Option<TaskRef>,

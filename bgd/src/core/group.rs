@@ -5,7 +5,6 @@ use std::sync::Arc;
 /// A group with its slots and its task counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupState {
-    /// Its name.
     pub name: Arc<str>,
     /// How many slots it has.
     pub slots: u32,

@@ -12,7 +12,6 @@ use super::task::{Lingering, State, Task};
 /// The most tasks that one step removes.
 const AT_ONCE: usize = 256;
 
-/// The limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryLimits {
     /// How long after its end a task is kept, in milliseconds.

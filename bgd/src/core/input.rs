@@ -37,9 +37,7 @@ pub enum Input {
     },
     /// An executor observed something.
     Fact {
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
         /// What was observed.
         fact: Fact,
@@ -53,7 +51,6 @@ pub enum Input {
     GoOn,
     /// The configuration has changed.
     Configure {
-        /// The limits.
         limits: CoreLimits,
         /// The groups besides the default one, with their slots.
         groups: BTreeMap<Arc<str>, u32>,
@@ -70,10 +67,7 @@ pub enum Request {
     /// R116: submits tasks again.
     Rerun(Box<Rerun>),
     /// Moves a foreground job of the calling client to the background.
-    Detach {
-        /// The task.
-        id: TaskRef,
-    },
+    Detach { id: TaskRef },
     /// R70: takes over a process that another program started.
     Adopt {
         /// The task. Its environment and its idempotency key are ignored.
@@ -85,7 +79,6 @@ pub enum Request {
     },
     /// R30: gives a follow-up prompt to the session of a completed agent task.
     Resume {
-        /// The task.
         id: TaskRef,
         /// The follow-up prompt.
         prompt: Arc<str>,
@@ -94,7 +87,6 @@ pub enum Request {
     },
     /// Answers a pending question of an agent.
     Answer {
-        /// The task.
         id: TaskRef,
         /// The question's number within the task.
         request: u64,
@@ -103,7 +95,6 @@ pub enum Request {
     },
     /// R21: records that the result was requested.
     Retrieve {
-        /// The task.
         id: TaskRef,
         /// Whether the task must be completed (R07).
         complete: bool,
@@ -158,7 +149,6 @@ pub enum Request {
     },
     /// Sends a signal to a running task.
     Signal {
-        /// The task.
         id: TaskRef,
         /// The signal's number.
         signal: i32,
@@ -224,7 +214,6 @@ pub enum Leaves {
 /// The order for a new task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Command {
-    /// Its id.
     pub id: TaskId,
     /// What it runs, and how.
     pub spec: Spec,
@@ -240,7 +229,6 @@ pub struct Command {
     pub plan: PlanRequest,
 }
 
-/// The limits of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchLimits {
     /// How many of its tasks may run at once.
@@ -265,7 +253,6 @@ pub struct Part {
 /// A task of a batch that has not been added yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BatchItem {
-    /// Its id.
     pub id: TaskId,
     /// Its command.
     pub argv: Box<[OsText]>,
@@ -309,7 +296,6 @@ pub enum StartTime {
 /// Changes to a pending task; `None` leaves a value as it is.
 #[derive(Clone, Debug)]
 pub struct Edit {
-    /// The task.
     pub id: TaskRef,
     /// New description, for people.
     pub description: Option<Box<str>>,
@@ -431,7 +417,6 @@ pub enum Fact {
     Noted {
         /// The kind of note.
         note: Note,
-        /// The text.
         text: Box<str>,
     },
     /// The agent showed activity.
@@ -505,7 +490,6 @@ pub enum PlaceFact {
     Submitting {
         /// The key of the submission.
         key: Arc<str>,
-        /// The index in it.
         index: u32,
     },
     /// It has the run under this id.
@@ -556,7 +540,6 @@ pub enum PlaceFact {
     /// Some of its output is not in the files here. Of a durable daemon, nothing that comes after it is written there before
     /// this is written down.
     Lost {
-        /// The stream.
         stream: Stream,
         /// How many bytes.
         bytes: u64,

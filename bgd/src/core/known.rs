@@ -13,9 +13,7 @@ use super::task::Spec;
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct KnownRun {
-    /// The task.
     pub task: TaskId,
-    /// Its run.
     pub run: u32,
     /// The task's specification.
     pub spec: Arc<Spec>,
@@ -42,9 +40,7 @@ pub struct KnownRun {
 /// A run elsewhere that has ended, of which it is not known yet what it has used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncounted {
-    /// The task.
     pub task: TaskId,
-    /// Its run.
     pub run: u32,
     /// The task's specification.
     pub spec: Arc<Spec>,

@@ -153,7 +153,6 @@ impl NotBefore {
 pub struct Dependency {
     /// The other task.
     pub task: TaskId,
-    /// Its ordinal.
     pub ordinal: Ordinal,
     /// What must happen to it.
     pub condition: Condition,
@@ -186,20 +185,16 @@ impl Dependency {
 /// What happened to a task, as far as conditions on it are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Became {
-    /// It has started.
     Started,
     /// It has started and is ready.
     Ready,
-    /// It has ended.
     Ended(EndedTask),
 }
 
 /// How a task ended, for the tasks that depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedTask {
-    /// The task.
     pub task: TaskId,
-    /// Its status.
     pub status: Status,
     /// Whether it had ever started.
     pub has_begun: bool,
@@ -269,7 +264,6 @@ const fn judge(condition: Condition, became: Became) -> Verdict {
 /// Whether and when a task starts again after it has ended by itself, and its attempts so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Again {
-    /// The rule.
     pub rule: Rule,
     /// The environment of every attempt.
     #[serde(with = "super::sharing::env")]

@@ -36,7 +36,6 @@ pub struct ListQuery {
 /// A page of tasks, newest first.
 #[derive(Debug)]
 pub struct Page {
-    /// The tasks.
     pub tasks: Vec<Snapshot>,
     /// The cursor of the next page; `None` if this is the last.
     pub next: Option<Ordinal>,

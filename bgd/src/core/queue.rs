@@ -22,7 +22,6 @@ pub struct Demand {
     pub priority: i32,
     /// How many slots it takes.
     pub slots: u32,
-    /// Its batch.
     pub batch: Option<TaskId>,
 }
 
@@ -31,7 +30,6 @@ pub struct Demand {
 pub enum Standing {
     /// It waits for slots.
     Waits(Demand),
-    /// It has slots.
     HasSlots(Demand),
     /// It is not in the queue.
     Out,
@@ -143,7 +141,6 @@ impl Parked {
 /// The state of a group at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSlots {
-    /// Its name.
     pub name: Arc<str>,
     /// How many slots it has.
     pub slots: u32,

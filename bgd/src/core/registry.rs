@@ -236,7 +236,6 @@ impl Registry {
         self.tasks.insert(ordinal, Box::new(task));
     }
 
-    /// Removes a task.
     pub fn remove(&mut self, ordinal: Ordinal) -> Option<Task> {
         let task = self.tasks.remove(&ordinal)?;
         self.touch(ordinal, task.plan().batch);

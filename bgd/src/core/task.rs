@@ -295,10 +295,8 @@ pub struct Lost {
     pub why: Box<str>,
 }
 
-/// A task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// Its id.
     pub id: TaskId,
     /// Everything about it that never changes.
     pub spec: Arc<Spec>,
@@ -335,7 +333,6 @@ pub struct Task {
     pub usage: Option<Usage>,
     /// How it is ordered among others; `None` means [`PLAIN`].
     pub plan: Option<Box<Plan>>,
-    /// Its state.
     pub state: State,
     /// Its standing in the queue. Only set in snapshots.
     pub place: QueuePlace,

@@ -130,7 +130,6 @@ impl Waiters {
         id
     }
 
-    /// Removes a waiter.
     pub fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.by_id.remove(&id)?;
         for (ordinal, _) in &waiter.tasks {

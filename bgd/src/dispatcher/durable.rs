@@ -29,7 +29,6 @@ const COUNTED_WITHIN_MS: i64 = 60_000;
 /// The runs that a killed daemon has left.
 #[derive(Debug, Default)]
 pub struct LeftRuns {
-    /// The runs.
     pub runs: BTreeMap<Key, Left>,
     /// Whether every process that was started and announced itself is among them, until its end was written down.
     pub is_complete: bool,

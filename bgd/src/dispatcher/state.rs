@@ -46,7 +46,6 @@ pub struct State {
     pub next: Option<OsText>,
     /// What the start of the daemon has taken.
     pub premises: PremisesState,
-    /// The connections.
     pub connections: ConnectionsState,
     /// The dispatcher with what it owns.
     pub dispatcher: DispatcherState,
@@ -91,7 +90,6 @@ pub struct PremisesState {
     pub instance_lock: Fd,
     /// What its lock file says.
     pub note: Note,
-    /// The lock of the socket.
     pub socket_lock: Fd,
     /// The identity of the socket's file, if this daemon has made it.
     pub socket: Option<FileId>,
@@ -111,7 +109,6 @@ pub struct PremisesState {
     pub started: Stamp,
     /// The state folder.
     pub state_dir: PathBuf,
-    /// The socket's path.
     pub socket_path: PathBuf,
     /// Where the program before is.
     #[serde(default)]
@@ -149,7 +146,6 @@ pub struct DispatcherState {
 /// How a call's reply is turned into its answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Shape {
-    /// As it is.
     Plain,
     /// With a part of the task's output.
     Output(OutputParams),

@@ -222,7 +222,6 @@ pub type TellOffer = Box<dyn FnOnce(TaskId, Result<Offer, RpcError>) + Send>;
 /// A process that is ready to be taken over.
 #[derive(Debug)]
 pub struct Offer {
-    /// Its pid.
     pub pid: i32,
     /// When it was started.
     pub started_at: Timestamp,
@@ -241,7 +240,6 @@ pub struct Offer {
 /// The order to start a run of a task.
 #[derive(Debug)]
 pub struct Start {
-    /// The task.
     pub task: TaskId,
     /// The run, which facts about it carry.
     pub run: u32,
@@ -286,10 +284,7 @@ pub enum Ask {
     /// Stop showing it to the client.
     Leave,
     /// Note a new size of the client's own terminal.
-    Resize {
-        /// The size.
-        size: TerminalSize,
-    },
+    Resize { size: TerminalSize },
 }
 
 impl Asked {

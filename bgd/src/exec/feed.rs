@@ -17,7 +17,6 @@ pub struct Feed(Rc<RefCell<Option<Rest>>>);
 /// A text that is being written, as data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FeedState {
-    /// The pipe.
     pub pipe: Fd,
     /// What is still to be written to it.
     #[serde(with = "bytes")]

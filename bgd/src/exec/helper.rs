@@ -37,7 +37,6 @@ impl Purpose {
 /// A running process.
 #[derive(Debug)]
 pub struct Alive {
-    /// Its pid.
     pub pid: i32,
     /// A pidfd that shows whether it still lives, before anybody else has noticed its end.
     pub handle: Option<PidFd>,

@@ -55,7 +55,6 @@ pub struct Host {
 #[derive(Clone, Debug)]
 pub struct Process {
     id: TaskId,
-    /// Its pid.
     pub pid: i32,
     handle: Arc<Option<PidFd>>,
     life: watch::Receiver<Life>,

@@ -62,9 +62,7 @@ impl From<reqwest::Error> for HttpError {
 /// A response that was read completely.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
     pub status: StatusCode,
-    /// Its body.
     pub body: Vec<u8>,
     /// The cursor of the next page, if there is one.
     pub next: Option<String>,
@@ -75,7 +73,6 @@ pub struct Answer {
 pub struct Streamed(Response);
 
 impl Streamed {
-    /// Its status.
     pub fn status(&self) -> StatusCode {
         self.0.status()
     }

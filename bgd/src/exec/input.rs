@@ -71,7 +71,6 @@ impl Writes {
         Ok(true)
     }
 
-    /// Writes all of the first.
     async fn write_first(&self, pipe: &pipe::Sender) -> io::Result<()> {
         while !self.advance(pipe)? {
             pipe.writable().await?;

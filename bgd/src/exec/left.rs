@@ -69,9 +69,7 @@ pub struct Resumed {
 /// What of a run had ended when the next daemon goes on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Nothing.
     Nothing,
-    /// Its leader.
     Leader,
     /// All of its processes, and only its output had not.
     Tree,
@@ -207,7 +205,6 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Adds a copy.
     pub(super) fn add(&mut self, copy: OwnedFd) -> Fd {
         let name = self.named.add(&copy);
         self.names.push(name);

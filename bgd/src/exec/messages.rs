@@ -23,7 +23,6 @@ use crate::os::pidfd::PidFd;
 /// The order to start a process.
 #[derive(Debug)]
 pub struct StartOrder {
-    /// The task.
     pub task: TaskId,
     /// The task's run.
     pub run: u32,
@@ -71,9 +70,7 @@ pub enum Streams {
 /// A process that has started.
 #[derive(Debug)]
 pub struct Begun {
-    /// Its pid.
     pub pid: i32,
-    /// Its pidfd.
     pub pidfd: PidFd,
     /// The daemon's end of its standard input, if it is a pipe.
     pub input: Option<OwnedFd>,
@@ -96,7 +93,6 @@ pub struct Begun {
 pub struct NewTerminal {
     /// The terminal.
     pub pty: Pty,
-    /// Its size.
     pub size: TerminalSize,
     /// The output file, for what it shows.
     pub output: OwnedFd,
@@ -124,7 +120,6 @@ pub struct Copied {
 pub enum Report {
     /// A process has started, or could not be started.
     Begun {
-        /// The task.
         task: TaskId,
         /// The task's run.
         run: u32,
@@ -133,7 +128,6 @@ pub enum Report {
     },
     /// A supervisor observed something.
     Fact {
-        /// The task.
         task: TaskId,
         /// The task's run.
         run: u32,
@@ -142,7 +136,6 @@ pub enum Report {
     },
     /// A helper is to be started.
     StartHelper {
-        /// Its purpose.
         purpose: Purpose,
         /// How to start it.
         order: Box<StartOrder>,
@@ -156,7 +149,6 @@ pub enum Report {
         /// The signal's number.
         signal: i32,
     },
-    /// The keeper is gone.
     KeeperGone,
     /// There is another one.
     KeeperCame,
@@ -194,7 +186,6 @@ pub fn reports() -> (Reports, mpsc::UnboundedReceiver<Report>) {
 /// A fact that an executor observed about a run.
 #[derive(Debug)]
 pub struct Seen {
-    /// The task.
     pub task: TaskId,
     /// The task's run.
     pub run: u32,

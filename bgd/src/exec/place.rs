@@ -18,7 +18,6 @@ const SLOTS: &str = "BGD_SLOTS";
 /// All its slots, separated by commas, if they fit into a variable.
 const SLOT_LIST: &str = "BGD_SLOT_LIST";
 
-/// Its group.
 const GROUP: &str = "BGD_GROUP";
 
 /// The number of its attempt.

@@ -16,24 +16,16 @@ use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
 #[derive(Debug)]
 pub enum Order<R, S> {
     /// Start a run.
-    Start {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: Box<R>,
-    },
+    Start { task: TaskId, run: Box<R> },
     /// End a run, with this signal.
     End {
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
         /// The signal's number.
         signal: i32,
     },
     /// Apply a control operation.
     Control {
-        /// The task.
         task: TaskId,
         /// The operation.
         control: Control,
@@ -42,37 +34,22 @@ pub enum Order<R, S> {
     },
     /// Find out what a run has used that has ended for the daemon before.
     Count {
-        /// The task.
         task: TaskId,
-        /// Its run.
         run: u32,
         /// Its id there.
         id: Box<str>,
     },
     /// The end of a run is written down.
-    Over {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-    },
+    Over { task: TaskId, run: u32 },
     /// What was reported of a run is written down: a loss of its output, or that it is about to be submitted.
-    Written {
-        /// The task.
-        task: TaskId,
-        /// Its run.
-        run: u32,
-    },
+    Written { task: TaskId, run: u32 },
     /// Write to a standard input.
     Write {
         /// The client's request.
         asked: Box<Asked>,
     },
     /// Forget a task.
-    Forget {
-        /// The task.
-        task: TaskId,
-    },
+    Forget { task: TaskId },
     /// Try whether the place works.
     Check {
         /// Gets the result.
@@ -160,7 +137,6 @@ impl<R, S> Places<R, S> {
         self.order(asked.task.id, Order::Write { asked: Box::new(asked) });
     }
 
-    /// Forgets a task.
     pub fn forget(&mut self, task: TaskId) {
         self.order(task, Order::Forget { task });
         self.tasks.remove(&task);

@@ -60,20 +60,17 @@ pub(super) enum Control {
 /// The job of a process that leads a terminal.
 #[derive(Debug)]
 pub struct TerminalJob {
-    /// Its pid.
     pub pid: i32,
     /// Its pidfd.
     pub handle: Arc<PidFd>,
     /// The terminal's path.
     pub name: PathBuf,
-    /// The terminal.
     pub terminal: Terminal,
 }
 
 /// A process that another program started and the daemon takes over.
 #[derive(Debug)]
 pub struct Taken {
-    /// Its pid.
     pub pid: i32,
     /// Its pidfd, already watched: what can't be watched is not taken over.
     pub pidfd: AsyncFd<PidFd>,

@@ -19,7 +19,6 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// Begins a wait.
     pub fn begin(&self) -> Wait {
         Wait(self.0.subscribe())
     }

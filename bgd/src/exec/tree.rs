@@ -40,7 +40,6 @@ pub struct Signalled {
 /// What identifies a task's tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// The task.
     pub task: TaskId,
     /// Its leader's pid, which is also the id of its session.
     pub leader: i32,
@@ -48,7 +47,6 @@ pub struct Tree {
     pub leader_is_ours: bool,
     /// Whether the leader only leads a terminal: it stands for its job, and only SIGKILL and SIGCONT are for it.
     pub leader_stands_by: bool,
-    /// Its output files.
     pub files: OutputFiles,
     /// The path of its terminal, if it has one: a process that has it open belongs to the tree.
     pub terminal: Option<PathBuf>,

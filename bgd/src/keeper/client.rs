@@ -43,9 +43,7 @@ pub struct Keeper {
 /// The socket to a keeper's process, and its pid.
 #[derive(Debug)]
 pub struct Socket {
-    /// The socket.
     pub socket: OwnedFd,
-    /// The pid.
     pub pid: i32,
     /// The process, if this program has started it and so has to reap it.
     pub child: Option<PidFd>,
@@ -79,7 +77,6 @@ impl Link {
 /// What a keeper holds.
 #[derive(Debug)]
 pub struct Found {
-    /// The runs.
     pub runs: Vec<Kept>,
     /// Whether every process that was started is among them, until its end was written down: it has replaced no other
     /// keeper.

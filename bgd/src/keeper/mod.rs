@@ -30,9 +30,7 @@ pub const PID_AT: usize = 21;
 /// What a message is about: a run of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// The task.
     pub task: TaskId,
-    /// Its run.
     pub run: u32,
 }
 
@@ -56,7 +54,6 @@ enum Word {
     Part = 5,
 }
 
-/// A message.
 #[derive(Debug, PartialEq, Eq)]
 struct Message<'a> {
     word: Word,

@@ -64,7 +64,6 @@ pub struct Signal {
 
 /// A notice with everything needed to deliver it.
 pub struct Notification {
-    /// The notice.
     pub notice: Wire,
     /// The submitter's environment and terminal.
     pub place: Option<Arc<Place>>,

@@ -23,7 +23,6 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// A command that runs for a notice.
 pub struct Hook {
-    /// The process.
     pub process: Leased,
     /// Its standard input.
     pub feed: Feed,
@@ -38,7 +37,6 @@ pub struct Hook {
 /// A command that runs for a notice, as data.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HookState {
-    /// The process.
     pub process: ProcessState,
     /// Its standard input, unless that is closed.
     pub feed: Option<FeedState>,

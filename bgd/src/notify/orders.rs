@@ -23,7 +23,6 @@ pub type TypingOrder = (Option<Arc<str>>, oneshot::Receiver<()>);
 /// A notice for a channel's worker.
 #[derive(Debug)]
 pub struct Order {
-    /// The notice.
     pub notice: Arc<Notice>,
     /// What was done for it.
     pub before: Before,
@@ -54,7 +53,6 @@ pub enum ChannelEvent {
 /// The receiving side of a channel, for its worker.
 #[derive(Debug)]
 pub struct Served {
-    /// The channel.
     pub channel: Arc<Channel>,
     /// What the channel held before an upgrade.
     pub before: Option<Box<RawValue>>,
@@ -82,7 +80,6 @@ pub enum ThreadOrder {
 /// A notice with its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReadState {
-    /// The notice.
     pub notice: Box<Wire>,
     /// Whether the task was removed already.
     pub is_removed: bool,
@@ -102,7 +99,6 @@ pub struct Freeze {
 /// A channel's worker that stands still.
 #[derive(Debug)]
 pub struct Frozen {
-    /// The channel.
     pub channel: Arc<str>,
     /// The number of the notice that it works on, the notice if it was read, and how far it has come.
     pub current: Option<(u64, Option<ReadState>, ProgressState)>,

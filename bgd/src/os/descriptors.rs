@@ -13,7 +13,6 @@ use nix::sys::resource::{Resource, getrlimit};
 pub enum User {
     /// A task about to be started.
     Task,
-    /// A client.
     Client,
     /// A client that may only use `hello` and `daemon.*`.
     Control,

@@ -19,7 +19,6 @@ use crate::os::watch::{self, Changes};
 /// The polling interval if no watch is available.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A watch on a path.
 #[derive(Debug)]
 pub struct PathWatch(Option<Watched>);
 

@@ -46,7 +46,6 @@ pub struct Plan<'a> {
 pub struct Announce<'a> {
     /// The socket, which keeps messages apart. A send must time out by itself.
     pub socket: BorrowedFd<'a>,
-    /// The message.
     pub message: &'a [u8],
     /// Where in the message the pid is put, as 4 bytes, the lowest first.
     pub pid_at: usize,

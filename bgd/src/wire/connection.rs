@@ -33,7 +33,6 @@ const READ_BYTES: usize = 16 * 1024;
 /// A connection. Whatever it has begun is kept in [`Progress`], so that nothing is lost between two waits.
 #[derive(Debug)]
 pub struct Connection {
-    /// The client.
     pub client: Arc<Client>,
     stream: AsyncStream,
     calls: Calls,
@@ -65,7 +64,6 @@ pub struct ConnectionsState {
     pub listener: Fd,
     /// The number of the latest client.
     pub latest: u64,
-    /// The connections.
     pub all: Vec<ConnectionState>,
 }
 

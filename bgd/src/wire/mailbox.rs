@@ -31,14 +31,11 @@ const CALLS: usize = 1024;
 pub enum Incoming {
     /// A request.
     Call {
-        /// The client.
         client: Arc<Client>,
         /// The request.
         call: Call,
     },
-    /// The client has connected.
     Connected(Arc<Client>),
-    /// The client is gone.
     Gone(Arc<Client>),
     /// The client's queue is empty, so its subscriptions may continue.
     Drained(Arc<Client>),
@@ -71,7 +68,6 @@ pub enum Internal {
         env: Arc<Env>,
         /// Whether the agents are also to be started, as a check.
         check: bool,
-        /// The agents found.
         found: Result<Vec<(Arc<Agent>, AgentInfo)>, RpcError>,
     },
     /// A process that another program hands over was inspected.

@@ -21,14 +21,12 @@ use crate::config::Config;
 use crate::os::descriptors;
 use crate::wire::connection::{Connection, Shared};
 
-/// The limits of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
     /// Maximum number of concurrent connections.
     pub connections: usize,
     /// The maximum length of a request line in bytes.
     pub frame_bytes: usize,
-    /// The limits of each client.
     pub client: ClientLimits,
     /// Whether root may connect to another user's daemon.
     pub allow_root: bool,

@@ -20,7 +20,6 @@ pub struct Identity {
     pub lost_tasks: usize,
     /// The daemon's PID.
     pub pid: i32,
-    /// The path of the socket.
     pub socket: PathBuf,
     /// The state directory.
     pub state_dir: PathBuf,
@@ -53,7 +52,6 @@ pub struct Counted {
     pub waited: Times,
     /// How long runs took.
     pub ran: Times,
-    /// The status of the channels.
     pub channels: Vec<ChannelStatus>,
     /// Ends of runs that were reported to no channel.
     pub unreported: u64,

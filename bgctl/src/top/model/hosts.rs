@@ -29,7 +29,6 @@ struct Host {
     tasks: usize,
 }
 
-/// All hosts.
 #[derive(Debug)]
 pub struct Hosts(Vec<Host>);
 
@@ -56,7 +55,6 @@ impl Hosts {
         self.0.len() > 1
     }
 
-    /// The name of a host.
     pub fn name(&self, host: HostNo) -> &str {
         &self.0[host.index()].name
     }

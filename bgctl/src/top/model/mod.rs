@@ -107,7 +107,6 @@ impl Model {
         self.hosts.set_names(names);
     }
 
-    /// All hosts.
     pub fn hosts(&self) -> impl Iterator<Item = HostNo> + use<> {
         self.hosts.all()
     }
@@ -117,7 +116,6 @@ impl Model {
         self.hosts.is_several()
     }
 
-    /// The name of a host.
     pub fn host_name(&self, host: HostNo) -> &str {
         self.hosts.name(host)
     }
@@ -397,7 +395,6 @@ impl Model {
         self.tasks().chain(hidden.copied()).collect()
     }
 
-    /// A task.
     pub fn row(&self, key: TaskKey) -> Option<&Row> {
         self.known.get(&key).map(|known| &known.row)
     }
@@ -428,7 +425,6 @@ impl Model {
         self.selected.as_ref()
     }
 
-    /// The selected task.
     pub fn selected_task(&self) -> Option<TaskKey> {
         self.selected.as_ref().and_then(Spot::task)
     }

@@ -60,9 +60,7 @@ impl By {
 /// A heading. Hosts that do not answer come first; those that name something come before the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Head {
-    /// A host.
     Host(HostNo),
-    /// A section.
     Section(Section),
     /// A session or group of this name.
     Named(Rc<str>),
@@ -77,10 +75,8 @@ pub enum Head {
 pub struct Place {
     /// Its heading.
     pub head: Head,
-    /// Its section.
     pub section: Section,
     order: Reverse<Age>,
-    /// The task.
     pub task: TaskKey,
 }
 
@@ -97,7 +93,6 @@ impl Place {
 pub enum Spot {
     /// A heading.
     Head(Head),
-    /// A task.
     Task(Place),
 }
 

@@ -42,7 +42,6 @@ pub fn put(buffer: &mut Buffer, area: Rect, column: u16, text: &str, style: Styl
     end - area.x
 }
 
-/// A line of an area.
 pub fn line(area: Rect, row: u16) -> Rect {
     if row < area.height {
         Rect::new(area.x, area.y + row, area.width, 1)

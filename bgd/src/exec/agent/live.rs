@@ -40,7 +40,6 @@ pub struct LiveState {
     tail: Tail,
 }
 
-/// Its connection.
 #[derive(Debug, Serialize, Deserialize)]
 enum ConnectionState {
     /// The Agent Client Protocol, with the pipes to and from the agent.
@@ -83,7 +82,6 @@ const PASSWORD: &str = "OPENCODE_SERVER_PASSWORD";
 /// An agent that has completed its handshake.
 #[derive(Debug)]
 pub struct Live {
-    /// The connection to it.
     pub connection: Connection,
     process: Option<Leased>,
     stderr_tail: StderrTail,

@@ -20,7 +20,6 @@ pub enum Order {
     Turn(Box<TurnOrder>),
     /// Controls a running turn.
     Control {
-        /// The task.
         task: TaskId,
         /// The task's run.
         run: u32,
@@ -28,10 +27,7 @@ pub enum Order {
         control: Control,
     },
     /// Drops what is kept for a task that was cleared.
-    Forget {
-        /// The task.
-        task: TaskId,
-    },
+    Forget { task: TaskId },
     /// Starts agents to check that they work and what they report about themselves.
     Check {
         /// The agents, with what is known about each.

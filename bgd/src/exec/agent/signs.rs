@@ -63,7 +63,6 @@ fn begins(said: &str, begin: &str) -> bool {
 pub enum Model {
     /// It failed, for this reason.
     Failed(String),
-    /// It works.
     Works,
 }
 

@@ -11,7 +11,6 @@ use crate::core::Spec;
 /// Everything that starting an agent depends on.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The agent.
     pub agent: Arc<Agent>,
     /// The submitter's environment.
     pub env: Arc<Env>,

@@ -17,7 +17,6 @@ use super::template::TemplateState;
 use super::turn_order::TurnOrder;
 use crate::carry::{Came, Fd};
 
-/// All agents.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AgentsState {
     /// Which process has which turns.
@@ -26,7 +25,6 @@ pub struct AgentsState {
     pub seats: Vec<SeatState>,
     /// Which process holds a task's session, and the connection's key for it.
     pub sessions: Vec<(TaskId, ProcessId, Arc<str>)>,
-    /// The turns.
     pub turns: Vec<TurnState>,
     /// What records late output.
     pub late: Vec<LateState>,
@@ -45,7 +43,6 @@ pub struct SeatState {
     pub live: LiveState,
 }
 
-/// A turn.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum TurnState {
     /// Its session is not open yet: it begins again.
@@ -95,7 +92,6 @@ pub struct AskedState {
 /// What records the late output of a session.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LateState {
-    /// The process.
     pub seat: ProcessId,
     /// The connection's key for the session.
     pub key: Arc<str>,
@@ -106,7 +102,6 @@ pub struct LateState {
 /// Agents that came over an upgrade, with their descriptors.
 #[derive(Debug)]
 pub struct Resumed {
-    /// The agents.
     pub state: AgentsState,
     /// Their descriptors.
     pub taken: Taken,

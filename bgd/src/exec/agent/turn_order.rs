@@ -14,7 +14,6 @@ use crate::core::{AfterTask, Spec};
 /// A prompt for an agent, with everything that its turn needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TurnOrder {
-    /// The task.
     pub task: TaskId,
     /// The task's run, which every fact about the turn carries.
     pub run: u32,
@@ -25,7 +24,6 @@ pub struct TurnOrder {
     /// The submitter's environment.
     #[serde(with = "crate::core::sharing::env")]
     pub env: Arc<Env>,
-    /// The prompt.
     pub prompt: Arc<str>,
     /// What the task sets in the session, such as a model or a mode.
     pub settings: Arc<AgentSettings>,

@@ -23,7 +23,6 @@ use crate::os::pidfd::PidFd;
 /// A process that can be taken over.
 #[derive(Debug)]
 pub struct Checked {
-    /// Its pid.
     pub pid: i32,
     /// The pidfd that came along.
     pub pidfd: PidFd,

@@ -92,7 +92,6 @@ pub fn folder(pid: i32) -> OsText {
 /// What a process leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leads {
-    /// A session.
     pub session: bool,
     /// A process group.
     pub group: bool,

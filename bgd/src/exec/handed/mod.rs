@@ -56,9 +56,7 @@ pub enum Recorded {
 /// A terminal that comes with a process.
 #[derive(Debug)]
 pub struct HandedTerminal {
-    /// Its master.
     pub master: OwnedFd,
-    /// Its size.
     pub size: TerminalSize,
     /// The new output file, for what it shows.
     pub output: OwnedFd,

@@ -14,7 +14,6 @@ use nix::fcntl::OFlag;
 /// A part of an output.
 #[derive(Debug, Default)]
 pub struct Part {
-    /// The bytes.
     pub bytes: Vec<u8>,
     /// The offset of the first byte.
     pub offset: u64,

@@ -58,7 +58,6 @@ pub enum Step {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Run {
-    /// Its number.
     pub number: u32,
     /// What it runs.
     pub spec: Arc<Spec>,

@@ -68,11 +68,8 @@ impl Deed {
 pub struct Act {
     /// What is done.
     pub deed: Deed,
-    /// The task.
     pub task: TaskId,
-    /// Its run.
     pub run: u32,
-    /// Its job.
     pub id: JobId,
     /// The key of its submission.
     pub key: Arc<str>,

@@ -29,7 +29,6 @@ const IN_ORDER: usize = 20;
 /// What a run asks of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// Resources.
     pub resources: Resources,
     /// The time limit, in milliseconds.
     pub time_limit_ms: Option<u64>,
@@ -59,7 +58,6 @@ impl Wish {
 /// A submission.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Its key.
     pub key: Arc<str>,
     /// What it asks for.
     pub wish: Wish,

@@ -35,7 +35,6 @@ pub struct Submission<'a> {
     pub is_held: bool,
     /// How far its priority is lowered; 0 leaves it alone.
     pub nice: u32,
-    /// The script.
     pub script: &'a Path,
     /// The folder of the tasks' files.
     pub files: &'a Path,

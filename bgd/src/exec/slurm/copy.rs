@@ -11,7 +11,6 @@ use crate::core::Conclusion;
 /// A run's output that is copied.
 #[derive(Debug)]
 pub struct Copy {
-    /// The run.
     pub run: u32,
     /// Its submission, and its index there.
     pub place: (Arc<str>, u32),

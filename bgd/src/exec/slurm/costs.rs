@@ -21,7 +21,6 @@ const MOST: usize = 20_000;
 /// A job whose costs are not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Its task.
     pub task: TaskId,
     /// The number of the run.
     pub run: u32,

@@ -80,12 +80,10 @@ pub fn command<'a>(words: &Words, env: impl Iterator<Item = (&'a str, &'a str)>)
     script
 }
 
-/// The file of a job.
 #[derive(Clone, Debug)]
 pub struct JobFile {
     /// Its index in its submission.
     pub index: u32,
-    /// Its text.
     pub text: Vec<u8>,
     /// Whether standard error has a file of its own.
     pub split: bool,

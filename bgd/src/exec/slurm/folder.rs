@@ -38,7 +38,6 @@ impl WorkFolder {
         Self(path)
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -122,7 +121,6 @@ impl WorkFolder {
         }
     }
 
-    /// Removes a task's output.
     pub fn remove_output(&self, task: TaskId) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             remove(&self.output(task, stream));

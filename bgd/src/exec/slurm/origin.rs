@@ -46,7 +46,6 @@ pub struct Origin {
 /// What an earlier daemon may have left.
 #[derive(Debug)]
 pub struct Earlier {
-    /// The name of its jobs.
     pub job_name: String,
     note: PathBuf,
     folder: Option<WorkFolder>,

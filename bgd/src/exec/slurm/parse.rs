@@ -18,9 +18,7 @@ const REASON_CHARS: usize = 200;
 /// A job in the answer to a query for states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// Its id.
     pub id: JobId,
-    /// Its state.
     pub state: &'a str,
     /// The key of its submission, unless somebody has changed its comment.
     pub key: &'a str,
@@ -69,9 +67,7 @@ pub struct ScriptExit {
 /// A job in the accounting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its id.
     pub id: JobId,
-    /// Its state.
     pub state: &'a str,
     /// How its script ended, if it has.
     pub exit: Option<ScriptExit>,

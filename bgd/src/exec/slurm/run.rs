@@ -68,7 +68,6 @@ impl Job {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Run {
-    /// Its number.
     pub number: u32,
     /// Its place in the order of submissions, which the cluster's owner gives out.
     pub turn: u64,

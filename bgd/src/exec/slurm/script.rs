@@ -170,7 +170,6 @@ pub struct Noted<'a> {
 /// What a job notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NoteKind {
-    /// That it starts.
     Start,
     /// How its program has ended.
     Exit,
@@ -213,7 +212,6 @@ impl fmt::Display for Noted<'_> {
 /// How a program has ended, as its job notes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedExit {
-    /// Its exit.
     pub exit: Exit,
     /// Whether somebody sent the whole job a signal meanwhile, such as the cluster at the job's time limit.
     pub is_signalled: bool,

@@ -18,7 +18,6 @@ pub enum Standing {
     Leaving,
     /// It was pushed aside. It waits again if the cluster is configured so; otherwise this is its end.
     Preempted,
-    /// It has ended.
     Ended(End),
     /// A state that is not known here. It is taken for running until it changes.
     Unknown,

@@ -29,11 +29,8 @@ pub struct Look {
 /// A part of a run's output that is to be copied.
 #[derive(Debug)]
 pub struct Piece {
-    /// The task.
     pub task: TaskId,
-    /// Its run.
     pub run: u32,
-    /// The stream.
     pub stream: Stream,
     /// What is read there.
     pub wanted: Wanted,

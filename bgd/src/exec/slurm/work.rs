@@ -316,7 +316,6 @@ pub async fn clean(tools: Tools, files: Files) -> Done {
 /// What the last look at a run needs.
 #[derive(Debug)]
 pub struct Settling {
-    /// Its files.
     pub files: Files,
     /// Whether its output is followed.
     pub is_tracked: bool,

@@ -117,7 +117,6 @@ impl Leader {
         Ok(Self { process: start_leader(plan, &theirs, slave, stack)?, orders: ours, news })
     }
 
-    /// Its process.
     pub fn process(&self) -> &Spawned {
         &self.process
     }

@@ -19,7 +19,6 @@ pub struct Opening {
     /// The processes' side, to be kept open; otherwise the master reports a hang-up, and is not read any more, as
     /// soon as no process has the terminal open.
     pub slave: Option<OwnedFd>,
-    /// Its size.
     pub size: TerminalSize,
     /// The output file, for what it shows.
     pub output: OwnedFd,

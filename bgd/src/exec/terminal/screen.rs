@@ -53,7 +53,6 @@ impl Screen {
         Self { size, sequences, backlog: Vec::new(), parsed: 0, slices, parser: None }
     }
 
-    /// Its size.
     pub fn size(&self) -> TerminalSize {
         self.size
     }

@@ -29,13 +29,11 @@ const RESTORE_CURSOR: &[u8] = b"\x1b8";
 /// The position in a stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
-    /// In text.
     Text,
     /// After an ESC.
     Escape,
     /// In a control sequence.
     Control,
-    /// In a string.
     String,
 }
 

@@ -51,7 +51,6 @@ pub enum Order {
 pub struct Write {
     /// Its number among the writes to this terminal.
     pub number: u64,
-    /// The data.
     pub data: Vec<u8>,
     /// How many bytes of it were written.
     pub written: usize,

@@ -65,7 +65,6 @@ pub struct SessionState {
     pub writes: Vec<WriteState>,
     pub(super) is_losing: bool,
     pub(super) screen: ScreenState,
-    /// Its viewers.
     pub viewers: Vec<ViewerState>,
     pub(super) told: u64,
     #[serde(with = "carry::bytes")]
@@ -78,7 +77,6 @@ pub struct SessionState {
 pub struct WriteState {
     /// The number that its owner gave it.
     pub number: u64,
-    /// All of the data.
     #[serde(with = "carry::bytes")]
     pub data: Vec<u8>,
     /// How many bytes of it were written.
@@ -99,7 +97,6 @@ pub struct Before {
 pub struct Taken {
     /// What it knows.
     pub state: SessionState,
-    /// Its master.
     pub master: OwnedFd,
     /// The processes' side.
     pub slave: Option<OwnedFd>,
@@ -112,7 +109,6 @@ pub struct Taken {
 /// Copies of a terminal's descriptors, for whoever goes on with it when the daemon is killed.
 #[derive(Debug)]
 pub struct Copies {
-    /// Its master.
     pub master: OwnedFd,
     /// The processes' side.
     pub slave: Option<OwnedFd>,

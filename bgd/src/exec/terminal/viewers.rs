@@ -37,7 +37,6 @@ impl Door {
 /// A client that is shown a terminal.
 #[derive(Debug)]
 pub struct Viewer {
-    /// The client.
     pub client: Arc<Client>,
     /// Is closed when it leaves.
     pub door: Door,

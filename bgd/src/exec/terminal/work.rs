@@ -38,7 +38,6 @@ pub fn slices(bytes: &[u8], size: TerminalSize, most: usize) -> Vec<Slice> {
 /// The costs on a screen of one size.
 struct Costs {
     rows: usize,
-    /// A line.
     line: usize,
     /// A character, with its share of the lines that it causes.
     character: usize,

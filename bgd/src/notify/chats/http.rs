@@ -105,7 +105,6 @@ fn decoded(part: &str) -> String {
 /// A server's response.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status.
     pub status: StatusCode,
     /// The server it came from, for people.
     pub place: String,

@@ -11,7 +11,6 @@ use super::keys::KeysState;
 use super::{At, Done, Held, Lines, Rest, Terminals};
 use crate::carry::bytes;
 
-/// All terminals.
 #[derive(Serialize, Deserialize)]
 struct TerminalsState {
     held: Vec<HeldState>,

@@ -15,7 +15,6 @@ pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {
     tags.iter().try_for_each(|tag| check_label("tags", Some(tag)))
 }
 
-/// Checks the size of a terminal.
 pub fn check_size(size: TerminalSize) -> Result<(), RpcError> {
     for (name, side) in [("rows", size.rows), ("cols", size.cols)] {
         if side == 0 || side > TERMINAL_SIDE {

@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::question::question;
 
-/// The method of the request.
 pub const METHOD: &str = "session/request_permission";
 
 /// A permission request.

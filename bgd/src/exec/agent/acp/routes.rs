@@ -55,7 +55,6 @@ enum LastPiece {
 /// A session, as data.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RouteState {
-    /// The session.
     pub session: Arc<str>,
     replaying: bool,
     setup: SetupState,

@@ -23,9 +23,7 @@ const OFFER_BYTES: usize = 500;
 /// The dedicated methods for choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum By {
-    /// For the mode.
     Mode,
-    /// For the model.
     Model,
 }
 
@@ -103,9 +101,7 @@ impl Choice {
 /// What the sessions of an agent offer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Its modes.
     pub modes: Option<Choice>,
-    /// Its models.
     pub models: Option<Choice>,
     /// All its options; modes and models may be among them.
     options: Vec<Choice>,

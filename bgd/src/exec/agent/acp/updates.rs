@@ -14,7 +14,6 @@ use super::{lines, spent};
 use crate::exec::agent::connection::{Update, plan};
 use crate::exec::agent::signs;
 
-/// The method of an update.
 pub const METHOD: &str = "session/update";
 
 /// How many bytes of a message's id are compared.
@@ -22,7 +21,6 @@ const MESSAGE_BYTES: usize = 256;
 
 /// The content of a `session/update`.
 pub struct News {
-    /// The session.
     pub session: String,
     /// `None` if it only echoes what the daemon sent itself.
     pub update: Option<Update>,

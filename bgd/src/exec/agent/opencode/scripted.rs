@@ -1,6 +1,5 @@
 //! A server that says what a test scripts, for the tests of the whole back end.
 
-/// The server.
 #[cfg(test)]
 pub mod server {
     use std::sync::{Arc, Mutex};

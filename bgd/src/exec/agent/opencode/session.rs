@@ -80,7 +80,6 @@ pub struct Parts {
     pub api: Arc<Api>,
     /// Where its events come from.
     pub routes: Arc<Routes>,
-    /// Its id.
     pub id: Arc<str>,
     /// The folder that the server keeps it under.
     pub directory: Arc<str>,

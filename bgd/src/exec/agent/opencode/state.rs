@@ -16,7 +16,6 @@ pub struct OpencodeState {
     pub(super) sessions: Vec<SessionState>,
 }
 
-/// A session of it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SessionState {
     pub(super) key: Arc<str>,

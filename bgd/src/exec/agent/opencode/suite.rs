@@ -1,6 +1,5 @@
 //! Tests the whole back end against a scripted server.
 
-/// The tests.
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

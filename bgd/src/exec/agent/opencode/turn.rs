@@ -35,7 +35,6 @@ pub enum News {
     Retries(String),
     /// What the turn has consumed so far.
     Consumed(Report),
-    /// Its plan.
     Plan(Vec<PlanStep>),
     /// It shows activity.
     Activity,

@@ -18,15 +18,12 @@ pub struct Health {
     /// Whether the server is healthy. Required, because other kinds of servers don't send it.
     #[serde(rename = "healthy")]
     pub _healthy: bool,
-    /// Its version.
     #[serde(default)]
     pub version: Option<String>,
 }
 
-/// A session.
 #[derive(Clone, Debug, Deserialize)]
 pub struct SessionInfo {
-    /// Its id.
     pub id: String,
     /// The folder that the server keeps it under.
     #[serde(default)]
@@ -72,14 +69,12 @@ pub struct Message {
 /// A message without its parts.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Info {
-    /// Its id.
     pub id: String,
     /// `user` or `assistant`.
     pub role: String,
     /// The user message that an assistant message answers.
     #[serde(default, rename = "parentID")]
     pub parent: Option<String>,
-    /// Its times.
     #[serde(default)]
     pub time: Times,
     /// Why the assistant gave up.
@@ -120,7 +115,6 @@ struct CacheCounts {
 /// What a message has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// Its tokens.
     pub tokens: Tokens,
     /// What it costs, in US dollars.
     pub cost: Amount,
@@ -188,7 +182,6 @@ pub struct Times {
 /// A part of a message.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Part {
-    /// Its id.
     pub id: String,
     /// The message that it belongs to.
     #[serde(default, rename = "messageID")]
@@ -205,7 +198,6 @@ pub struct Part {
     /// With `compaction`: whether the server compacts the conversation by itself.
     #[serde(default)]
     pub auto: bool,
-    /// Its times.
     #[serde(default)]
     pub time: Option<Times>,
     /// The tool's name.
@@ -260,7 +252,6 @@ impl Fault {
 /// A permission request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Permission {
-    /// Its id.
     pub id: String,
     /// The session that asks, possibly a subagent's.
     #[serde(rename = "sessionID")]
@@ -298,7 +289,6 @@ pub struct Questions {
     pub tool: Option<Call>,
 }
 
-/// One question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Question {
     /// The text of the question.
@@ -350,7 +340,6 @@ pub enum Event {
     Todos(Vec<Todo>),
     /// It started another session, for a subagent.
     Child(SessionInfo),
-    /// It was deleted.
     Deleted,
 }
 
@@ -371,7 +360,6 @@ pub struct Delta {
     /// The part's message.
     #[serde(rename = "messageID")]
     pub message: String,
-    /// The part.
     #[serde(rename = "partID")]
     pub part: String,
     /// The field that grew.

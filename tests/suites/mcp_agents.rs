@@ -10,7 +10,7 @@ use bgd_tests::Process;
 use bgd_tests::agents::Permission;
 use bgd_tests::model::Request;
 use bgd_tests::real::cases::Shell;
-use bgd_tests::real::{Entry, Place, Real};
+use bgd_tests::real::{AgentHome, Entry, Real};
 use serde_json::{Value, json};
 
 /// The tools that start something.
@@ -44,7 +44,7 @@ const OF_OPENCODE: &str = "bgd_";
 /// codex's prefix of the tools: they are in a namespace.
 const OF_CODEX: &str = "mcp__bgd/";
 
-fn entries(place: &Place<'_>) -> [Entry; 2] {
+fn entries(place: &AgentHome<'_>) -> [Entry; 2] {
     [place.opencode(Permission::Allow).with_mcp(place), place.codex(Permission::Allow).with_mcp(place)]
 }
 

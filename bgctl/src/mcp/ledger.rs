@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 /// How far an item has got.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum Delivery {
     /// In no answer yet.
     Free,
     /// In the answer to this request, which is not written yet.
@@ -27,7 +27,7 @@ enum Place {
 
 #[derive(Debug)]
 struct Entry {
-    place: Place,
+    delivery: Delivery,
     /// The item's content, once an answer has claimed it.
     item: Option<InboxItem>,
 }
@@ -50,7 +50,7 @@ struct State {
     /// Items with a number above `done`, and older ones that an unwritten answer claimed.
     items: BTreeMap<u64, Entry>,
     /// The server's own notes. Reported ones are removed.
-    notes: Vec<(Place, String)>,
+    notes: Vec<(Delivery, String)>,
     /// The number of the last acknowledged item.
     done: u64,
     requests: HashMap<RequestId, Phase>,
@@ -96,7 +96,7 @@ impl Ledger {
 
     /// Adds a note of the server's own.
     pub fn note(&self, text: impl Into<String>) {
-        self.state().notes.push((Place::Free, text.into()));
+        self.state().notes.push((Delivery::Free, text.into()));
     }
 
     /// Cancels a request: no answer is sent, unless it is being written already.
@@ -125,10 +125,10 @@ impl Ledger {
             state.release(request);
             return None;
         }
-        let is_here = |place: &Place| matches!(place, Place::With(with) if with == request);
-        state.notes.retain(|(place, _)| !is_here(place));
-        for entry in state.items.values_mut().filter(|entry| is_here(&entry.place)) {
-            *entry = Entry { place: Place::Written, item: None };
+        let is_here = |delivery: &Delivery| matches!(delivery, Delivery::With(with) if with == request);
+        state.notes.retain(|(delivery, _)| !is_here(delivery));
+        for entry in state.items.values_mut().filter(|entry| is_here(&entry.delivery)) {
+            *entry = Entry { delivery: Delivery::Written, item: None };
         }
         state.advance()
     }
@@ -169,10 +169,10 @@ impl Ledger {
         let done = state.done;
         let mut claimed = Vec::new();
         for entry in state.items.range_mut(..=done).map(|(_, entry)| entry) {
-            if entry.place == Place::Free
+            if entry.delivery == Delivery::Free
                 && let Some(item) = entry.item.clone().filter(&mut wanted)
             {
-                entry.place = Place::With(request.clone());
+                entry.delivery = Delivery::With(request.clone());
                 claimed.push(item);
             }
         }
@@ -195,11 +195,12 @@ impl Ledger {
             if item.number <= state.done || !state.is_running(request) {
                 continue;
             }
-            let entry = state.items.entry(item.number).or_insert(Entry { place: Place::Free, item: None });
+            let entry =
+                state.items.entry(item.number).or_insert(Entry { delivery: Delivery::Free, item: None });
             let item = entry.item.as_ref().unwrap_or(&item);
-            if entry.place == Place::Free && wanted(item) {
+            if entry.delivery == Delivery::Free && wanted(item) {
                 let item = item.clone();
-                *entry = Entry { place: Place::With(request.clone()), item: Some(item.clone()) };
+                *entry = Entry { delivery: Delivery::With(request.clone()), item: Some(item.clone()) };
                 claimed.push(item);
             }
         }
@@ -212,9 +213,9 @@ impl Ledger {
         if !state.is_running(request) {
             return Vec::new();
         }
-        let free = state.notes.iter_mut().filter(|(place, _)| *place == Place::Free);
-        free.map(|(place, text)| {
-            *place = Place::With(request.clone());
+        let free = state.notes.iter_mut().filter(|(delivery, _)| *delivery == Delivery::Free);
+        free.map(|(delivery, text)| {
+            *delivery = Delivery::With(request.clone());
             text.clone()
         })
         .collect()
@@ -230,7 +231,7 @@ impl Ledger {
             let text = format!(
                 "{new} older reports were dropped because there were too many: background_list shows the tasks."
             );
-            state.notes.push((Place::Free, text));
+            state.notes.push((Delivery::Free, text));
         }
     }
 
@@ -284,9 +285,9 @@ impl State {
     /// Whether an item was reported; `None` while an answer that may report it is in flight.
     fn told(&self, instance: &str, item: &InboxItem) -> Option<bool> {
         let entry = if self.instance == instance { self.items.get(&item.number) } else { None };
-        match entry.map(|entry| &entry.place) {
-            Some(Place::Written) => Some(true),
-            Some(Place::With(_)) => None,
+        match entry.map(|entry| &entry.delivery) {
+            Some(Delivery::Written) => Some(true),
+            Some(Delivery::With(_)) => None,
             _ if self.instance == instance && item.number <= self.done => Some(true),
             _ => {
                 let is_awaited = self.awaited.values().flatten().any(|task| *task == item.notice.task.id);
@@ -301,10 +302,10 @@ impl State {
 
     /// Frees what the answer to a request had claimed.
     fn release(&mut self, request: &RequestId) {
-        let items = self.items.values_mut().map(|entry| &mut entry.place);
-        for place in items.chain(self.notes.iter_mut().map(|(place, _)| place)) {
-            if matches!(place, Place::With(with) if with == request) {
-                *place = Place::Free;
+        let items = self.items.values_mut().map(|entry| &mut entry.delivery);
+        for delivery in items.chain(self.notes.iter_mut().map(|(delivery, _)| delivery)) {
+            if matches!(delivery, Delivery::With(with) if with == request) {
+                *delivery = Delivery::Free;
             }
         }
     }
@@ -318,10 +319,12 @@ impl State {
     /// Forgets the reported items before the first unreported one.
     fn advance(&mut self) -> Option<Done> {
         let before = self.done;
-        self.items.retain(|number, entry| *number > before || entry.place != Place::Written);
+        self.items.retain(|number, entry| *number > before || entry.delivery != Delivery::Written);
         let told = self.items.range(before.saturating_add(1)..);
-        let upto =
-            told.take_while(|(_, entry)| entry.place == Place::Written).last().map(|(last, _)| *last)?;
+        let upto = told
+            .take_while(|(_, entry)| entry.delivery == Delivery::Written)
+            .last()
+            .map(|(last, _)| *last)?;
         self.items.retain(|number, _| *number <= before || *number > upto);
         self.done = upto;
         Some(Done { instance: self.instance.clone(), upto })

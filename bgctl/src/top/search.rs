@@ -38,7 +38,7 @@ impl State {
 
 /// Where to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     pub id: TaskId,
     /// Which of its outputs.
     pub stream: Stream,
@@ -93,13 +93,13 @@ impl Search {
     }
 
     /// The next output to read, from its beginning on. `None`: enough are being read, or there are no more.
-    pub fn next(&mut self) -> Option<Place> {
+    pub fn next(&mut self) -> Option<Position> {
         if self.reading.len() >= READ_AT_ONCE {
             return None;
         }
         let id = self.waiting.pop_front()?;
         self.reading.insert(id, Reading::default());
-        Some(Place { id, stream: Stream::Stdout, offset: 0 })
+        Some(Position { id, stream: Stream::Stdout, offset: 0 })
     }
 
     /// A task is gone, or can't be read: nothing is found there.
@@ -110,7 +110,7 @@ impl Search {
     }
 
     /// Takes what was read. Returns whether the text is there, and where to read on.
-    pub fn take(&mut self, id: TaskId, stream: Stream, page: Page<'_>) -> (bool, Option<Place>) {
+    pub fn take(&mut self, id: TaskId, stream: Stream, page: Page<'_>) -> (bool, Option<Position>) {
         let Some(reading) = self.reading.get_mut(&id) else { return (false, None) };
         if page.offset != reading.next {
             reading.carry.clear();
@@ -134,11 +134,11 @@ impl Search {
                 // From the end: with two outputs the size is that of both.
                 offset = -i64::try_from(MOST).unwrap_or(i64::MAX);
             }
-            return (false, Some(Place { id, stream, offset }));
+            return (false, Some(Position { id, stream, offset }));
         }
         if page.is_split && stream == Stream::Stdout {
             *reading = Reading::default();
-            return (false, Some(Place { id, stream: Stream::Stderr, offset: 0 }));
+            return (false, Some(Position { id, stream: Stream::Stderr, offset: 0 }));
         }
         self.skip(id);
         (false, None)
@@ -164,7 +164,7 @@ mod tests {
     fn finds(text: &str, output: &[u8], page: usize) -> bool {
         let mut search = begin(text, 1);
         let mut next = search.next();
-        while let Some(Place { id, stream, offset }) = next {
+        while let Some(Position { id, stream, offset }) = next {
             let from = usize::try_from(offset).unwrap();
             let bytes = &output[from..output.len().min(from + page)];
             let (offset, size) = (from as u64, output.len() as u64);
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn r162_both_outputs_are_searched_and_progress_is_known() {
         let mut search = begin("x", 6);
-        let places: Vec<Place> = std::iter::from_fn(|| search.next()).collect();
+        let places: Vec<Position> = std::iter::from_fn(|| search.next()).collect();
         assert_eq!(places.len(), READ_AT_ONCE);
         let page = |bytes: &'static [u8], is_split| Page {
             offset: 0,
@@ -191,7 +191,7 @@ mod tests {
             is_split,
             bytes,
         };
-        let other = Place { id: ID, stream: Stream::Stderr, offset: 0 };
+        let other = Position { id: ID, stream: Stream::Stderr, offset: 0 };
         assert_eq!(search.take(ID, Stream::Stdout, page(b"abc", true)), (false, Some(other)));
         assert_eq!(search.take(ID, Stream::Stderr, page(b"aXc", true)), (true, None));
         assert_eq!(search.take(TaskId::from_u128(2), Stream::Stdout, page(b"", false)), (false, None));
@@ -208,7 +208,7 @@ mod tests {
         search.next();
         let size = 10 * MOST;
         let page = Page { offset: 0, next: PAGE, size, is_split: false, bytes: b"beginning" };
-        let end = Place { id: ID, stream: Stream::Stdout, offset: -i64::try_from(MOST).unwrap() };
+        let end = Position { id: ID, stream: Stream::Stdout, offset: -i64::try_from(MOST).unwrap() };
         assert_eq!(search.take(ID, Stream::Stdout, page), (false, Some(end)));
         assert_eq!(search.state.cut, 1);
         let page = Page { offset: size - MOST, next: size, size: 2 * size, is_split: false, bytes: b"end" };

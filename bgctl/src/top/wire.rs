@@ -23,7 +23,7 @@ use super::act::Act;
 use super::meter::Meter;
 use super::model::Live;
 use super::pane::{Pane, TAIL};
-use super::search::{PAGE, Page, Place, Search, State};
+use super::search::{PAGE, Page, Position, Search, State};
 use super::task_key::{HostNo, TaskKey};
 use super::ui::Ui;
 use super::view::Frame;
@@ -365,8 +365,8 @@ impl Wire {
         Ok(())
     }
 
-    fn search_at(&mut self, place: Place, number: u64) -> Result<(), ClientError> {
-        let Place { id, stream, offset } = place;
+    fn search_at(&mut self, place: Position, number: u64) -> Result<(), ClientError> {
+        let Position { id, stream, offset } = place;
         let params = OutputParams { limit: Some(PAGE), stream: Some(stream), ..output(id, offset) };
         self.call::<TaskOutput>(&params, Asked::Search(id, stream, number))
     }

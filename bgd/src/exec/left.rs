@@ -256,6 +256,7 @@ pub(super) struct Starting<'a> {
 }
 
 /// The terminal that a process is started in, with its leader.
+#[derive(Clone, Copy)]
 pub(super) struct StartingIn<'a> {
     pub(super) leader: &'a Spawned,
     pub(super) leader_news: &'a OwnedFd,

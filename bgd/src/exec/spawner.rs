@@ -36,7 +36,7 @@ use crate::core::{SpawnFailure, Spec, Work};
 use crate::keeper::PID_AT;
 use crate::keeper::client::{Keeper, Socket};
 use crate::os::descriptors;
-use crate::os::spawn::{Announce, ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
+use crate::os::spawn::{Announce, ChildStack, JobControl, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// The settings that all starts share.
 #[derive(Debug)]
@@ -210,7 +210,8 @@ impl Common {
                 let job = InTerminal { task, spec: &spec, program: &program, mark, size, left };
                 self.begin_in_terminal(&job, &streams, procs, stack).map(|(leader, in_new, announced)| {
                     let Open { out, split, .. } = streams;
-                    let (input, cgroup, awaited, terminal) = (None, None, None, Some(in_new.with(out)));
+                    let (input, cgroup, awaited, terminal) =
+                        (None, None, None, Some(Box::new(in_new.with(out))));
                     let Spawned { pid, pidfd } = leader;
                     Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
                 })
@@ -247,7 +248,7 @@ impl Common {
             reset_signals: &self.reset_signals,
             stdio: streams.stdio(&self.null),
             cgroup,
-            place: Place::Session,
+            control: JobControl::Session,
             announce: None,
         };
         self.spawn_kept(&plan, left, stack).map_err(|error| explain(spec, error))

@@ -19,7 +19,7 @@ use rustix::net::{bind, connect, listen, socket_with, socketpair};
 
 use super::{ARGUMENT, HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, SOCKET, Word};
 use crate::os::pidfd::{PidFd, wait_for_all};
-use crate::os::spawn::{ChildStack, Place, Plan, spawn};
+use crate::os::spawn::{ChildStack, JobControl, Plan, spawn};
 use crate::os::watch;
 
 /// How long the keeper may take to receive a message, or to send one.
@@ -428,7 +428,7 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
         reset_signals: &[libc::SIGTERM],
         stdio: [theirs.as_fd(), listener.as_fd(), null.as_fd()],
         cgroup: None,
-        place: Place::Session,
+        control: JobControl::Session,
         announce: None,
     };
     let spawned = spawn(&plan, &mut ChildStack::default()).map_err(|error| io::Error::from(error.errno))?;

@@ -35,7 +35,7 @@ pub struct Plan<'a> {
     /// `cgroup.procs` of the cgroup to join.
     pub cgroup: Option<BorrowedFd<'a>>,
     /// Its session and process group.
-    pub place: Place<'a>,
+    pub control: JobControl<'a>,
     /// What it announces, if anything.
     pub announce: Option<Announce<'a>>,
 }
@@ -55,7 +55,7 @@ pub struct Announce<'a> {
 
 /// The session and process group of a new process.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum JobControl<'a> {
     /// It leads a new session without a controlling terminal.
     Session,
     /// It leads a new session that has this controlling terminal. All signals stay blocked.
@@ -230,10 +230,10 @@ pub fn spawn(plan: &Plan<'_>, stack: &mut ChildStack) -> Result<Spawned, SpawnEr
     let env = pointers(plan.env);
     let mut shell_argv = vec![SHELL.as_ptr(), ptr::null()];
     shell_argv.extend(argv.iter().skip(1));
-    let (leads, terminal) = match plan.place {
-        Place::Session => (Leads::Session, -1),
-        Place::Terminal(terminal) => (Leads::Terminal, terminal.as_raw_fd()),
-        Place::Foreground(terminal) => (Leads::Foreground, terminal.as_raw_fd()),
+    let (leads, terminal) = match plan.control {
+        JobControl::Session => (Leads::Session, -1),
+        JobControl::Terminal(terminal) => (Leads::Terminal, terminal.as_raw_fd()),
+        JobControl::Foreground(terminal) => (Leads::Foreground, terminal.as_raw_fd()),
     };
     let mut announced = plan.announce.as_ref().map(Announced::new);
     let mut child = Child {

@@ -19,7 +19,7 @@ use crate::startup::scope::{self, Unit};
 
 /// The daemon's place in the cgroup hierarchy.
 #[derive(Debug)]
-pub struct Place {
+pub struct Delegation {
     /// The daemon's cgroup, if it is delegated to the daemon.
     delegated: Option<PathBuf>,
     /// The reason for the choice, as a sentence without a full stop.
@@ -42,7 +42,7 @@ pub fn tree_name(name: &str) -> &'static str {
     if name == CGROUP { CGROUP } else { SESSION }
 }
 
-impl Place {
+impl Delegation {
     fn delegated(cgroup: PathBuf, reason: impl Into<String>) -> Self {
         Self { delegated: Some(cgroup), reason: reason.into() }
     }
@@ -111,7 +111,7 @@ impl Place {
     }
 }
 
-/// Removes the directory for the tasks' cgroups, and takes back what [`Place::prepare`] did for it.
+/// Removes the directory for the tasks' cgroups, and takes back what [`Delegation::prepare`] did for it.
 pub fn leave(folder: &Path) {
     cgroup::remove(folder);
     if let Some(unit) = folder.parent() {

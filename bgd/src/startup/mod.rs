@@ -32,7 +32,7 @@ use clap::Parser;
 
 use self::address::Address;
 use self::args::Args;
-use self::cgroups::Place;
+use self::cgroups::Delegation;
 use self::failure::{CONFIG, Failure, NO_PERMISSION, UNAVAILABLE, failed, print_error};
 use self::instance::Instance;
 use self::manager::{notify_manager, watch_signals};
@@ -170,7 +170,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let first_mark = before.as_ref().map_or(1, |before| before.first_mark);
     // Before listening, as it may take a moment, and before the cleanup, which may kill what this process
     // was started in.
-    let mut place = Place::find(config.tree, &new).await;
+    let mut place = Delegation::find(config.tree, &new).await;
     let listener = open_socket(&socket, &mut address)?;
     let spared = before.as_ref().map(durable::Before::spared).unwrap_or_default();
     let fosters = before.as_ref().map_or(Vec::new(), |_| spared.fosters().into_iter().collect());
@@ -251,7 +251,7 @@ fn known(instance: Instance, socket: &SocketPath) -> (Arc<Instance>, Note) {
 
 /// Creates the parent cgroup of the tasks' cgroups, and notes it in the instance's directory for a later cleanup.
 fn prepare_cgroup(
-    place: &mut Place,
+    place: &mut Delegation,
     instance: &Instance,
     keeper: Option<&Keeper>,
     note: &mut Note,

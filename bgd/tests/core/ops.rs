@@ -15,7 +15,7 @@ pub enum Op {
         env: u8,
         time_limit: Option<u16>,
         agent: Option<Patience>,
-        place: Place,
+        place: StartMode,
         /// Only in the background.
         plan: Option<PlanPick>,
         /// Whether it has a readiness condition.
@@ -234,7 +234,7 @@ pub struct ReadyPick {
 
 /// Where a task starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StartMode {
     Background,
     Foreground,
     /// In the foreground, started directly by the user, so that it stays there.
@@ -338,8 +338,8 @@ fn patience() -> impl Strategy<Value = Patience> {
     (ms(), ms()).prop_map(|(silence, question)| Patience { silence, question })
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    prop_oneof![8 => Just(Place::Background), 3 => Just(Place::Foreground), 1 => Just(Place::Direct)]
+fn place() -> impl Strategy<Value = StartMode> {
+    prop_oneof![8 => Just(StartMode::Background), 3 => Just(StartMode::Foreground), 1 => Just(StartMode::Direct)]
 }
 
 fn mark() -> impl Strategy<Value = Mark> {

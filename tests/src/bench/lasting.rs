@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Instant;
 
-use bgd::os::spawn::{Announce, ChildStack, Place, Plan, spawn};
+use bgd::os::spawn::{Announce, ChildStack, JobControl, Plan, spawn};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     BlockMode, BlockParams, DaemonStatusOf, DaemonUpgrade, NoParams, TaskBlock, TaskSubmit, UpgradeParams,
@@ -65,14 +65,17 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     let mut subscribers: Vec<_> = (0..SUBSCRIBERS).map(|_| daemon.watch()).collect();
     let all = (COMMANDS + TERMINALS + TURNS) as u64;
     wait::poll_until("all of them run", || (daemon.status().summary.running == all).then_some(()));
-    terminals.iter_mut().for_each(|(viewer, _)| viewer.until_shown("ready\r\n"));
+    for (viewer, _) in &mut terminals {
+        viewer.until_shown("ready\r\n");
+    }
     let (mut pauses, mut calls, mut typed) = (Vec::new(), Vec::new(), "ready\r\n".to_owned());
     for round in 0..bench.of(5, 50) {
         // Some of it is under way when everything stops.
         for (viewer, task) in &mut terminals {
             viewer.type_keys(task.id, &format!("line {round}\r"));
         }
-        typed += &format!("line {round}\r\n");
+        let line = format!("line {round}\r\n");
+        typed.push_str(&line);
         let begin = Instant::now();
         let result = client.call::<DaemonUpgrade>(&UpgradeParams::default())?;
         calls.push(micros(begin.elapsed()));
@@ -236,7 +239,7 @@ fn announced(bench: &Bench) -> Result<Row> {
                         reset_signals: &[],
                         stdio: [null.as_fd(); 3],
                         cgroup: None,
-                        place: Place::Session,
+                        control: JobControl::Session,
                         announce,
                     };
                     let begin = Instant::now();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 
-use super::{Entry, Place, Real};
+use super::{AgentHome, Entry, Real};
 use crate::process::{Process, processes_of};
 use crate::wait;
 
@@ -203,7 +203,7 @@ fn session_of(process: &Process) -> Option<i32> {
 /// Questions of an opencode that asks are passed on, allowed or denied, according to its `permissions`.
 /// Returns the daemon, and the task whose request was denied.
 #[track_caller]
-pub fn what_opencode_asks(agent: impl FnOnce(&Place<'_>) -> Entry) -> (Real, TaskId) {
+pub fn what_opencode_asks(agent: impl FnOnce(&AgentHome<'_>) -> Entry) -> (Real, TaskId) {
     let real = Real::start(|place| {
         let entry = agent(place);
         // The others end once they have answered, so that at most two of them run.

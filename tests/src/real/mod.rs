@@ -84,7 +84,7 @@ impl Entry {
 
     /// Adds `bgctl mcp`, by its path, to the agent's own configuration.
     #[must_use]
-    pub fn with_mcp(mut self, place: &Place<'_>) -> Self {
+    pub fn with_mcp(mut self, place: &AgentHome<'_>) -> Self {
         let server = agents::McpServer { env: place.daemon.environment() };
         match self.env.get_mut("OPENCODE_CONFIG_CONTENT") {
             Some(config) => *config = server.in_opencode(config),
@@ -126,12 +126,12 @@ pub struct Real {
 
 /// What the entry of an agent is built from: the home and the model.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct AgentHome<'a> {
     daemon: &'a TestDaemon,
     model: &'a ModelServer,
 }
 
-impl Place<'_> {
+impl AgentHome<'_> {
     /// opencode, over the Agent Client Protocol.
     #[track_caller]
     pub fn opencode(&self, permission: Permission) -> Entry {
@@ -225,8 +225,8 @@ impl Real {
 
     /// Starts the daemon with these agents; the first of them gets the prompts.
     #[track_caller]
-    pub fn launch(&mut self, entries: impl FnOnce(&Place<'_>) -> Vec<Entry>) {
-        let entries = entries(&Place { daemon: &self.daemon, model: &self.model });
+    pub fn launch(&mut self, entries: impl FnOnce(&AgentHome<'_>) -> Vec<Entry>) {
+        let entries = entries(&AgentHome { daemon: &self.daemon, model: &self.model });
         let text: String = entries.iter().map(Entry::text).collect();
         self.daemon.write_config(&format!("max_concurrent_tasks = 32\n{text}"));
         self.agent.clone_from(&entries[0].name);
@@ -235,7 +235,7 @@ impl Real {
 
     /// A daemon with these agents; the first of them gets the prompts.
     #[track_caller]
-    pub fn start(entries: impl FnOnce(&Place<'_>) -> Vec<Entry>) -> Self {
+    pub fn start(entries: impl FnOnce(&AgentHome<'_>) -> Vec<Entry>) -> Self {
         let mut real = Self::home();
         real.launch(entries);
         real

@@ -98,19 +98,19 @@ pub fn of(program: &str) -> Option<&'static Login> {
 }
 
 /// The home and the variables to look at.
-pub struct Place<'a> {
+pub struct UserEnv<'a> {
     home: Option<PathBuf>,
     variable: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-impl Place<'static> {
+impl UserEnv<'static> {
     /// Those of this process.
     pub fn own() -> Self {
         Self { home: crate::files::home(), variable: &|name| std::env::var_os(name) }
     }
 }
 
-impl Place<'_> {
+impl UserEnv<'_> {
     /// Returns a variable that is not empty.
     fn set(&self, name: &str) -> Option<OsString> {
         (self.variable)(name).filter(|value| !value.is_empty())
@@ -119,7 +119,7 @@ impl Place<'_> {
 
 impl Login {
     /// Returns the variable, the file or the command that says that somebody is logged in.
-    pub fn found(&self, place: &Place<'_>) -> Option<String> {
+    pub fn found(&self, place: &UserEnv<'_>) -> Option<String> {
         self.stored(place).or_else(|| {
             // A login has made the folder. Without it, the command itself might: a check changes nothing.
             let is_there = self.folder(place).is_some_and(|folder| folder.is_dir());
@@ -127,7 +127,7 @@ impl Login {
         })
     }
 
-    fn stored(&self, place: &Place<'_>) -> Option<String> {
+    fn stored(&self, place: &UserEnv<'_>) -> Option<String> {
         if let Some(name) = self.variables.iter().find(|name| place.set(name).is_some()) {
             return Some((*name).to_owned());
         }
@@ -137,7 +137,7 @@ impl Login {
     }
 
     /// Returns the folder of the agent's file; `None` without a home.
-    fn folder(&self, place: &Place<'_>) -> Option<PathBuf> {
+    fn folder(&self, place: &UserEnv<'_>) -> Option<PathBuf> {
         let (variable, folder, _) = self.file;
         place.set(variable).map(PathBuf::from).or_else(|| Some(place.home.as_ref()?.join(folder)))
     }
@@ -174,7 +174,7 @@ mod tests {
     fn r168_a_login_is_found_in_a_variable_or_in_the_agents_file() {
         let home = tempfile::tempdir().unwrap();
         let none = |_: &str| None;
-        let place = Place { home: Some(home.path().to_owned()), variable: &none };
+        let place = UserEnv { home: Some(home.path().to_owned()), variable: &none };
         for login in LOGINS {
             assert_eq!(login.stored(&place), None, "{login:?}");
             let (_, folder, name) = login.file;
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(login.stored(&place), Some(path.display().to_string()));
             fs::remove_file(path).unwrap();
             let key = |name: &str| (name == login.variables[0]).then(|| OsString::from("x"));
-            let with_key = Place { home: None, variable: &key };
+            let with_key = UserEnv { home: None, variable: &key };
             assert_eq!(login.stored(&with_key).as_deref(), Some(login.variables[0]));
         }
         assert!(says_yes(&["true"]) && !says_yes(&["false"]) && !says_yes(&["/no/such"]) && !says_yes(&[]));

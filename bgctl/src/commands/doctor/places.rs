@@ -12,7 +12,7 @@ use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::failed;
-use super::logins::{self, Place};
+use super::logins::{self, UserEnv};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::render::doctor::Check;
@@ -74,7 +74,7 @@ fn started(part: &'static str, agent: &AgentInfo, is_remote: bool) -> Check {
             format!("{starts}; its first prompt shows whether it is logged in"),
         );
     };
-    match known.found(&Place::own()) {
+    match known.found(&UserEnv::own()) {
         Some(place) => Check::ok(part, &agent.name, format!("{starts}, logged in ({place})")),
         None => {
             Check::note(part, &agent.name, format!("{starts}, but no login was found ({})", known.places()))

@@ -22,7 +22,7 @@ use self::hosts::Hosts;
 pub use self::hosts::Silence;
 pub use self::live::Live;
 pub use self::order::{By, Counts, Head, Spot};
-use self::order::{Order, Place};
+use self::order::{Order, SortKey};
 use super::row::{Row, Section, Texts};
 use super::task_key::{HostNo, TaskKey};
 use crate::render::wall::Clock;
@@ -246,7 +246,7 @@ impl Model {
         }
     }
 
-    fn place(&self, known: &Known) -> Place {
+    fn place(&self, known: &Known) -> SortKey {
         let section = known.row.section(known.is_seen);
         let named = |text: &Rc<str>| Head::Named(text.clone());
         let row = &known.row;
@@ -262,7 +262,7 @@ impl Model {
                 None => Head::Rest,
             },
         };
-        Place::of(row, known.arrival, section, head)
+        SortKey::of(row, known.arrival, section, head)
     }
 
     fn is_shown(&self, known: &Known) -> bool {
@@ -272,7 +272,7 @@ impl Model {
     }
 
     /// Takes a task out of the order before it changes, and returns where it was.
-    fn leave(&mut self, key: TaskKey) -> Option<Place> {
+    fn leave(&mut self, key: TaskKey) -> Option<SortKey> {
         let known = self.known.get(&key)?;
         let place = self.place(known);
         self.counts[place.section as usize] -= 1;
@@ -281,7 +281,7 @@ impl Model {
     }
 
     /// Puts a task back into the order. The selection goes with it.
-    fn enter(&mut self, key: TaskKey, was_at: Option<Place>) {
+    fn enter(&mut self, key: TaskKey, was_at: Option<SortKey>) {
         let Some(known) = self.known.get(&key) else { return };
         let place = self.place(known);
         self.counts[place.section as usize] += 1;

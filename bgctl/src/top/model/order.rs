@@ -72,7 +72,7 @@ pub enum Head {
 
 /// Where a task is in the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct SortKey {
     /// Its heading.
     pub head: Head,
     pub section: Section,
@@ -80,7 +80,7 @@ pub struct Place {
     pub task: TaskKey,
 }
 
-impl Place {
+impl SortKey {
     /// The place of a task below this heading: newest first in its section.
     pub fn of(row: &Row, arrival: i32, section: Section, head: Head) -> Self {
         let age = Age::of(row.created_at, arrival);
@@ -93,7 +93,7 @@ impl Place {
 pub enum Spot {
     /// A heading.
     Head(Head),
-    Task(Place),
+    Task(SortKey),
 }
 
 impl Spot {
@@ -120,7 +120,7 @@ pub type Counts = [usize; Section::ALL.len()];
 /// The lines in order.
 #[derive(Debug, Default)]
 pub struct Order {
-    places: BTreeSet<Place>,
+    places: BTreeSet<SortKey>,
     heads: BTreeMap<Head, Counts>,
     folded: HashSet<Head>,
     /// Headings that are there without tasks, too.
@@ -129,14 +129,14 @@ pub struct Order {
 
 impl Order {
     /// Adds a task.
-    pub fn insert(&mut self, place: Place) {
+    pub fn insert(&mut self, place: SortKey) {
         let counts = self.heads.entry(place.head.clone()).or_default();
         counts[place.section as usize] += 1;
         self.places.insert(place);
     }
 
     /// Removes a task.
-    pub fn remove(&mut self, place: &Place) {
+    pub fn remove(&mut self, place: &SortKey) {
         if !self.places.remove(place) {
             return;
         }
@@ -172,7 +172,7 @@ impl Order {
 
     /// Adds tasks to a list without any, which costs much less than one by one; the least if those below a heading are
     /// newest first already.
-    pub fn fill(&mut self, mut places: Vec<Place>) {
+    pub fn fill(&mut self, mut places: Vec<SortKey>) {
         // There are few headings, so that the first one is cheap; each then has its tasks in one run, or nearly so, of
         // which the second one only makes sure.
         places.sort_by(|one, next| (&one.head, one.section).cmp(&(&next.head, next.section)));
@@ -302,8 +302,8 @@ impl Order {
 }
 
 /// A place before all others below a heading.
-fn start_of(head: &Head) -> Place {
-    Place {
+fn start_of(head: &Head) -> SortKey {
+    SortKey {
         head: head.clone(),
         section: Section::Asks,
         order: Reverse(Age::newest()),
@@ -312,8 +312,8 @@ fn start_of(head: &Head) -> Place {
 }
 
 /// A place after all others below a heading.
-fn end_of(head: &Head) -> Place {
-    Place {
+fn end_of(head: &Head) -> SortKey {
+    SortKey {
         head: head.clone(),
         section: Section::Done,
         order: Reverse(Age::oldest()),

@@ -73,7 +73,7 @@ pub struct Manager {
 
 /// A turn's place in an agent's process. Dropping it frees the place.
 #[derive(Debug)]
-struct Place {
+struct Occupancy {
     manager: Rc<Manager>,
     seat: ProcessId,
     keep_warm: Duration,
@@ -81,7 +81,7 @@ struct Place {
     ending: Cell<bool>,
 }
 
-impl Drop for Place {
+impl Drop for Occupancy {
     fn drop(&mut self) {
         Manager::give_back(&self.manager, self.seat, self.ending.get(), self.keep_warm);
     }
@@ -91,7 +91,7 @@ impl Drop for Place {
 #[derive(Debug)]
 pub struct Lease {
     /// `None` if the turn has the agent to itself.
-    place: Option<Place>,
+    place: Option<Occupancy>,
     live: Rc<Live>,
     /// Whether the process existed before the turn; then it may have ended without anybody knowing yet.
     pub was_warm: bool,
@@ -247,8 +247,8 @@ impl Manager {
         Ok(Lease { place: Some(place), live, was_warm: matches!(choice, Choice::Known(_)) })
     }
 
-    fn place(self: &Rc<Self>, seat: ProcessId, keep_warm: Duration) -> Place {
-        Place { manager: Rc::clone(self), seat, keep_warm, ending: Cell::new(false) }
+    fn place(self: &Rc<Self>, seat: ProcessId, keep_warm: Duration) -> Occupancy {
+        Occupancy { manager: Rc::clone(self), seat, keep_warm, ending: Cell::new(false) }
     }
 
     /// Leases the process of a turn again that came over an upgrade. It counts in the pool already.

@@ -94,22 +94,25 @@ pub enum Outputs {
 pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcError> {
     let mut sources: Vec<(HandoffStream, Source)> = Vec::new();
     for (index, (stream, fd)) in streams.into_iter().enumerate() {
-        let place = Place { number: index + 1, stream };
-        let kind = Kind::of(&fd).map_err(|error| place.refuse(&format!("can't be looked at: {error}")))?;
+        let descriptor = DescriptorName { number: index + 1, stream };
+        let kind =
+            Kind::of(&fd).map_err(|error| descriptor.refuse(&format!("can't be looked at: {error}")))?;
         let source = match (stream, kind) {
             (HandoffStream::Stdout | HandoffStream::Stderr, Kind::Pipe) => Source::Pipe(fd),
             (HandoffStream::Stdout | HandoffStream::Stderr, Kind::StreamSocket) => Source::Socket(fd),
             (HandoffStream::Stdout | HandoffStream::Stderr, _) => {
-                return Err(place.is_instead(kind, "the read end of a pipe, or a stream socket"));
+                return Err(descriptor.is_instead(kind, "the read end of a pipe, or a stream socket"));
             }
             (HandoffStream::Pty, Kind::PtyMaster) => return Ok(Outputs::Pty(fd)),
-            (HandoffStream::Pty, _) => return Err(place.is_instead(kind, "the master of a pseudo-terminal")),
-            (HandoffStream::File, Kind::File) => return own_file(place, &fd).map(Outputs::File),
-            (HandoffStream::File, _) => return Err(place.is_instead(kind, "a regular file")),
+            (HandoffStream::Pty, _) => {
+                return Err(descriptor.is_instead(kind, "the master of a pseudo-terminal"));
+            }
+            (HandoffStream::File, Kind::File) => return own_file(descriptor, &fd).map(Outputs::File),
+            (HandoffStream::File, _) => return Err(descriptor.is_instead(kind, "a regular file")),
         };
         if let Some((other, _)) = sources.iter().find(|(_, other)| are_same(other.fd(), source.fd())) {
-            let other = Place { number: index, stream: *other };
-            let message = format!("{place} is the same pipe as {other}");
+            let other = DescriptorName { number: index, stream: *other };
+            let message = format!("{descriptor} is the same pipe as {other}");
             return Err(invalid(message).hint("give it once: both then go to one output"));
         }
         sources.push((stream, source));
@@ -133,29 +136,30 @@ fn are_same(one: &OwnedFd, other: &OwnedFd) -> bool {
 }
 
 /// Returns the path of a file, and checks that it can be read.
-fn own_file(place: Place, fd: &OwnedFd) -> Result<PathBuf, RpcError> {
+fn own_file(descriptor: DescriptorName, fd: &OwnedFd) -> Result<PathBuf, RpcError> {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    let path = fs::read_link(&link).map_err(|error| place.refuse(&format!("has no path: {error}")))?;
+    let path = fs::read_link(&link).map_err(|error| descriptor.refuse(&format!("has no path: {error}")))?;
     // Non-blocking, in case somebody has a lease on it.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&link);
-    let file = opened
-        .map_err(|error| place.refuse(&format!("is {}, which can't be read: {error}", path.display())))?;
+    let file = opened.map_err(|error| {
+        descriptor.refuse(&format!("is {}, which can't be read: {error}", path.display()))
+    })?;
     let identity = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let there = fs::metadata(&path).map(identity).ok();
     if there.is_none() || there != file.metadata().map(identity).ok() {
-        return Err(place.refuse(&format!("is no longer a file at {}", path.display())));
+        return Err(descriptor.refuse(&format!("is no longer a file at {}", path.display())));
     }
     Ok(path)
 }
 
 /// Identifies a descriptor in messages.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct DescriptorName {
     number: usize,
     stream: HandoffStream,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DescriptorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.stream {
             HandoffStream::Stdout => "stdout",
@@ -167,7 +171,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl DescriptorName {
     fn refuse(self, what: &str) -> RpcError {
         invalid(format!("{self} {what}"))
     }

@@ -32,9 +32,9 @@ pub(super) struct InNew {
 
 impl InNew {
     /// Adds the output file.
-    pub(super) fn with(self, output: OwnedFd) -> Box<NewTerminal> {
+    pub(super) fn with(self, output: OwnedFd) -> NewTerminal {
         let Self { pty, size, news, job, job_handle } = self;
-        Box::new(NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle })
+        NewTerminal { pty, size, output, leader_news: Some(news), job, job_handle }
     }
 }
 

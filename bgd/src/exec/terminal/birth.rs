@@ -20,7 +20,7 @@ use super::leader;
 use super::order::{ANSWER_BYTES, JobOrder, read_answer};
 use crate::exec::members::Stat;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
-use crate::os::spawn::{ChildStack, Place, Plan, SpawnError, Spawned, Stage, spawn};
+use crate::os::spawn::{ChildStack, JobControl, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// How long a leader may take to start its job: somebody may have stopped it, and the spawner's threads are few.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -181,7 +181,7 @@ fn start_leader(
         reset_signals: plan.reset_signals,
         stdio: [socket.as_fd(), slave.as_fd(), plan.null],
         cgroup: plan.cgroup,
-        place: Place::Terminal(slave.as_fd()),
+        control: JobControl::Terminal(slave.as_fd()),
         announce: None,
     };
     spawn(&plan, stack).map_err(|error| match error.stage {

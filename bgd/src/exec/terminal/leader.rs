@@ -34,7 +34,7 @@ use crate::exec::members::{self, Stat};
 use crate::keeper::PID_AT;
 use crate::os::mirror;
 use crate::os::pidfd::Change;
-use crate::os::spawn::{Announce, ChildStack, Place, Plan, SpawnError, Spawned, spawn};
+use crate::os::spawn::{Announce, ChildStack, JobControl, Plan, SpawnError, Spawned, spawn};
 
 /// The first argument that makes a process a leader.
 pub const ARGUMENT: &str = "--terminal-leader";
@@ -143,7 +143,7 @@ fn start(
         reset_signals: RESET_SIGNALS,
         stdio,
         cgroup: None,
-        place: Place::Foreground(terminal.as_fd()),
+        control: JobControl::Foreground(terminal.as_fd()),
         announce,
     };
     Ok((spawn(&plan, &mut ChildStack::default()), reports.map(UnixStream::from)))

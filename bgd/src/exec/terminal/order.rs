@@ -89,7 +89,7 @@ impl JobOrder {
         let folder = from.texts()?.pop().ok_or_else(garbled)?;
         let (programs, argv, env) = (from.texts()?, from.texts()?, from.texts()?);
         let announcement = from.count().and_then(|count| from.bytes(count))?;
-        Ok(Self { umask, given, rlimits, folder, programs, argv, env, announcement })
+        Ok(Self { programs, argv, env, folder, umask, rlimits, given, announcement })
     }
 }
 

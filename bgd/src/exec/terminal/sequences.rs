@@ -28,7 +28,7 @@ const RESTORE_CURSOR: &[u8] = b"\x1b8";
 
 /// The position in a stream of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Place {
+enum ParseState {
     Text,
     /// After an ESC.
     Escape,
@@ -41,7 +41,7 @@ enum Place {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sequences {
     size: TerminalSize,
-    place: Place,
+    place: ParseState,
     /// The sequence that has not ended.
     #[serde(with = "crate::carry::bytes")]
     unfinished: Vec<u8>,
@@ -62,7 +62,7 @@ impl Sequences {
         let (unfinished, modes) = (Vec::new(), Modes::default());
         Self {
             size,
-            place: Place::Text,
+            place: ParseState::Text,
             unfinished,
             modes,
             has_main: false,
@@ -96,8 +96,10 @@ impl Sequences {
     /// Returns the sequence that has begun but not ended.
     pub fn unfinished(&self) -> &[u8] {
         match self.place {
-            Place::String if self.unfinished.len() == STRING_BYTES => &self.unfinished[..2],
-            Place::Text | Place::Escape | Place::Control | Place::String => &self.unfinished,
+            ParseState::String if self.unfinished.len() == STRING_BYTES => &self.unfinished[..2],
+            ParseState::Text | ParseState::Escape | ParseState::Control | ParseState::String => {
+                &self.unfinished
+            }
         }
     }
 
@@ -105,23 +107,23 @@ impl Sequences {
     pub fn take(&mut self, mut bytes: &[u8], screen: &mut Vec<u8>) {
         while let Some(first) = bytes.first() {
             let used = match self.place {
-                Place::Text => self.text(bytes, screen),
-                Place::String => self.string(bytes),
-                Place::Escape => self.escape(*first, screen),
-                Place::Control => self.control(*first, screen),
+                ParseState::Text => self.text(bytes, screen),
+                ParseState::String => self.string(bytes),
+                ParseState::Escape => self.escape(*first, screen),
+                ParseState::Control => self.control(*first, screen),
             };
             bytes = &bytes[used..];
         }
     }
 
     fn begin(&mut self) {
-        self.place = Place::Escape;
+        self.place = ParseState::Escape;
         self.unfinished.clear();
         self.unfinished.push(ESC);
     }
 
     fn end(&mut self) {
-        self.place = Place::Text;
+        self.place = ParseState::Text;
         self.unfinished.clear();
     }
 
@@ -176,9 +178,11 @@ impl Sequences {
             ESC => self.begin(),
             byte if CANCEL.contains(&byte) => self.end(),
             0x00..=0x1f => self.execute(byte, screen),
-            b'[' if self.unfinished.len() == 1 => self.go_on(byte, Place::Control),
-            b']' | b'P' | b'X' | b'^' | b'_' if self.unfinished.len() == 1 => self.go_on(byte, Place::String),
-            0x20..=0x2f => self.go_on(byte, Place::Escape),
+            b'[' if self.unfinished.len() == 1 => self.go_on(byte, ParseState::Control),
+            b']' | b'P' | b'X' | b'^' | b'_' if self.unfinished.len() == 1 => {
+                self.go_on(byte, ParseState::String);
+            }
+            0x20..=0x2f => self.go_on(byte, ParseState::Escape),
             0x30..=0x7e => {
                 match (&self.unfinished[1..], byte) {
                     // Down one line (IND), which the parser does not know.
@@ -200,7 +204,7 @@ impl Sequences {
         1
     }
 
-    fn go_on(&mut self, byte: u8, place: Place) {
+    fn go_on(&mut self, byte: u8, place: ParseState) {
         self.place = place;
         if self.unfinished.len() < SEQUENCE_BYTES {
             self.unfinished.push(byte);
@@ -212,7 +216,7 @@ impl Sequences {
             ESC => self.begin(),
             byte if CANCEL.contains(&byte) => self.end(),
             0x00..=0x1f => self.execute(byte, screen),
-            0x20..=0x3f => self.go_on(byte, Place::Control),
+            0x20..=0x3f => self.go_on(byte, ParseState::Control),
             0x40..=0x7e => {
                 if self.unfinished.len() < SEQUENCE_BYTES {
                     self.finish_control(byte, screen);

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use bgd_shared::proc;
 use rustix::fs::{Access, access};
 
-use super::{LEAF, PROCS, Place, account, is_mine, is_service, make, move_to, own_cgroup, unit_of};
+use super::{Delegation, LEAF, PROCS, account, is_mine, is_service, make, move_to, own_cgroup, unit_of};
 use crate::config::TreeMode;
 use crate::keeper::client::Keeper;
 use crate::startup::scope;
 
-impl Place {
+impl Delegation {
     /// Finds another place for the tasks, if the daemon is a service: the scope that its keeper is in, or a new one. If
     /// there is none, the tasks stay in the unit, and the reason says why. `life` is the id of this run of the daemon.
     /// Takes at most [`scope::PATIENCE`].

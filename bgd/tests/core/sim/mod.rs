@@ -27,7 +27,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::expected::Reached;
 use super::model::Model;
-use super::ops::{CLIENTS, Change, Form, Op, Patience, Pick, Place, SESSIONS, Which};
+use super::ops::{CLIENTS, Change, Form, Op, Patience, Pick, SESSIONS, StartMode, Which};
 use super::support::{ENV_MARK, KILL, command, configure, env, exited, prompt, settings, turn_ended};
 use jobs::Jobs;
 use notices::Post;
@@ -346,9 +346,9 @@ impl Sim {
             command.spec.ready = Some(Box::new(Ready::Notify));
             command.spec.ready_timeout_ms = ready.timeout.map(u64::from);
         }
-        command.spec.direct = *place == Place::Direct;
-        command.foreground = *place != Place::Background;
-        if let Some(plan) = plan.as_ref().filter(|_| *place == Place::Background) {
+        command.spec.direct = *place == StartMode::Direct;
+        command.foreground = *place != StartMode::Background;
+        if let Some(plan) = plan.as_ref().filter(|_| *place == StartMode::Background) {
             command.plan = self.plan(plan);
         }
         self.submit_job(*client, command)

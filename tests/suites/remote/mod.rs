@@ -19,7 +19,7 @@ use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
 /// The tasks of the other machine.
@@ -32,11 +32,11 @@ fn begin(far: &Far, args: &[&str]) -> Child {
     far.bgctl(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// A `block` in a terminal, which shows how far the task is: once the daemon has its subscription, it has its wait.
+/// A `block` in a terminal, which shows how far the task is: from then on it waits for nothing but the end.
 #[track_caller]
 fn blocked(far: &Far, options: &[&str], id: &str) -> Terminal {
-    let block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
-    wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
+    let mut block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
+    block.wait("how far the task is", |screen| !screen.contents().trim().is_empty());
     block
 }
 

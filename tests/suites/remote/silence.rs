@@ -103,7 +103,8 @@ fn r142_half_a_minute_of_silence_decides_nothing() {
     assert_eq!(far.here().task(later).status, Status::Pending);
     wire.thaw();
     fs::write(gate, "").unwrap();
-    assert_eq!(block.ended().code(), Some(4));
+    let code = block.ended().code();
+    assert_eq!(code, Some(4), "{block:?}");
     assert!(!block.screen().contains("lost"), "{block:?}");
     assert!(submit.wait_with_output().unwrap().status.success());
     let ended = far.here().block(&[on, later]);

@@ -44,7 +44,13 @@ impl Cluster {
         match self.known.as_ref().map(Settings::keeps_costs) {
             Some(true) => {}
             Some(false) => return self.costs = Costs::default(),
-            None => return self.learn(),
+            None => {
+                // Counts as asked for, so that a cluster that stays away is not asked for ever.
+                for job in self.costs.take(now) {
+                    self.costs_known(now, job, None);
+                }
+                return self.learn();
+            }
         }
         let jobs = self.costs.take(now);
         self.is_recording = true;

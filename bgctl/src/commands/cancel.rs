@@ -36,8 +36,8 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let result = {
         let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
         let _progress = Progress::begin(&format!("{what}; SIGKILL follows after the grace period"));
-        if params.ids.is_empty() {
-            // Others may have submitted some that match since.
+        if params.ids.is_empty() || params.signal.is_some() {
+            // Others may have submitted some that match since; and a signal that was chosen comes once.
             context.call::<TaskCancel>(&params)?
         } else {
             context.call_repeatable::<TaskCancel>(&params)?

@@ -46,7 +46,7 @@ pub use self::listener::{Heard, Listener};
 use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
 pub use self::lost::{is_lost, maybe_done, reason};
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
-pub use self::ssh::{LENT, REFUSED};
+pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
 pub use self::wait::{sleep, time_left};
 pub use self::way::Way;

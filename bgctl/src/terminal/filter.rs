@@ -18,6 +18,11 @@ impl TextFilter {
         Self { shown: Shown { is_alternate, ..Shown::default() }, ..Self::default() }
     }
 
+    /// Whether the bytes so far end on the alternate screen.
+    pub fn is_alternate(&self) -> bool {
+        self.shown.is_alternate
+    }
+
     /// Returns what can be shown of the next bytes. Those that are no UTF-8 become U+FFFD.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.parser.advance(&mut self.shown, bytes);

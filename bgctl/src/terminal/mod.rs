@@ -28,7 +28,7 @@ pub use self::host::Host;
 pub use self::keyboard::{Keyboard, Mode as RawMode, is_in_foreground};
 pub use self::pass::{SIGNALS as PASSED, outlast, pass_signals};
 pub use self::screen::{Screen, is_changed};
-pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen};
+pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen, latest, left_out};
 pub use self::signals::{
     Caught, Signals, hold as hold_signals, lend, release as release_signals, signal_group, stop_here,
 };

@@ -3,6 +3,8 @@
 mod heard;
 mod missed;
 
+pub use self::missed::{latest, left_out};
+
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
@@ -127,11 +129,15 @@ impl<'a> ScreenView<'a> {
         let subject = Subject { link: &mut link, host: &mut jobs, task, role: Role::Foreground, key };
         let mut show = ScreenView::begin(subject, screen, size)?;
         (show.shown_upto, show.was_alternate) = (seen.upto, seen.is_alternate);
-        show.resumes_from = is_again.then_some(seen.upto);
+        if is_again {
+            show.resumes_from = Some(seen.upto);
+            // It may have been stopped when the connection was lost, and nobody else would continue it.
+            show.calls.go_on = Some(show.send_signal("CONT", true)?);
+        }
         let left = view::run(&mut show);
         *seen = Seen {
             upto: show.shown_upto,
-            is_alternate: show.job.out.is_alternate(),
+            is_alternate: show.was_last_alternate(),
             lacks_typed: show.calls.write.is_some(),
         };
         left

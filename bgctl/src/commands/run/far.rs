@@ -15,7 +15,7 @@ use bgd_shared::task::Task;
 use super::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::link::is_lost;
+use crate::link::{UNREACHABLE, is_lost};
 use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
 
 /// The job, as far as it is known.
@@ -66,7 +66,8 @@ impl Job {
     /// Says in a failure what becomes of the job, and how to get back to it.
     fn stays(&self, failure: Failure, context: &Context) -> Failure {
         let Some((id, host)) = self.id.zip(context.link.host()) else { return failure };
-        if failure.kind == "other_instance" {
+        // Whoever answers otherwise does not have it any more.
+        if !is_lost(&failure) && failure.kind != UNREACHABLE {
             return failure;
         }
         failure
@@ -98,22 +99,33 @@ fn show(
         Ok((key, client.answer::<TaskSubmit>(call)?.task))
     })?;
     let id = *job.id.insert(task.id);
+    let mut is_drawn = job.is_again;
     if job.is_again {
         let attach = AttachParams { id: id.into(), rows: Some(size.rows), cols: Some(size.cols) };
         match context.link.exchange(|client| client.call::<TaskAttach>(&attach)) {
             Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {
                 let task = context.link.call::<TaskGet>(&IdParams { id: id.into() })?.task;
-                return rest(task, job.seen, context);
+                if !task.status.is_active() {
+                    return rest(task, job.seen, context);
+                }
+                // It is just being started, or waits for that again; then this connection has all that it writes.
+                is_drawn = false;
             }
             attached => drop(attached?),
         }
     }
-    ScreenView::resumable(context.link.polled()?, id, key, screen, size, &mut job.seen, job.is_again)
+    ScreenView::resumable(context.link.polled()?, id, key, screen, size, &mut job.seen, is_drawn)
 }
 
 /// Shows what is left of the output of a job that has ended.
 fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> {
-    let (mut next, mut filter) = (seen.upto, TextFilter::new(seen.is_alternate));
+    // Ctrl-C ends it, as nothing reads the keys.
+    terminal::release_signals(terminal::SHOWN)?;
+    let mut next = terminal::latest(seen.upto, task.output.bytes);
+    if let Some(text) = terminal::left_out(seen.upto, next) {
+        say(&text);
+    }
+    let mut filter = TextFilter::new(seen.is_alternate);
     let mut out = io::stdout().lock();
     loop {
         let part = context.link.call::<TaskOutput>(&OutputParams {

@@ -18,6 +18,16 @@ const SHOWN_BYTES: u64 = 8 << 20;
 /// How many parts of the output wait meanwhile. What comes after them is read, too.
 const HELD_PARTS: usize = 256;
 
+/// Returns where to begin with the output that was written from there up to an end: its latest bytes.
+pub fn latest(from: u64, end: u64) -> u64 {
+    from.max(end.saturating_sub(SHOWN_BYTES))
+}
+
+/// Says what is left out of the output by beginning later.
+pub fn left_out(from: u64, next: u64) -> Option<String> {
+    (next > from).then(|| format!("{} bytes are not shown; `bgctl output` has them", next - from))
+}
+
 impl ScreenView<'_> {
     /// Keeps a part of the output back if something before it has to be shown first. Otherwise returns it.
     pub(super) fn keep_back(&mut self, news: OutputNews) -> Result<Option<OutputNews>, Failure> {
@@ -29,17 +39,34 @@ impl ScreenView<'_> {
             }
             return Ok(None);
         }
-        let Some(from) = self.resumes_from.filter(|_| news.redraw) else { return Ok(Some(news)) };
+        let Some(from) = self.resumes_from else { return Ok(Some(news)) };
+        if !news.redraw {
+            // It is part of what is read once the screen is drawn.
+            return Ok(None);
+        }
         self.resumes_from = None;
-        let (next, end) = (from.max(news.offset.saturating_sub(SHOWN_BYTES)), news.offset);
+        let (next, end) = (latest(from, news.offset), news.offset);
         if next >= end {
             return Ok(Some(news));
         }
-        if next > from {
-            self.note(&format!("{} bytes are not shown; `bgctl output` has them", next - from));
-        }
+        self.say_left_out(from, next);
         self.read_gap(next, end, vec![news])?;
         Ok(None)
+    }
+
+    fn say_left_out(&mut self, from: u64, next: u64) {
+        if let Some(text) = left_out(from, next) {
+            self.note(&text);
+        }
+    }
+
+    /// Whether what was shown last, of what is not drawn yet, was on the alternate screen.
+    pub(super) fn was_last_alternate(&self) -> bool {
+        match &self.gap {
+            Some(gap) => gap.filter.is_alternate(),
+            None if self.resumes_from.is_some() => self.was_alternate,
+            None => self.job.out.is_alternate(),
+        }
     }
 
     /// Shows what is left of the output of a job that has ended, then leaves it.
@@ -50,7 +77,9 @@ impl ScreenView<'_> {
                 return Ok(());
             };
             // No screen will be drawn any more.
-            self.read_gap(from, u64::MAX, Vec::new())?;
+            let next = latest(from, task.output.bytes);
+            self.say_left_out(from, next);
+            self.read_gap(next, u64::MAX, Vec::new())?;
         }
         self.ended = Some(task);
         Ok(())
@@ -80,6 +109,7 @@ impl ScreenView<'_> {
                 self.job.lose_output(error);
             }
             gap.next = part.next;
+            (self.shown_upto, self.was_alternate) = (gap.next, gap.filter.is_alternate());
             if gap.next < gap.end {
                 gap.call = self.read_part(gap.next, gap.end)?;
                 self.gap = Some(gap);

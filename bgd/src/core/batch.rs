@@ -64,6 +64,9 @@ pub struct BatchKey {
     pub key: Arc<str>,
     /// How many tasks were submitted.
     pub tasks: u64,
+    /// Some of them were not accepted after all, as they could not be written down.
+    #[serde(default)]
+    pub is_torn: bool,
 }
 
 impl BatchKey {

@@ -355,6 +355,8 @@ pub enum OrderError {
     NotStaged(TaskId),
     /// The connection is already submitting another batch whose last part has not arrived.
     AlreadyStaged(TaskId),
+    /// The batch was submitted before, and only some of its tasks were accepted.
+    Torn(TaskId),
     /// The task is not pending, so it can't be held, released or edited.
     NotPending(TaskId, Status),
     /// The task waits elsewhere, where only its priority and its description can be changed.

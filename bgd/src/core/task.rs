@@ -142,6 +142,11 @@ impl Spec {
         }
     }
 
+    /// Whether it starts with descriptors that its submitter has sent.
+    pub fn takes_descriptors(&self) -> bool {
+        self.stdin == Some(Stdin::Fd) || self.given != [false; 2]
+    }
+
     /// Returns the name of the executor that runs it.
     pub fn executor(&self) -> ExecutorName {
         match (&self.work, self.on.as_ref().map(|on| on.kind)) {

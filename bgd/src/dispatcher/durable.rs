@@ -251,11 +251,16 @@ impl Dispatcher {
     }
 
     /// Acts on a step that could not be written down: what it submits is refused, and what it starts is held back. So is
-    /// whoever gets a task with a key that an earlier one has submitted in vain. Executors keep what the next daemon needs
+    /// whoever gets tasks with a key that an earlier one has submitted in vain. Executors keep what the next daemon needs
     /// of a run until its end is written down.
     fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId], withdrawn: &HashSet<TaskId>) {
         let mut rest = Vec::with_capacity(effects.len());
-        let is_withdrawn = |reply: &Reply| matches!(reply, Reply::Task(task) if withdrawn.contains(&task.id));
+        let is_withdrawn = |reply: &Reply| match reply {
+            Reply::Task(task) => withdrawn.contains(&task.id),
+            Reply::Many { ids, .. } => ids.iter().any(|id| withdrawn.contains(id)),
+            Reply::Rerun(pairs) => pairs.iter().any(|(new, _)| withdrawn.contains(new)),
+            _ => false,
+        };
         for effect in effects {
             match effect {
                 Effect::Start { executor, task, run, spec, begin } if !added.contains(&task) => {

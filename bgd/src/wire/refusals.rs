@@ -134,6 +134,11 @@ fn of_order(error: &OrderError) -> RpcError {
             format!("batch {batch} expects no further parts on this connection"),
         )
         .hint("start with `task`; send all parts over one connection; a rejected part ends the batch"),
+        OrderError::Torn(batch) => RpcError::new(
+            ErrorKind::JournalUnwritable,
+            format!("only some tasks of batch {batch} were accepted, as the journal could not be written"),
+        )
+        .hint("cancel or clear those, then submit all again; or submit the others with another key"),
         OrderError::AlreadyStaged(batch) => RpcError::new(
             ErrorKind::InvalidParams,
             format!("the last part of batch {batch} is missing on this connection; both batches are dropped"),

@@ -249,6 +249,7 @@ const fn error_name(error: &CoreError) -> &'static str {
         CoreError::Order(OrderError::TooManyReruns(_)) => "too many reruns",
         CoreError::Order(OrderError::NoBatch(_)) => "no batch",
         CoreError::Order(OrderError::NotStaged(_)) => "a part of nothing",
+        CoreError::Order(OrderError::Torn(_)) => "a batch of which some were withdrawn",
         CoreError::Order(OrderError::AlreadyStaged(_)) => "two batches at once",
     }
 }

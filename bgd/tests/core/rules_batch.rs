@@ -147,6 +147,24 @@ fn r142_a_batch_with_a_key_is_submitted_once() {
 }
 
 #[test]
+fn r142_a_batch_of_which_some_were_withdrawn_is_not_told_to_be_complete() {
+    let mut desk = desk();
+    let mut effects = submit(&mut desk, keyed(7, 10, false));
+    while desk.core.has_more() {
+        effects = desk.input(Input::GoOn);
+    }
+    let (batch, ids) = taken(&effects);
+    let _ = desk.core.withdraw(desk.now, &ids[5..], "the disk is full");
+    assert_eq!(desk.core.summary().total(), 5);
+    let again = submit(&mut desk, keyed(8, 10, false));
+    assert!(
+        matches!(refusal(&again), CoreError::Order(OrderError::Torn(torn)) if *torn == batch),
+        "{again:?}"
+    );
+    assert_eq!(desk.core.summary().total(), 5);
+}
+
+#[test]
 fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
     for (code, expected) in [(0, Status::Pending), (3, Status::Cancelled)] {
         let mut desk = desk();

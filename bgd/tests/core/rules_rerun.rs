@@ -44,6 +44,7 @@ fn ends(desk: &mut Desk, task: TaskId, code: i32) {
 fn r142_a_rerun_with_a_key_is_carried_out_once() {
     let mut desk = Desk::new(1);
     let tasks: Vec<TaskId> = (1..=2).map(|number| desk.finished(number, 3)).collect();
+    let mine = desk.finished(3, 3);
     let keyed = |key: &str, seed| {
         let key = Some(key.into());
         Request::Rerun(Box::new(Rerun {
@@ -59,10 +60,20 @@ fn r142_a_rerun_with_a_key_is_carried_out_once() {
     // The new ones have failed, too, by then.
     ends(&mut desk, first[0].0, 3);
     assert_eq!(pairs(&desk.ask(keyed("one", 8))), first);
-    assert_eq!(desk.core.summary().total(), 4);
+    assert_eq!(desk.core.summary().total(), 5);
+    // Somebody else's key may be the same by chance.
+    let chance = Rerun {
+        which: ids(&[mine]),
+        failed: true,
+        with_dependents: false,
+        key: Some("one".into()),
+        seed: 10,
+    };
+    let [(_, old)] = pairs(&desk.ask(Request::Rerun(Box::new(chance))))[..] else { panic!("one task") };
+    assert_eq!((old, desk.core.summary().total()), (mine, 6));
     let other = pairs(&desk.ask(keyed("other", 9)));
     assert!(other.len() == 2 && other.iter().all(|pair| !first.contains(pair)), "{other:?}");
-    assert_eq!(desk.core.summary().total(), 6);
+    assert_eq!(desk.core.summary().total(), 8);
 }
 
 #[test]

@@ -66,8 +66,11 @@ impl Core {
             return Err(CoreError::ShuttingDown);
         }
         let Repeated { batch, tasks } = known;
-        let total =
-            self.batches.known.get(&batch).and_then(|batch| batch.key.as_ref()).map_or(0, |key| key.tasks);
+        let key = self.batches.known.get(&batch).and_then(|batch| batch.key.as_ref());
+        if key.is_some_and(|key| key.is_torn) {
+            return Err(CoreError::Order(OrderError::Torn(batch)));
+        }
+        let total = key.map_or(0, |key| key.tasks);
         let next = tasks.saturating_add(count as u64);
         let ids: Vec<TaskId> = (tasks..next.min(total)).map(|index| batch.member(index)).collect();
         if more {
@@ -141,7 +144,7 @@ impl Core {
         let Command { spec, env, key, .. } = *common;
         let env = self.registry.share_env(env);
         let (session, tasks) = (spec.session.clone(), items.len() as u64);
-        let key = key.map(|key| Box::new(BatchKey { session, key, tasks }));
+        let key = key.map(|key| Box::new(BatchKey { session, key, tasks, is_torn: false }));
         let again = Vec::new();
         let mut entering =
             Entering { batch, to, last, again, spec, env, plan, never: None, items, each, bytes };

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::Stdin;
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
@@ -184,17 +183,17 @@ impl Core {
         clients
     }
 
-    /// Has a task start again whose process was ordered, but certainly not started. Returns false if it is to end, or a
-    /// daemon that kept no environments has ordered it.
+    /// Has a task start again whose process was ordered, but certainly not started. Returns false if it is to end, a
+    /// daemon that kept no environments has ordered it, or its descriptors are gone.
     #[must_use]
     pub fn take_back_start(&mut self, id: TaskId) -> bool {
         let Some(ordinal) = self.registry.ordinal(id) else { return false };
         let env = self.registry.get(ordinal).and_then(|task| match &task.state {
-            State::Starting { stop: None, env } => {
+            State::Starting { stop: None, env } if !task.spec.takes_descriptors() => {
                 let kept = || self.registry.kept_env(ordinal).cloned();
                 env.as_ref().map(|KeptEnv(env)| env.clone()).or_else(kept)
             }
-            State::Starting { stop: Some(_), .. }
+            State::Starting { .. }
             | State::Queued { .. }
             | State::Running { .. }
             | State::Stopping { .. }
@@ -293,10 +292,7 @@ impl Core {
     }
 
     fn end_without_descriptors(&mut self, now: Now) {
-        let needs = |task: &Task| {
-            let is_sent = task.spec.stdin == Some(Stdin::Fd) || task.spec.given != [false; 2];
-            is_sent && matches!(task.state, State::Queued { .. })
-        };
+        let needs = |task: &Task| task.spec.takes_descriptors() && matches!(task.state, State::Queued { .. });
         let tasks = self.registry.iter().filter(|(_, task)| needs(task));
         for ordinal in tasks.map(|(ordinal, _)| ordinal).collect::<Vec<_>>() {
             let why = "the descriptors sent with it ended with the daemon before";
@@ -339,6 +335,16 @@ impl Core {
         self.finish(now, ordinal, finished);
     }
 
+    /// Notes that a batch lacks a task: whoever submits it again with its key is told.
+    fn tear_batch(&mut self, ordinal: Ordinal) {
+        let batch = self.registry.get(ordinal).and_then(|task| task.plan().batch);
+        if let Some(key) =
+            batch.and_then(|id| self.batches.known.get_mut(&id)).and_then(|batch| batch.key.as_mut())
+        {
+            key.is_torn = true;
+        }
+    }
+
     /// Ends and removes tasks whose submission could not be written down: they have not started.
     #[must_use]
     pub fn withdraw(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
@@ -349,6 +355,7 @@ impl Core {
                 .get(ordinal)
                 .is_some_and(|task| matches!(task.state, State::Queued { .. } | State::Starting { .. }));
             if is_unstarted {
+                self.tear_batch(ordinal);
                 let failed = Failure::Spawn(Box::new(why.into()));
                 self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
                 self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));

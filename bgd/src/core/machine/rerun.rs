@@ -34,11 +34,15 @@ impl Core {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
         }
-        if let Some(pairs) =
-            rerun.key.as_deref().map(|key| self.rerun_by(key)).filter(|pairs| !pairs.is_empty())
-        {
-            self.reply(Some(to), Reply::Rerun(pairs));
-            return Ok(());
+        if let Some(key) = rerun.key.as_deref() {
+            let pairs = self.rerun_by(key);
+            // Whoever selects none of these tasks has chosen the same key by chance.
+            let selected: BTreeSet<TaskId> =
+                self.with_ids(&self.select(&rerun.which)?).into_iter().map(|(_, id)| id).collect();
+            if pairs.iter().any(|(_, old)| selected.contains(old)) {
+                self.reply(Some(to), Reply::Rerun(pairs));
+                return Ok(());
+            }
         }
         let tasks = self.tasks_to_rerun(rerun)?;
         if tasks.len() > RERUNS {

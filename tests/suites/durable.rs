@@ -160,7 +160,11 @@ fn r125_no_number_of_an_event_of_output_comes_twice() {
     watch.until_kind(task, EventKind::Started);
     let seq = watch.until_kind(task, EventKind::Output).seq;
     crash(&mut daemon);
-    assert!(daemon.status().seq > seq, "it goes on after {seq}: {}", daemon.status().seq);
+    let goes_on_after = daemon.status().seq;
+    assert!(goes_on_after >= seq, "it goes on after {seq}: {goes_on_after}");
+    let since = SubscribeParams { since: Some(goes_on_after), ..SubscribeParams::default() };
+    let next = Watch::new(daemon.client(), &since).until_kind(task, EventKind::Output).seq;
+    assert!(next > seq, "{next} after {seq}");
     daemon.cancel(&[task]);
 }
 

@@ -4,6 +4,19 @@ use bgd_shared::request::OutputNews;
 
 use super::filter::TextFilter;
 
+/// How much of it is shown, the latest bytes.
+const SHOWN_BYTES: u64 = 8 << 20;
+
+/// Returns where to begin with the output that was written from there up to an end: its latest bytes.
+pub fn latest(from: u64, end: u64) -> u64 {
+    from.max(end.saturating_sub(SHOWN_BYTES))
+}
+
+/// Says what is left out of the output by beginning later.
+pub fn left_out(from: u64, next: u64) -> Option<String> {
+    (next > from).then(|| format!("{} bytes are not shown; `bgctl output` has them", next - from))
+}
+
 /// The part that is being read.
 pub struct Gap {
     /// The end of what was read.

@@ -24,11 +24,12 @@ mod ways_out;
 
 pub use self::attachment::{Left, Output, Role, Subject};
 pub use self::filter::TextFilter;
+pub use self::gap::{latest, left_out};
 pub use self::host::Host;
 pub use self::keyboard::{Keyboard, Mode as RawMode, is_in_foreground};
 pub use self::pass::{SIGNALS as PASSED, outlast, pass_signals};
 pub use self::screen::{Screen, is_changed};
-pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen, latest, left_out};
+pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen};
 pub use self::signals::{
     Caught, Signals, hold as hold_signals, lend, release as release_signals, signal_group, stop_here,
 };

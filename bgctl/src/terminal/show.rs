@@ -3,8 +3,6 @@
 mod heard;
 mod missed;
 
-pub use self::missed::{latest, left_out};
-
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 

@@ -85,6 +85,13 @@ impl From<CoreError> for RpcError {
     }
 }
 
+fn torn(batch: TaskId) -> RpcError {
+    let message =
+        format!("only some tasks of batch {batch} were accepted, as the journal could not be written");
+    RpcError::new(ErrorKind::JournalUnwritable, message)
+        .hint("cancel or clear those, then submit all again; or submit the others with another key")
+}
+
 /// Returns the error for a refusal that concerns groups, batches or dependencies.
 fn of_order(error: &OrderError) -> RpcError {
     match error {
@@ -134,11 +141,7 @@ fn of_order(error: &OrderError) -> RpcError {
             format!("batch {batch} expects no further parts on this connection"),
         )
         .hint("start with `task`; send all parts over one connection; a rejected part ends the batch"),
-        OrderError::Torn(batch) => RpcError::new(
-            ErrorKind::JournalUnwritable,
-            format!("only some tasks of batch {batch} were accepted, as the journal could not be written"),
-        )
-        .hint("cancel or clear those, then submit all again; or submit the others with another key"),
+        OrderError::Torn(batch) => torn(*batch),
         OrderError::AlreadyStaged(batch) => RpcError::new(
             ErrorKind::InvalidParams,
             format!("the last part of batch {batch} is missing on this connection; both batches are dropped"),

@@ -10,23 +10,10 @@ use super::ScreenView;
 use crate::failure::Failure;
 use crate::terminal::attachment::Left;
 use crate::terminal::filter::TextFilter;
-use crate::terminal::gap::Gap;
-
-/// How much of it is shown, the latest bytes.
-const SHOWN_BYTES: u64 = 8 << 20;
+use crate::terminal::gap::{Gap, latest, left_out};
 
 /// How many parts of the output wait meanwhile. What comes after them is read, too.
 const HELD_PARTS: usize = 256;
-
-/// Returns where to begin with the output that was written from there up to an end: its latest bytes.
-pub fn latest(from: u64, end: u64) -> u64 {
-    from.max(end.saturating_sub(SHOWN_BYTES))
-}
-
-/// Says what is left out of the output by beginning later.
-pub fn left_out(from: u64, next: u64) -> Option<String> {
-    (next > from).then(|| format!("{} bytes are not shown; `bgctl output` has them", next - from))
-}
 
 impl ScreenView<'_> {
     /// Keeps a part of the output back if something before it has to be shown first. Otherwise returns it.

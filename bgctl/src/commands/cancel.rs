@@ -36,8 +36,9 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let result = {
         let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
         let _progress = Progress::begin(&format!("{what}; SIGKILL follows after the grace period"));
-        if params.ids.is_empty() || params.signal.is_some() {
-            // Others may have submitted some that match since; and a signal that was chosen comes once.
+        let counts = !matches!(params.signal.as_deref(), None | Some("KILL" | "SIGKILL" | "9"));
+        if params.ids.is_empty() || counts {
+            // Others may have submitted some that match since; and some programs count the signals.
             context.call::<TaskCancel>(&params)?
         } else {
             context.call_repeatable::<TaskCancel>(&params)?

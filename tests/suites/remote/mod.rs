@@ -36,7 +36,9 @@ fn begin(far: &Far, args: &[&str]) -> Child {
 #[track_caller]
 fn blocked(far: &Far, options: &[&str], id: &str) -> Terminal {
     let mut block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
-    block.wait("how far the task is", |screen| !screen.contents().trim().is_empty());
+    // Not what it says while a connection takes long.
+    let named: String = far.daemon.task(id.parse().expect("an id")).description.chars().take(8).collect();
+    block.wait("how far the task is", |screen| screen.contents().contains(&named));
     block
 }
 

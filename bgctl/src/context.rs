@@ -142,7 +142,7 @@ impl Context {
         self.link.call::<M>(params)
     }
 
-    /// Like [`Self::call`], for what changes nothing the second time: see [`Link::call_repeatable`].
+    /// Like [`Self::call`], for what changes nothing the second time with these params: see [`Link::call_repeatable`].
     ///
     /// # Errors
     /// As for [`Self::call`]; or a host can't be reached again.

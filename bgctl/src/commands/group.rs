@@ -18,11 +18,9 @@ pub fn run(args: GroupArgs, context: &mut Context) -> Result<Code, Failure> {
     let result = match args.verb {
         GroupVerb::List => return print_all(context),
         GroupVerb::Remove { name } => return remove(name, context),
-        GroupVerb::Set { name, slots } => {
-            context.call_repeatable::<GroupSet>(&GroupSetParams { name, slots })?
-        }
-        GroupVerb::Pause { name } => context.call_repeatable::<GroupPause>(&GroupParams { name })?,
-        GroupVerb::Continue { name } => context.call_repeatable::<GroupContinue>(&GroupParams { name })?,
+        GroupVerb::Set { name, slots } => context.call::<GroupSet>(&GroupSetParams { name, slots })?,
+        GroupVerb::Pause { name } => context.call::<GroupPause>(&GroupParams { name })?,
+        GroupVerb::Continue { name } => context.call::<GroupContinue>(&GroupParams { name })?,
     };
     print(&result, context)
 }

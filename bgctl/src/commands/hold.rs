@@ -12,7 +12,7 @@ use crate::pick;
 /// Holds pending tasks, then prints one line per task.
 pub fn hold(args: HoldArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
-    let result = context.call_repeatable::<TaskHold>(&params)?;
+    let result = context.call::<TaskHold>(&params)?;
     print(&result, "held", "pending", context)
 }
 
@@ -26,14 +26,14 @@ pub fn release(args: ReleaseArgs, context: &mut Context) -> Result<Code, Failure
 /// Pauses running tasks, then prints one line per task.
 pub fn pause(args: PauseArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
-    let result = context.call_repeatable::<TaskPause>(&params)?;
+    let result = context.call::<TaskPause>(&params)?;
     print(&result, "paused", "running", context)
 }
 
 /// Continues paused tasks, then prints one line per task.
 pub fn go_on(args: ContinueArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
-    let result = context.call_repeatable::<TaskContinue>(&params)?;
+    let result = context.call::<TaskContinue>(&params)?;
     print(&result, "continued", "running", context)
 }
 

@@ -16,16 +16,12 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let (ids, matching) = pick::chosen(ids, select, context)?.split();
     let key = context.link.is_remote().then(|| TaskId::random().to_string());
     let params = RerunParams { ids, matching, failed, with_dependents, key };
-    let result = if params.key.is_some() {
-        match context.call_repeatable::<TaskRerun>(&params) {
-            // It may be older than the key.
-            Err(failure) if failure.kind == ErrorKind::InvalidParams.as_str() => {
-                context.call::<TaskRerun>(&RerunParams { key: None, ..params })?
-            }
-            outcome => outcome?,
+    let result = match context.call_repeatable::<TaskRerun>(&params) {
+        // It may be older than the key.
+        Err(failure) if params.key.is_some() && failure.kind == ErrorKind::InvalidParams.as_str() => {
+            context.call::<TaskRerun>(&RerunParams { key: None, ..params })?
         }
-    } else {
-        context.call::<TaskRerun>(&params)?
+        outcome => outcome?,
     };
     if context.json() {
         context.print_json(&result)?;

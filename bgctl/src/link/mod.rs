@@ -30,8 +30,9 @@ use bgd_shared::client::{Client, ClientError, PolledClient};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    AgentList, DaemonStatusOf, ExecutorList, GroupList, Hello, HelloParams, InboxAck, InboxList, InboxRead,
-    Method, TaskGet, TaskList, TaskOutput, TaskResultOf,
+    AgentList, DaemonStatusOf, ExecutorList, GroupContinue, GroupList, GroupPause, GroupSet, Hello,
+    HelloParams, InboxAck, InboxList, InboxRead, Method, TaskContinue, TaskGet, TaskHold, TaskList,
+    TaskOutput, TaskPause, TaskResultOf,
 };
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
@@ -58,7 +59,7 @@ const RECONNECTS: u32 = 8;
 
 /// The methods that change nothing, or nothing more the second time: such a call is repeated if the connection to another
 /// machine was lost before its answer came.
-const REPEATABLE: [&str; 11] = [
+const REPEATABLE: [&str; 17] = [
     TaskGet::NAME,
     TaskList::NAME,
     TaskOutput::NAME,
@@ -69,6 +70,12 @@ const REPEATABLE: [&str; 11] = [
     AgentList::NAME,
     ExecutorList::NAME,
     GroupList::NAME,
+    GroupSet::NAME,
+    GroupPause::NAME,
+    GroupContinue::NAME,
+    TaskHold::NAME,
+    TaskPause::NAME,
+    TaskContinue::NAME,
     DaemonStatusOf::NAME,
 ];
 
@@ -211,8 +218,8 @@ impl Link {
         }
     }
 
-    /// Like [`Self::call_with_fds`], for what changes nothing the second time, as it has a key or says how something is to
-    /// be: the call is repeated if the connection to another machine was lost before its answer came.
+    /// Like [`Self::call_with_fds`], for a call that changes nothing the second time only with these params, as it has a key
+    /// for example: it is repeated if the connection to another machine was lost before its answer came.
     ///
     /// # Errors
     /// No daemon, the daemon's refusal, or a host that can't be reached again.

@@ -32,10 +32,3 @@ pub struct Gap {
     /// More came than is held.
     pub is_over: bool,
 }
-
-impl Gap {
-    /// Whether this call reads it.
-    pub fn is_read_by(&self, call: u64) -> bool {
-        self.call == call
-    }
-}

@@ -17,9 +17,7 @@ impl ScreenView<'_> {
                     self.show_part(news)?;
                 }
             }
-            Received::Answer { call, outcome }
-                if self.gap.as_ref().is_some_and(|gap| gap.is_read_by(call)) =>
-            {
+            Received::Answer { call, outcome } if self.gap.as_ref().is_some_and(|gap| gap.call == call) => {
                 self.show_gap(Protocol::result::<TaskOutput>(outcome))?;
             }
             Received::Stopped(news) if news.id == self.job.task => self.stopped(),

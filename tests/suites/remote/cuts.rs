@@ -11,7 +11,7 @@ use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Relay, wait};
 
-use super::{begin, blocked, tasks};
+use super::{begin, blocked, hold_connections, tasks};
 
 #[test]
 fn r142_a_block_goes_on_after_a_cut() {
@@ -137,9 +137,7 @@ fn r142_a_daemon_that_was_restarted_meanwhile_is_another_one() {
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
     let mut block = blocked(&far, &[], &id);
     // It comes back before the connection does.
-    let hold = far.path("hold");
-    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
-    fs::write(&hold, "").unwrap();
+    let hold = hold_connections(&far);
     far.cut();
     block.wait_text("connecting again");
     far.daemon.restart();
@@ -157,9 +155,7 @@ fn r142_a_selection_is_waited_for_by_its_ids() {
     far.daemon.wait_running(id);
     let mut block = far.terminal(&["block", "--timeout", "none", "--tag", "t", "--status", "running"]);
     wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
-    let hold = far.path("hold");
-    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
-    fs::write(&hold, "").unwrap();
+    let hold = hold_connections(&far);
     far.cut();
     block.wait_text("connecting again");
     fs::write(gate, "").unwrap();

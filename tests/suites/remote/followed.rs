@@ -10,7 +10,7 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::{Relay, wait};
 use serde_json::Value;
 
-use super::begin;
+use super::{begin, hold_connections};
 
 /// The lines of a process.
 fn lines(from: impl std::io::Read) -> impl Iterator<Item = String> {
@@ -25,9 +25,7 @@ fn end(mut follower: Child) {
 
 /// Cuts the connection, and keeps it from being made again until `meanwhile` is done.
 fn cut_while(far: &Far, errors: &mut impl Iterator<Item = String>, meanwhile: impl FnOnce()) {
-    let hold = far.path("hold");
-    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
-    fs::write(&hold, "").unwrap();
+    let hold = hold_connections(far);
     far.cut();
     assert!(errors.any(|line| line.ends_with("the connection to far is lost; connecting again")));
     meanwhile();

@@ -8,7 +8,7 @@ use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{Terminal, wait};
 use rustix::process::Signal;
 
-use super::tasks;
+use super::{hold_connections, tasks};
 
 /// Runs a line of the shell over there in a terminal of this machine, and returns its task.
 fn run(far: &Far, options: &[&str], line: &str) -> (Terminal, TaskId) {
@@ -42,9 +42,7 @@ fn r142_a_job_in_this_terminal_goes_on_after_cuts_with_all_of_its_output() {
     let (mut terminal, id) = run(&far, &[], &line);
     terminal.wait_text("a00300");
     // While there is no connection it writes more than the screen has.
-    let hold = far.path("hold");
-    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
-    fs::write(&hold, "").unwrap();
+    let hold = hold_connections(&far);
     far.cut();
     terminal.wait_text("the connection to far is lost; connecting again");
     wait::poll_until("the background", || (!far.daemon.task(id).foreground).then_some(()));
@@ -97,9 +95,7 @@ fn r142_a_job_that_ends_without_its_connection_is_told_with_its_exit() {
         format!("echo up; until [ -e {} ]; do sleep 0.02; done; seq -f 'd%05g' 1000; exit 9", gate.display());
     let (mut terminal, id) = run(&far, &[], &line);
     terminal.wait_text("up");
-    let hold = far.path("hold");
-    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
-    fs::write(&hold, "").unwrap();
+    let hold = hold_connections(&far);
     far.cut();
     terminal.wait_text("connecting again");
     fs::write(gate, "").unwrap();

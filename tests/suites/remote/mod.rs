@@ -12,7 +12,9 @@ mod streams;
 mod verbs;
 mod wires;
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use bgd_tests::far::Far;
@@ -30,6 +32,14 @@ fn tasks(far: &Far) -> Vec<Task> {
 /// Starts a `bgctl` whose output is read.
 fn begin(far: &Far, args: &[&str]) -> Child {
     far.bgctl(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Lets no connection begin until the returned file is removed.
+fn hold_connections(far: &Far) -> PathBuf {
+    let hold = far.path("hold");
+    far.wrap(&format!("while [ -e {} ]; do sleep 0.05; done", hold.display()));
+    fs::write(&hold, "").unwrap();
+    hold
 }
 
 /// A `block` in a terminal, which shows how far the task is: once the daemon has its subscription, it has its wait.

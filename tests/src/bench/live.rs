@@ -91,7 +91,7 @@ pub fn many(daemon: &TestDaemon, tasks: usize, bench: &Bench) -> Result<Vec<Row>
             moves.push(top.press_for_change(keys)?);
         }
         for name in ["session", "group", "batch", "dependency", "status"] {
-            orders.push(top.press_for("\t", &format!("folded by {name}\n"))?);
+            orders.push(top.press_for("\t", &format!("\nfolded by {name}"))?);
         }
         top.press_for("/", "\n/\n")?;
         for part in ["t", "tr", "tru", "true"] {

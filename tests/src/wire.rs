@@ -1,6 +1,7 @@
 //! A connection by TCP to a program on its other end, such as an sshd, that can be slow, silent or cut. It carries bytes
 //! without interpreting them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -41,8 +42,13 @@ struct State {
     cut_asking_at: Option<usize>,
     /// Both ends of every connection so far.
     streams: Vec<UnixStream>,
-    /// How often each connection's client has sent something since the wire was frozen.
-    asked: Vec<usize>,
+    /// How often the client of each connection has sent something since the wire was frozen, by the connection's number.
+    /// Those that began later, or are closed, are not in it.
+    asked: BTreeMap<usize, usize>,
+    /// The connections so far.
+    connections: usize,
+    /// The connections whose client has not closed them.
+    open: BTreeSet<usize>,
 }
 
 impl Wire {
@@ -108,13 +114,14 @@ impl Wire {
     pub fn freeze(&self) {
         let mut state = self.shared.state();
         state.is_frozen = true;
-        state.asked.fill(0);
+        state.asked = state.open.iter().map(|number| (*number, 0)).collect();
     }
 
-    /// How often the most quiet client has sent something since the wire was frozen; none of it arrived. An ssh does so
-    /// as often as its keep-alives say.
+    /// How often the most quiet client that was connected when the wire was frozen, and still is, has sent something
+    /// since; none of it arrived. An ssh does so as often as its keep-alives say. Whoever waits for an answer may give
+    /// up its connection, and make another one.
     pub fn asked_in_vain(&self) -> usize {
-        self.shared.state().asked.iter().copied().min().unwrap_or_default()
+        self.shared.state().asked.values().copied().min().unwrap_or_default()
     }
 
     /// Lets everything through again.
@@ -184,8 +191,10 @@ fn serve(client: TcpStream, program: &PathBuf, shared: &Arc<Shared>) -> io::Resu
     let number = {
         let mut state = shared.state();
         state.streams.extend([client.try_clone()?, server.try_clone()?]);
-        state.asked.push(0);
-        state.asked.len() - 1
+        state.connections += 1;
+        let number = state.connections;
+        state.open.insert(number);
+        number
     };
     let there = pump(client.try_clone()?, server.try_clone()?, shared, Some(number));
     let back = pump(server, client, shared, None);
@@ -209,11 +218,16 @@ fn pump(
         let mut buffer = [0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
             if let Some(number) = client {
-                counting.state().asked[number] += 1;
+                counting.state().asked.entry(number).and_modify(|count| *count += 1);
             }
             if sender.send((Instant::now(), buffer[..count].to_vec())).is_err() {
-                return;
+                break;
             }
+        }
+        if let Some(number) = client {
+            let mut state = counting.state();
+            state.asked.remove(&number);
+            state.open.remove(&number);
         }
     });
     let shared = Arc::clone(shared);

@@ -93,7 +93,7 @@ pub fn many(daemon: &TestDaemon, tasks: usize, bench: &Bench) -> Result<Vec<Row>
         for name in ["session", "group", "batch", "dependency", "status"] {
             orders.push(top.press_for("\t", &format!("\nfolded by {name}"))?);
         }
-        top.press_for("/", "\n/\n")?;
+        top.press("/", |screen| screen.contents().trim_end().ends_with("\n/"))?;
         for part in ["t", "tr", "tru", "true"] {
             filters.push(top.press_for(&part[part.len() - 1..], &format!("/{part} ("))?);
         }

@@ -21,7 +21,7 @@ use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
 /// The tasks of the other machine.
@@ -42,11 +42,13 @@ fn hold_connections(far: &Far) -> PathBuf {
     hold
 }
 
-/// A `block` in a terminal, which shows how far the task is: once the daemon has its subscription, it has its wait.
+/// A `block` in a terminal, which shows how far the task is: from then on it waits for nothing but the end.
 #[track_caller]
 fn blocked(far: &Far, options: &[&str], id: &str) -> Terminal {
-    let block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
-    wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
+    let mut block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
+    // Not what it says while a connection takes long.
+    let named: String = far.daemon.task(id.parse().expect("an id")).description.chars().take(8).collect();
+    block.wait("how far the task is", |screen| screen.contents().contains(&named));
     block
 }
 

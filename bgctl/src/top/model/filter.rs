@@ -21,6 +21,22 @@ enum Word {
     Text(String),
 }
 
+impl Word {
+    /// Whether whatever meets this condition meets the other one, too. `false` says nothing.
+    fn is_narrower_than(&self, other: &Self) -> bool {
+        match (self, other) {
+            // What contains a text, or begins with it, does so with each beginning of that text.
+            (Self::Tag(text), Self::Tag(part))
+            | (Self::Group(text), Self::Group(part))
+            | (Self::Session(text), Self::Session(part))
+            | (Self::Batch(text), Self::Batch(part))
+            | (Self::Host(text), Self::Host(part))
+            | (Self::Text(text), Self::Text(part)) => text.starts_with(part.as_str()),
+            (one, other) => one == other,
+        }
+    }
+}
+
 /// What to show: all conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter(Vec<Word>);
@@ -44,6 +60,12 @@ impl Filter {
             }
         };
         Self(text.split_whitespace().map(word).collect())
+    }
+
+    /// Whether it takes no task that the other one does not take. `false` says nothing.
+    pub fn is_narrower_than(&self, other: &Self) -> bool {
+        self.0.len() >= other.0.len()
+            && self.0.iter().zip(&other.0).all(|(word, other)| word.is_narrower_than(other))
     }
 
     /// Whether anything of a host is shown.
@@ -156,5 +178,23 @@ mod tests {
             (Task { description: "on host:8080".into(), ..samples::task() }, &mut Texts::default());
         let row = Row::of(HostNo::default(), &task, texts, &Clock::of_tests());
         assert!(one.takes(&row, row.section(false), ""), "one host has no name to filter by");
+    }
+
+    #[test]
+    fn r163_a_longer_filter_is_a_narrower_one_if_it_can_only_take_less() {
+        let is_narrower =
+            |one: &str, other: &str| Filter::parse(one, true).is_narrower_than(&Filter::parse(other, true));
+        for (one, other) in [("m", ""), ("make", "mak"), ("a b", "a"), ("tag:ab", "t:a")] {
+            assert_eq!(
+                (is_narrower(one, other), is_narrower(other, one)),
+                (true, one == other),
+                "{one}, {other}"
+            );
+        }
+        for (one, other) in
+            [("s:", "s"), ("s:failed,done", "s:failed"), ("ake", "make"), ("b a", "a b"), ("t:", "t")]
+        {
+            assert!(!is_narrower(one, other), "{one}, {other}");
+        }
     }
 }

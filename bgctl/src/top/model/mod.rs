@@ -5,11 +5,11 @@
 mod age;
 mod filter;
 mod hosts;
+mod known;
 mod live;
 mod order;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::rc::Rc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Task};
@@ -20,6 +20,7 @@ use self::age::Arrivals;
 use self::filter::Filter;
 use self::hosts::Hosts;
 pub use self::hosts::Silence;
+use self::known::Known;
 pub use self::live::Live;
 pub use self::order::{By, Counts, Head, Spot};
 use self::order::{Order, SortKey};
@@ -33,20 +34,6 @@ pub const PINS: usize = 4;
 
 /// The most characters of a filter.
 pub const FILTER_CHARS: usize = 256;
-
-/// A task with what is known of it.
-#[derive(Debug)]
-struct Known {
-    row: Row,
-    /// Whether the user has looked at it since it failed.
-    is_seen: bool,
-    /// Whether it was on the screen since it failed.
-    was_shown: bool,
-    /// The listing of its host that it was last in.
-    round: u32,
-    /// Its place among those that were created at the same time.
-    arrival: i32,
-}
 
 /// The state of the live view.
 #[derive(Debug)]
@@ -247,28 +234,18 @@ impl Model {
     }
 
     fn place(&self, known: &Known) -> SortKey {
-        let section = known.row.section(known.is_seen);
-        let named = |text: &Rc<str>| Head::Named(text.clone());
-        let row = &known.row;
-        let head = match self.by {
-            By::Section => Head::Section(section),
-            By::Host => Head::Host(row.host),
-            By::Session => row.labels.session.as_ref().map_or(Head::Rest, named),
-            By::Group => named(&row.labels.group),
-            By::Batch => row.labels.batch.map_or(Head::Rest, |batch| Head::Task(row.host.task(batch))),
-            By::After => match row.starts_after() {
-                Some(first) => Head::Task(first),
-                None if self.awaited.contains_key(&row.key()) => Head::Task(row.key()),
-                None => Head::Rest,
-            },
-        };
+        let (row, section) = (&known.row, known.section());
+        let head = self.by.head(row, section, || self.awaited.contains_key(&row.key()));
         SortKey::of(row, known.arrival, section, head)
     }
 
     fn is_shown(&self, known: &Known) -> bool {
         let is_found = self.found.as_ref().is_none_or(|found| found.contains(&known.row.key()));
-        let host = self.host_name(known.row.host);
-        is_found && self.filter.takes(&known.row, known.row.section(known.is_seen), host)
+        is_found && self.passes(&self.filter, known)
+    }
+
+    fn passes(&self, filter: &Filter, known: &Known) -> bool {
+        filter.takes(&known.row, known.section(), self.host_name(known.row.host))
     }
 
     /// Takes a task out of the order before it changes, and returns where it was.
@@ -317,6 +294,22 @@ impl Model {
         self.top = None;
     }
 
+    /// Takes the tasks that this filter has shown, and the narrower one hides, out of the order if they are few, so that
+    /// 100,000 are not ordered again for a letter. Returns whether it did.
+    fn hide_few(&mut self, before: &Filter) -> bool {
+        let is_hidden = |known: &&Known| !self.passes(&self.filter, known) && self.passes(before, known);
+        let most = self.order.len() / 4;
+        let hidden = self.known.values().filter(is_hidden).take(most + 1);
+        let hidden: Vec<SortKey> = hidden.map(|known| self.place(known)).collect();
+        if hidden.len() > most {
+            return false;
+        }
+        hidden.iter().for_each(|place| self.order.remove(place));
+        self.order.set_standing(self.standing());
+        self.settle();
+        true
+    }
+
     /// Number of tasks by section, whatever is filtered.
     pub fn counts(&self) -> Counts {
         self.counts
@@ -352,8 +345,11 @@ impl Model {
     pub fn set_filter(&mut self, text: &str) {
         self.filter_text = text.chars().take(FILTER_CHARS).collect();
         let filter = Filter::parse(&self.filter_text, self.is_several());
-        if filter != self.filter {
-            self.filter = filter;
+        if filter == self.filter {
+            return;
+        }
+        let before = std::mem::replace(&mut self.filter, filter);
+        if !self.filter.is_narrower_than(&before) || !self.hide_few(&before) {
             self.reorder();
         }
     }

@@ -44,6 +44,23 @@ impl By {
         }
     }
 
+    /// The heading that a task is below; `is_awaited`: whether others start after it.
+    pub fn head(self, row: &Row, section: Section, is_awaited: impl FnOnce() -> bool) -> Head {
+        let named = |text: &Rc<str>| Head::Named(text.clone());
+        match self {
+            Self::Section => Head::Section(section),
+            Self::Host => Head::Host(row.host),
+            Self::Session => row.labels.session.as_ref().map_or(Head::Rest, named),
+            Self::Group => named(&row.labels.group),
+            Self::Batch => row.labels.batch.map_or(Head::Rest, |batch| Head::Task(row.host.task(batch))),
+            Self::After => match row.starts_after() {
+                Some(first) => Head::Task(first),
+                None if is_awaited() => Head::Task(row.key()),
+                None => Head::Rest,
+            },
+        }
+    }
+
     /// Its name for people.
     pub const fn name(self) -> &'static str {
         match self {

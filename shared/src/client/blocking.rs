@@ -71,14 +71,19 @@ impl Client {
     /// # Errors
     /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub fn connect_within(socket: &SocketPath, first_answer: Duration) -> Result<Self, ClientError> {
-        let mut client = Self::over(connect_within(socket, first_answer)?);
+        let mut client = Self::of(connect_within(socket, first_answer)?);
         client.socket = Some(socket.clone());
         client.watchdog.first_answer(first_answer);
         Ok(client)
     }
 
-    /// Wraps a connection that was made elsewhere.
+    /// Speaks over a connection whose other end somebody else carries to a daemon, such as ssh: it may be silent for a
+    /// minute.
     pub fn over(stream: Stream) -> Self {
+        Self { watchdog: Watchdog::carried(Instant::now()), ..Self::of(stream) }
+    }
+
+    fn of(stream: Stream) -> Self {
         Self {
             stream,
             protocol: Protocol::default(),

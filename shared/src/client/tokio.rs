@@ -50,22 +50,24 @@ impl AsyncClient {
     /// # Errors
     /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub async fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
-        Ok(Self::new(connect_async(socket, FIRST_ANSWER).await?, Some(socket.clone())))
+        let stream = connect_async(socket, FIRST_ANSWER).await?;
+        Ok(Self::new(stream, Some(socket.clone()), Watchdog::new(Instant::now())))
     }
 
-    /// Speaks over a connection whose other end somebody else carries to a daemon. Runs within a tokio runtime.
+    /// Speaks over a connection whose other end somebody else carries to a daemon, such as ssh: it may be silent for a
+    /// minute. Runs within a tokio runtime.
     ///
     /// # Errors
     /// It can't be used on tokio.
     pub fn over(stream: Stream) -> io::Result<Self> {
-        Ok(Self::new(into_async(stream)?, None))
+        Ok(Self::new(into_async(stream)?, None, Watchdog::carried(Instant::now())))
     }
 
-    fn new(stream: AsyncStream, socket: Option<SocketPath>) -> Self {
+    fn new(stream: AsyncStream, socket: Option<SocketPath>, watchdog: Watchdog) -> Self {
         let stream = Arc::new(stream);
         let pending = Arc::new(Mutex::new(Pending {
             protocol: Protocol::default(),
-            watchdog: Watchdog::new(Instant::now()),
+            watchdog,
             calls: HashMap::new(),
             closed: None,
         }));

@@ -15,6 +15,10 @@ pub const LATER_ANSWER: Duration = Duration::from_secs(15);
 /// How long a daemon may be silent that reports itself as starting or ending.
 pub const BUSY: Duration = Duration::from_secs(30);
 
+/// How long a daemon may be silent to which somebody else carries the connection. An ssh notices within 45 s that the
+/// network is dead, and closes it. Giving up sooner would do so for all that share the ssh.
+pub const CARRIED_ANSWER: Duration = Duration::from_mins(1);
+
 /// First interval between two checks in a long wait; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -50,6 +54,7 @@ enum State {
 pub(super) struct Watchdog {
     state: State,
     first_answer: Duration,
+    later_answer: Duration,
     has_answered: bool,
     pause: Duration,
     /// When the awaited answer is due, if known.
@@ -63,11 +68,17 @@ impl Watchdog {
         Self {
             state: State::Heard(now),
             first_answer: FIRST_ANSWER,
+            later_answer: LATER_ANSWER,
             has_answered: false,
             pause: FIRST_PAUSE,
             due: None,
             was_busy: false,
         }
+    }
+
+    /// Watches a connection that somebody else carries to a daemon.
+    pub fn carried(now: Instant) -> Self {
+        Self { first_answer: CARRIED_ANSWER, later_answer: CARRIED_ANSWER, ..Self::new(now) }
     }
 
     /// Sets how long the first answer may take, counted from its call.
@@ -115,7 +126,7 @@ impl Watchdog {
         match self.state {
             State::Heard(_) => {
                 let is_due = self.due.is_some_and(|due| due <= now);
-                let patience = if is_due { FIRST_ANSWER / 2 } else { LATER_ANSWER };
+                let patience = if is_due { self.first_answer / 2 } else { self.later_answer };
                 self.due = self.due.filter(|_| !is_due);
                 self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                 self.state = State::Probed(now, now + patience);
@@ -147,7 +158,7 @@ impl Watchdog {
     }
 
     fn patience(&self) -> Duration {
-        if self.has_answered { LATER_ANSWER } else { self.first_answer }
+        if self.has_answered { self.later_answer } else { self.first_answer }
     }
 }
 
@@ -200,6 +211,27 @@ mod tests {
         assert_eq!(watchdog.tick(at(begin, 3499)), Step::Wait);
         assert_eq!(watchdog.tick(at(begin, 3500)), Step::Probe);
         assert!(matches!(watchdog.tick(at(begin, 6000)), Step::GiveUp(_)));
+    }
+
+    #[test]
+    fn r142_who_is_carried_by_a_silent_network_is_not_given_up_before_its_carrier_does() {
+        let begin = Instant::now();
+        let ask = |watchdog: &mut Watchdog| {
+            let given_up = |second: &u64| matches!(watchdog.tick(at(begin, second * 1000)), Step::GiveUp(_));
+            (0..300).find(given_up)
+        };
+        let mut watchdog = Watchdog::carried(begin);
+        watchdog.asked(begin);
+        assert_eq!(ask(&mut watchdog), Some(60));
+        let mut watchdog = Watchdog::carried(begin);
+        watchdog.asked(begin);
+        watchdog.heard(begin);
+        assert_eq!(ask(&mut watchdog), Some(65), "a minute from the first question on");
+        let mut watchdog = Watchdog::carried(begin);
+        watchdog.asked(begin);
+        watchdog.heard(begin);
+        watchdog.due(Some(begin));
+        assert_eq!(ask(&mut watchdog), Some(33), "half a minute after what is due");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Relay, wait};
 
-use super::{begin, blocked, hold_connections, tasks};
+use super::{begin, blocked, hold_connections, tasks, wait_drawn};
 
 #[test]
 fn r142_a_block_goes_on_after_a_cut() {
@@ -154,7 +154,7 @@ fn r142_a_selection_is_waited_for_by_its_ids() {
     let id: TaskId = far.run(&["submit", "--tag", "t", "--shell", &line]).word();
     far.daemon.wait_running(id);
     let mut block = far.terminal(&["block", "--timeout", "none", "--tag", "t", "--status", "running"]);
-    wait::poll_until("the wait", || (far.daemon.status().subscriptions == 1).then_some(()));
+    wait_drawn(&far, &mut block, id);
     let hold = hold_connections(&far);
     far.cut();
     block.wait_text("connecting again");

@@ -42,14 +42,20 @@ fn hold_connections(far: &Far) -> PathBuf {
     hold
 }
 
-/// A `block` in a terminal, which shows how far the task is: from then on it waits for nothing but the end.
+/// A `block` in a terminal, which waits for nothing but the end.
 #[track_caller]
 fn blocked(far: &Far, options: &[&str], id: &str) -> Terminal {
     let mut block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
-    // Not what it says while a connection takes long.
-    let named: String = far.daemon.task(id.parse().expect("an id")).description.chars().take(8).collect();
-    block.wait("how far the task is", |screen| screen.contents().contains(&named));
+    wait_drawn(far, &mut block, id.parse().expect("an id"));
     block
+}
+
+/// Waits until a `block` shows how far the task is: from then on it waits for nothing but the end.
+#[track_caller]
+fn wait_drawn(far: &Far, block: &mut Terminal, id: TaskId) {
+    // Not what it says while a connection takes long.
+    let named: String = far.daemon.task(id).description.chars().take(8).collect();
+    block.wait("how far the task is", |screen| screen.contents().contains(&named));
 }
 
 #[test]

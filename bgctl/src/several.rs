@@ -46,9 +46,9 @@ impl Asked<'_> {
 
 /// What is told while hosts are asked.
 pub enum News<T> {
-    /// The host at this place has given a part of its answer.
+    /// The host of this index has given a part of its answer.
     Part(usize, T),
-    /// No more comes from the host at this place: it has answered, or not.
+    /// No more comes from the host of this index: it has answered, or not.
     End(usize, Result<(), Failure>),
     /// Since the last of these nothing has come for a short time, and some hosts have not answered yet.
     Pause,
@@ -68,20 +68,20 @@ pub fn ask<T: Send + 'static>(
     let deadline = Instant::now() + within;
     let (sender, receiver) = mpsc::sync_channel(WAITING);
     let mut overdue: Vec<Option<Failure>> = links.iter().map(|link| Some(late(link, within))).collect();
-    for (place, link) in links.into_iter().enumerate() {
+    for (index, link) in links.into_iter().enumerate() {
         let (sender, ask) = (sender.clone(), ask.clone());
         let thread = thread::Builder::new().name("host".to_owned()).spawn(move || {
             let outcome = link.connect().and_then(|client| {
                 let mut asked = Asked { client, link: &link, within, deadline };
-                ask(&mut asked, &|part| sender.send(News::Part(place, part)).is_ok())
+                ask(&mut asked, &|part| sender.send(News::Part(index, part)).is_ok())
             });
             let outcome = outcome.map_err(|failure| link.name_host(failure));
             // Nobody listens any more if this took too long.
-            let _ = sender.send(News::End(place, outcome));
+            let _ = sender.send(News::End(index, outcome));
         });
         if let Err(error) = thread {
-            overdue[place] = None;
-            tell(News::End(place, Err(Failure::io("can't start a thread", &error))))?;
+            overdue[index] = None;
+            tell(News::End(index, Err(Failure::io("can't start a thread", &error))))?;
         }
     }
     let end = deadline + ENDING;
@@ -92,8 +92,8 @@ pub fn ask<T: Send + 'static>(
         has_news = news.is_ok();
         match news {
             Ok(news) => {
-                if let News::End(place, _) = news {
-                    overdue[place] = None;
+                if let News::End(index, _) = news {
+                    overdue[index] = None;
                 }
                 tell(news)?;
             }
@@ -101,9 +101,9 @@ pub fn ask<T: Send + 'static>(
             Err(_) => tell(News::Pause)?,
         }
     }
-    for (place, failure) in overdue.into_iter().enumerate() {
+    for (index, failure) in overdue.into_iter().enumerate() {
         if let Some(failure) = failure {
-            tell(News::End(place, Err(failure)))?;
+            tell(News::End(index, Err(failure)))?;
         }
     }
     Ok(())

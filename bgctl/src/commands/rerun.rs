@@ -1,6 +1,5 @@
 //! `rerun`: submits ended tasks again (R116).
 
-use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{RerunParams, TaskRerun};
 
@@ -8,6 +7,7 @@ use crate::cli::RerunArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::may_be_older;
 use crate::pick;
 
 /// Submits the tasks again, then prints the new ids, one per line.
@@ -17,8 +17,8 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let key = context.link.is_remote().then(|| TaskId::random().to_string());
     let params = RerunParams { ids, matching, failed, with_dependents, key };
     let result = match context.call_repeatable::<TaskRerun>(&params) {
-        // It may be older than the key.
-        Err(failure) if params.key.is_some() && failure.kind == ErrorKind::InvalidParams.as_str() => {
+        // Than keys of reruns.
+        Err(failure) if params.key.is_some() && may_be_older(&failure) => {
             context.call::<TaskRerun>(&RerunParams { key: None, ..params })?
         }
         outcome => outcome?,

@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::ffi::OsString;
 
 use bgd_shared::client::ClientError;
-use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
 use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
@@ -20,7 +19,7 @@ pub use items::Separator;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{is_lost, maybe_done};
+use crate::link::{is_lost, may_be_older, maybe_done};
 use template::Template;
 
 /// The most bytes of the commands in one part. The rest of the message is for their common parameters.
@@ -105,10 +104,8 @@ pub fn submit(
     let mut task = SubmitParams { key, ..task.clone() };
     loop {
         match submit_parts(&task, each, parts, &is_sent, context) {
-            // It may be older than keys of batches.
-            Err(failure) if task.key.is_some() && failure.kind == ErrorKind::InvalidParams.as_str() => {
-                task.key = None;
-            }
+            // Than keys of batches.
+            Err(failure) if task.key.is_some() && may_be_older(&failure) => task.key = None,
             // The daemon forgets a batch whose last part it does not get, and knows a complete one by its key (R142).
             Err(failure) if task.key.is_some() || !is_sent.get() => context.link.recover(failure)?,
             Err(failure) if context.link.is_remote() && is_lost(&failure) => return Err(maybe_done()),

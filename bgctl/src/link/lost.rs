@@ -1,5 +1,6 @@
 //! The failures that only another machine has: which they are, and how they are told.
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::show::shortened;
 
 use super::host::Host;
@@ -44,6 +45,11 @@ const LOST: [&str; 3] = ["connection_lost", "no_answer", MAYBE_DONE];
 /// Whether the connection broke, or is silent.
 pub fn is_lost(failure: &Failure) -> bool {
     LOST.contains(&failure.kind)
+}
+
+/// Whether the daemon refused the parameters: one that is older refuses those that it does not know.
+pub fn may_be_older(failure: &Failure) -> bool {
+    failure.kind == ErrorKind::InvalidParams.as_str()
 }
 
 /// A call was sent, and its answer is lost.

@@ -45,7 +45,7 @@ pub use self::daemon_watch::DaemonWatch;
 pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
 use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
-pub use self::lost::{is_lost, maybe_done, reason};
+pub use self::lost::{is_lost, may_be_older, maybe_done, reason};
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};

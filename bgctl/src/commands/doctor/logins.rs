@@ -119,27 +119,27 @@ impl UserEnv<'_> {
 
 impl Login {
     /// Returns the variable, the file or the command that says that somebody is logged in.
-    pub fn found(&self, place: &UserEnv<'_>) -> Option<String> {
-        self.stored(place).or_else(|| {
+    pub fn found(&self, user: &UserEnv<'_>) -> Option<String> {
+        self.stored(user).or_else(|| {
             // A login has made the folder. Without it, the command itself might: a check changes nothing.
-            let is_there = self.folder(place).is_some_and(|folder| folder.is_dir());
+            let is_there = self.folder(user).is_some_and(|folder| folder.is_dir());
             (is_there && says_yes(self.asks)).then(|| format!("`{}`", self.asks.join(" ")))
         })
     }
 
-    fn stored(&self, place: &UserEnv<'_>) -> Option<String> {
-        if let Some(name) = self.variables.iter().find(|name| place.set(name).is_some()) {
+    fn stored(&self, user: &UserEnv<'_>) -> Option<String> {
+        if let Some(name) = self.variables.iter().find(|name| user.set(name).is_some()) {
             return Some((*name).to_owned());
         }
-        let path = self.folder(place)?.join(self.file.2);
+        let path = self.folder(user)?.join(self.file.2);
         let text = fs::read_to_string(&path).ok()?;
         (!text.trim().is_empty() && text.contains(self.word)).then(|| path.display().to_string())
     }
 
     /// Returns the folder of the agent's file; `None` without a home.
-    fn folder(&self, place: &UserEnv<'_>) -> Option<PathBuf> {
+    fn folder(&self, user: &UserEnv<'_>) -> Option<PathBuf> {
         let (variable, folder, _) = self.file;
-        place.set(variable).map(PathBuf::from).or_else(|| Some(place.home.as_ref()?.join(folder)))
+        user.set(variable).map(PathBuf::from).or_else(|| Some(user.home.as_ref()?.join(folder)))
     }
 
     /// Names where was looked.
@@ -174,16 +174,16 @@ mod tests {
     fn r168_a_login_is_found_in_a_variable_or_in_the_agents_file() {
         let home = tempfile::tempdir().unwrap();
         let none = |_: &str| None;
-        let place = UserEnv { home: Some(home.path().to_owned()), variable: &none };
+        let user = UserEnv { home: Some(home.path().to_owned()), variable: &none };
         for login in LOGINS {
-            assert_eq!(login.stored(&place), None, "{login:?}");
+            assert_eq!(login.stored(&user), None, "{login:?}");
             let (_, folder, name) = login.file;
             let path = home.path().join(folder).join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, "{}").unwrap();
-            assert_eq!(login.stored(&place).is_some(), login.word.is_empty(), "{login:?}");
+            assert_eq!(login.stored(&user).is_some(), login.word.is_empty(), "{login:?}");
             fs::write(&path, format!("{{{}: x}}", login.word)).unwrap();
-            assert_eq!(login.stored(&place), Some(path.display().to_string()));
+            assert_eq!(login.stored(&user), Some(path.display().to_string()));
             fs::remove_file(path).unwrap();
             let key = |name: &str| (name == login.variables[0]).then(|| OsString::from("x"));
             let with_key = UserEnv { home: None, variable: &key };

@@ -15,7 +15,7 @@ use bgd_shared::task::Task;
 use super::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::link::{UNREACHABLE, is_lost};
+use crate::link::{UNREACHABLE, is_lost, may_be_older};
 use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
 
 /// The job, as far as it is known.
@@ -47,7 +47,8 @@ pub(super) fn run(
         };
         // Nothing reads them while there is no connection: Ctrl-C gives up.
         terminal::release_signals(terminal::SHOWN)?;
-        if job.id.is_none() && failure.kind == ErrorKind::InvalidParams.as_str() {
+        // Than jobs that stay.
+        if job.id.is_none() && may_be_older(&failure) {
             return Ok(None);
         }
         if let Some(id) = job.id.filter(|_| is_lost(&failure)) {

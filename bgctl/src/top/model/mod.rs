@@ -233,7 +233,7 @@ impl Model {
         }
     }
 
-    fn place(&self, known: &Known) -> SortKey {
+    fn sort_key(&self, known: &Known) -> SortKey {
         let (row, section) = (&known.row, known.section());
         let head = self.by.head(row, section, || self.awaited.contains_key(&row.key()));
         SortKey::of(row, known.arrival, section, head)
@@ -251,23 +251,23 @@ impl Model {
     /// Takes a task out of the order before it changes, and returns where it was.
     fn leave(&mut self, key: TaskKey) -> Option<SortKey> {
         let known = self.known.get(&key)?;
-        let place = self.place(known);
-        self.counts[place.section as usize] -= 1;
-        self.order.remove(&place);
-        Some(place)
+        let sort_key = self.sort_key(known);
+        self.counts[sort_key.section as usize] -= 1;
+        self.order.remove(&sort_key);
+        Some(sort_key)
     }
 
     /// Puts a task back into the order. The selection goes with it.
     fn enter(&mut self, key: TaskKey, was_at: Option<SortKey>) {
         let Some(known) = self.known.get(&key) else { return };
-        let place = self.place(known);
-        self.counts[place.section as usize] += 1;
+        let sort_key = self.sort_key(known);
+        self.counts[sort_key.section as usize] += 1;
         if self.is_shown(known) {
-            self.order.insert(place.clone());
+            self.order.insert(sort_key.clone());
         }
         if let Some(was_at) = was_at.map(Spot::Task) {
             if self.selected.as_ref() == Some(&was_at) {
-                self.selected = Some(Spot::Task(place));
+                self.selected = Some(Spot::Task(sort_key));
             }
             self.settle();
         }
@@ -285,11 +285,12 @@ impl Model {
         self.order.set_standing(self.standing());
         // Of 100,000 tasks, the old order must not lie beside the new one.
         self.order.clear();
-        let mut places = Vec::with_capacity(self.known.len());
+        let mut sort_keys = Vec::with_capacity(self.known.len());
         let shown = self.known.values().filter(|known| self.is_shown(known));
-        places.extend(shown.map(|known| self.place(known)));
-        self.order.fill(places);
-        let kept = selected.and_then(|key| self.known.get(&key)).map(|known| Spot::Task(self.place(known)));
+        sort_keys.extend(shown.map(|known| self.sort_key(known)));
+        self.order.fill(sort_keys);
+        let kept =
+            selected.and_then(|key| self.known.get(&key)).map(|known| Spot::Task(self.sort_key(known)));
         self.selected = kept.and_then(|spot| self.order.nearest(&spot)).or_else(|| self.first_task());
         self.top = None;
     }
@@ -300,11 +301,11 @@ impl Model {
         let is_hidden = |known: &&Known| !self.passes(&self.filter, known) && self.passes(before, known);
         let most = self.order.len() / 4;
         let hidden = self.known.values().filter(is_hidden).take(most + 1);
-        let hidden: Vec<SortKey> = hidden.map(|known| self.place(known)).collect();
+        let hidden: Vec<SortKey> = hidden.map(|known| self.sort_key(known)).collect();
         if hidden.len() > most {
             return false;
         }
-        hidden.iter().for_each(|place| self.order.remove(place));
+        hidden.iter().for_each(|sort_key| self.order.remove(sort_key));
         self.order.set_standing(self.standing());
         self.settle();
         true
@@ -369,8 +370,8 @@ impl Model {
             return;
         }
         if let Some(known) = self.known.get(&key).filter(|known| self.is_shown(known)) {
-            let place = self.place(known);
-            self.order.insert(place);
+            let sort_key = self.sort_key(known);
+            self.order.insert(sort_key);
         }
     }
 

@@ -98,7 +98,7 @@ pub struct SortKey {
 }
 
 impl SortKey {
-    /// The place of a task below this heading: newest first in its section.
+    /// The key of a task below this heading: newest first in its section.
     pub fn of(row: &Row, arrival: i32, section: Section, head: Head) -> Self {
         let age = Age::of(row.created_at, arrival);
         Self { head, section, order: Reverse(age), task: row.key() }
@@ -118,7 +118,7 @@ impl Spot {
     pub fn head(&self) -> &Head {
         match self {
             Self::Head(head) => head,
-            Self::Task(place) => &place.head,
+            Self::Task(sort_key) => &sort_key.head,
         }
     }
 
@@ -126,7 +126,7 @@ impl Spot {
     pub fn task(&self) -> Option<TaskKey> {
         match self {
             Self::Head(_) => None,
-            Self::Task(place) => Some(place.task),
+            Self::Task(sort_key) => Some(sort_key.task),
         }
     }
 }
@@ -137,7 +137,7 @@ pub type Counts = [usize; Section::ALL.len()];
 /// The lines in order.
 #[derive(Debug, Default)]
 pub struct Order {
-    places: BTreeSet<SortKey>,
+    sort_keys: BTreeSet<SortKey>,
     heads: BTreeMap<Head, Counts>,
     folded: HashSet<Head>,
     /// Headings that are there without tasks, too.
@@ -146,20 +146,20 @@ pub struct Order {
 
 impl Order {
     /// Adds a task.
-    pub fn insert(&mut self, place: SortKey) {
-        let counts = self.heads.entry(place.head.clone()).or_default();
-        counts[place.section as usize] += 1;
-        self.places.insert(place);
+    pub fn insert(&mut self, sort_key: SortKey) {
+        let counts = self.heads.entry(sort_key.head.clone()).or_default();
+        counts[sort_key.section as usize] += 1;
+        self.sort_keys.insert(sort_key);
     }
 
     /// Removes a task.
-    pub fn remove(&mut self, place: &SortKey) {
-        if !self.places.remove(place) {
+    pub fn remove(&mut self, sort_key: &SortKey) {
+        if !self.sort_keys.remove(sort_key) {
             return;
         }
-        if let Some(counts) = self.heads.get_mut(&place.head) {
-            counts[place.section as usize] -= 1;
-            self.drop_empty(&place.head);
+        if let Some(counts) = self.heads.get_mut(&sort_key.head) {
+            counts[sort_key.section as usize] -= 1;
+            self.drop_empty(&sort_key.head);
         }
     }
 
@@ -183,31 +183,31 @@ impl Order {
 
     /// Removes all tasks; remembers what is folded, and what stands without tasks.
     pub fn clear(&mut self) {
-        self.places.clear();
+        self.sort_keys.clear();
         self.heads = self.standing.iter().map(|head| (head.clone(), Counts::default())).collect();
     }
 
     /// Adds tasks to a list without any, which costs much less than one by one; the least if those below a heading are
     /// newest first already.
-    pub fn fill(&mut self, mut places: Vec<SortKey>) {
+    pub fn fill(&mut self, mut sort_keys: Vec<SortKey>) {
         // There are few headings, so that the first one is cheap; each then has its tasks in one run, or nearly so, of
         // which the second one only makes sure.
-        places.sort_by(|one, next| (&one.head, one.section).cmp(&(&next.head, next.section)));
-        places.sort();
-        for same in places.chunk_by(|one, next| one.head == next.head) {
+        sort_keys.sort_by(|one, next| (&one.head, one.section).cmp(&(&next.head, next.section)));
+        sort_keys.sort();
+        for same in sort_keys.chunk_by(|one, next| one.head == next.head) {
             let mut counts = Counts::default();
-            for place in same {
-                counts[place.section as usize] += 1;
+            for sort_key in same {
+                counts[sort_key.section as usize] += 1;
             }
             self.heads.insert(same[0].head.clone(), counts);
         }
         // Sorted already: it is built in one go.
-        self.places = places.into_iter().collect();
+        self.sort_keys = sort_keys.into_iter().collect();
     }
 
     /// Number of tasks.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.sort_keys.len()
     }
 
     /// Number of tasks below a heading by section.
@@ -231,7 +231,7 @@ impl Order {
 
     /// All tasks in order, also hidden ones.
     pub fn tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
-        self.places.iter().map(|place| place.task)
+        self.sort_keys.iter().map(|sort_key| sort_key.task)
     }
 
     /// The first line.
@@ -250,7 +250,8 @@ impl Order {
         if self.is_folded(head) {
             return Spot::Head(head.clone());
         }
-        let last = self.places.range(..=end_of(head)).next_back().filter(|place| place.head == *head);
+        let last =
+            self.sort_keys.range(..=end_of(head)).next_back().filter(|sort_key| sort_key.head == *head);
         last.cloned().map_or_else(|| Spot::Head(head.clone()), Spot::Task)
     }
 
@@ -258,7 +259,7 @@ impl Order {
     pub fn nearest(&self, spot: &Spot) -> Option<Spot> {
         let is_there = match spot {
             Spot::Head(head) => self.heads.contains_key(head),
-            Spot::Task(place) => !self.is_folded(&place.head) && self.places.contains(place),
+            Spot::Task(sort_key) => !self.is_folded(&sort_key.head) && self.sort_keys.contains(sort_key),
         };
         if is_there {
             return Some(spot.clone());
@@ -274,11 +275,13 @@ impl Order {
         let head = spot.head();
         if !self.is_folded(head) {
             let below = match spot {
-                Spot::Head(head) => self.places.range(start_of(head)..).next(),
-                Spot::Task(place) => self.places.range((Bound::Excluded(place), Bound::Unbounded)).next(),
+                Spot::Head(head) => self.sort_keys.range(start_of(head)..).next(),
+                Spot::Task(sort_key) => {
+                    self.sort_keys.range((Bound::Excluded(sort_key), Bound::Unbounded)).next()
+                }
             };
-            if let Some(place) = below.filter(|place| place.head == *head) {
-                return Some(Spot::Task(place.clone()));
+            if let Some(sort_key) = below.filter(|sort_key| sort_key.head == *head) {
+                return Some(Spot::Task(sort_key.clone()));
             }
         }
         let next = self.heads.range((Bound::Excluded(head), Bound::Unbounded)).next();
@@ -288,10 +291,14 @@ impl Order {
     /// The line before this one, which need not exist.
     pub fn previous(&self, spot: &Spot) -> Option<Spot> {
         match spot {
-            Spot::Task(place) => {
-                let before =
-                    self.places.range(..place).next_back().filter(|before| before.head == place.head);
-                let head = || self.heads.contains_key(&place.head).then(|| Spot::Head(place.head.clone()));
+            Spot::Task(sort_key) => {
+                let before = self
+                    .sort_keys
+                    .range(..sort_key)
+                    .next_back()
+                    .filter(|before| before.head == sort_key.head);
+                let head =
+                    || self.heads.contains_key(&sort_key.head).then(|| Spot::Head(sort_key.head.clone()));
                 before.cloned().map(Spot::Task).or_else(head)
             }
             Spot::Head(head) => {
@@ -318,7 +325,7 @@ impl Order {
     }
 }
 
-/// A place before all others below a heading.
+/// A key before all others below a heading.
 fn start_of(head: &Head) -> SortKey {
     SortKey {
         head: head.clone(),
@@ -328,7 +335,7 @@ fn start_of(head: &Head) -> SortKey {
     }
 }
 
-/// A place after all others below a heading.
+/// A key after all others below a heading.
 fn end_of(head: &Head) -> SortKey {
     SortKey {
         head: head.clone(),

@@ -45,7 +45,7 @@ fn lines(model: &mut Model, height: usize) -> Vec<String> {
         Spot::Head(Head::Named(name)) => name.to_string(),
         Spot::Head(Head::Task(key)) => format!("of {}", key.id.as_u128() >> 96),
         Spot::Head(Head::Rest) => "others".to_owned(),
-        Spot::Task(place) => (place.task.id.as_u128() >> 96).to_string(),
+        Spot::Task(sort_key) => (sort_key.task.id.as_u128() >> 96).to_string(),
     };
     model.window(height).into_iter().map(shown).collect()
 }
@@ -179,10 +179,10 @@ fn r162_marks_and_pins_go_with_their_task() {
     model.remove(key(5));
     assert_eq!(model.chosen(), [key(6)]);
     assert!(model.unmark() && !model.unmark());
-    for place in 0..5 {
+    for number in 0..5 {
         model.select_end(false);
-        model.move_by(place + 1);
-        assert_eq!(model.pin(), place < 4, "{place}");
+        model.move_by(number + 1);
+        assert_eq!(model.pin(), number < 4, "{number}");
     }
     assert_eq!(model.pins().len(), PINS);
     model.remove(key(6));
@@ -452,15 +452,15 @@ proptest! {
             for spot in &lines {
                 match spot {
                     Spot::Head(head) => {
-                        let below = shown.iter().filter(|key| model.place(&model.known[*key]).head == *head).count();
+                        let below = shown.iter().filter(|key| model.sort_key(&model.known[*key]).head == *head).count();
                         prop_assert_eq!(model.counts_below(head).iter().sum::<usize>(), below);
                         prop_assert!(below > 0);
                     }
-                    Spot::Task(place) => prop_assert_eq!(place.section, sections[&place.task]),
+                    Spot::Task(sort_key) => prop_assert_eq!(sort_key.section, sections[&sort_key.task]),
                 }
             }
             let drawn = lines.iter().filter_map(Spot::task).collect::<BTreeSet<_>>();
-            let folded = shown.iter().filter(|key| model.is_folded(&model.place(&model.known[*key]).head)).count();
+            let folded = shown.iter().filter(|key| model.is_folded(&model.sort_key(&model.known[*key]).head)).count();
             prop_assert_eq!(drawn.len() + folded, shown.len());
             prop_assert!(lines.windows(2).all(|two| model.order.next(&two[0]).as_ref() == Some(&two[1])));
             prop_assert!(lines.windows(2).all(|two| model.order.previous(&two[1]).as_ref() == Some(&two[0])));

@@ -85,7 +85,7 @@ macro_rules! verbs {
                     Command::new($name)
                         .about($about)
                         $(.visible_alias($alias))*
-                        .defer(|verb| <$args as Args>::augment_args(verb).about($about)),
+                        .defer(|verb| words::globals_last(<$args as Args>::augment_args(verb).about($about))),
                 ))+
             }
 
@@ -174,7 +174,7 @@ verbs! {
     /// The daemon itself.
     Daemon(DaemonArgs) = "daemon", "Start, stop or inspect the daemon";
     /// Checks everything.
-    Doctor(DoctorArgs) = "doctor", "Check what background tasks rely on, and say what to do about what does not work";
+    Doctor(DoctorArgs) = "doctor", "Check the setup, and say how to fix what does not work";
     /// Shell completions.
     Completions(CompletionsArgs) = "completions", "Print or install a completion script for a shell";
     /// Manual pages.
@@ -358,6 +358,20 @@ mod tests {
             let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("EXAMPLES:"), "{name} has no examples");
             assert!(verb.get_about().is_some(), "{name} has no description");
+        }
+    }
+
+    #[test]
+    fn options_of_a_verb_come_first_in_its_help_and_global_ones_last() {
+        let mut command = command();
+        command.build();
+        for name in Verb::NAMES {
+            let verb = command.find_subcommand(name).expect("every verb is there");
+            let options = verb.get_opts().filter(|option| !option.is_hide_set() && option.get_id() != "help");
+            let mut headings: Vec<_> = options.map(clap::Arg::get_help_heading).collect();
+            headings.dedup();
+            assert!(!headings[1..].contains(&None), "{name}: {headings:?}");
+            assert_eq!(headings.last(), Some(&Some("Global options")), "{name}: {headings:?}");
         }
     }
 

@@ -45,6 +45,7 @@ mod pick;
 mod precheck;
 mod progress;
 mod prompt;
+mod remark;
 mod remote;
 pub mod render;
 mod seek;

@@ -2,7 +2,7 @@
 //! connection that the verb has used, and neither makes one nor fails.
 
 use std::fs::{self, File};
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +10,7 @@ use bgd_shared::request::{DaemonStatusOf, NoParams, ProgramState};
 
 use crate::cli::Verb;
 use crate::context::Context;
+use crate::remark::say;
 use crate::render::clean;
 use crate::state::state_folder;
 
@@ -45,10 +46,9 @@ pub fn tell(context: &mut Context) {
         && let Some(program) = replaced
     {
         let path = clean(&program.path);
-        let _ = writeln!(
-            io::stderr(),
+        say(format_args!(
             "bgctl: {path} was replaced since the daemon started; `bgctl daemon upgrade` puts it in place and ends nothing"
-        );
+        ));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Resolves what was typed to tasks: `@` is this session's latest task, `@9c1e` a batch, and options select tasks by
 //! common properties. Plain ids are resolved without asking the daemon.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
+use crate::remark::say;
 use crate::render::clean;
 use crate::session;
 
@@ -42,8 +43,7 @@ impl Chosen {
 
 /// Reports on standard error that nothing was done, where standard output is just empty.
 pub fn tell_none(what: &str) {
-    // Standard error may be closed.
-    let _ = writeln!(io::stderr(), "bgctl: no {what} matches");
+    say(format_args!("bgctl: no {what} matches"));
 }
 
 /// Returns whether a person is at the terminal, so that an omitted task may default to the latest one.
@@ -158,9 +158,8 @@ pub fn only(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
 /// There is none, or the daemon can't be asked.
 pub fn implied(context: &mut Context) -> Result<TaskRef, Failure> {
     let task = latest(&[Name::Latest(1)], context)?.swap_remove(0);
-    // Standard error may be closed.
-    let _ =
-        writeln!(io::stderr(), "bgctl: the latest task, {}: {}", task.id.short(), clean(&task.description));
+    let text = clean(&task.description);
+    say(format_args!("bgctl: the latest task, {}: {text}", task.id.short()));
     Ok(task.id.into())
 }
 

@@ -47,7 +47,9 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
         return Err(Failure::new(code, "usage", message).hint(suggestion(verb, &name)));
     }
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
-    Ok(vec![format!("no program {name}{place}: the task will fail unless it is installed in time")])
+    Ok(vec![format!(
+        "no program {name}{place}: the task will fail unless it is installed before the task starts"
+    )])
 }
 
 /// Characters that only a shell interprets.

@@ -1,6 +1,6 @@
 //! Tells users on a terminal what a long wait is for.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -27,8 +27,10 @@ impl Progress {
             let mut waited = FIRST_TOLD;
             let mut pause = FIRST_TOLD;
             while ends.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                // Standard error may be closed; the exit code reports the outcome.
-                let _ = writeln!(io::stderr(), "bgctl: waiting for {what}, {} s so far …", waited.as_secs());
+                crate::remark::say(format_args!(
+                    "bgctl: waiting for {what}, {} s so far …",
+                    waited.as_secs()
+                ));
                 waited += TOLD_EVERY;
                 pause = TOLD_EVERY;
             }

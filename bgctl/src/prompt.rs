@@ -1,7 +1,7 @@
 //! Reads a prompt: an argument, or all of standard input for `-`.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _, Read, Write as _};
+use std::io::{self, IsTerminal as _, Read};
 use std::os::unix::ffi::OsStringExt as _;
 
 use bgd_shared::error::ErrorKind;
@@ -11,6 +11,7 @@ use bgd_shared::request::{Hello, HelloParams};
 use crate::context::Context;
 use crate::exit;
 use crate::failure::Failure;
+use crate::remark::say;
 
 /// Returns the prompt given as the argument or on standard input.
 ///
@@ -23,7 +24,7 @@ pub fn read(given: OsString, context: &mut Context) -> Result<String, Failure> {
     let input = io::stdin();
     if input.is_terminal() && !context.json() {
         // Without a message, bgctl would seem to hang.
-        let _ = writeln!(io::stderr(), "enter the prompt; end it with Ctrl-D on a line of its own:");
+        say(format_args!("enter the prompt; end it with Ctrl-D on a line of its own:"));
     }
     let bytes = collect(&mut input.lock(), || {
         let limits = context.call::<Hello>(&HelloParams::default())?.limits;

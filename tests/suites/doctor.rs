@@ -71,6 +71,21 @@ fn r168_what_does_not_work_is_named_with_what_to_do() {
 }
 
 #[test]
+fn r168_a_daemon_that_was_killed_is_told_and_fails_nothing() {
+    let mut daemon = TestDaemon::start();
+    let runs = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(runs);
+    daemon.kill9();
+    daemon.run(&["list"]).success();
+    let report: Value = daemon.run(&["--json", "doctor"]).success().json();
+    let past = check(&report, "daemon", "past");
+    assert_eq!(past["state"], "note");
+    assert!(past["found"].as_str().unwrap().contains("was killed"), "{past}");
+    assert!(past["hint"].as_str().unwrap().contains("durable = true"), "{past}");
+    assert_eq!(check(&report, "daemon", "output")["state"], "ok");
+}
+
+#[test]
 fn r168_without_a_daemon_the_rest_is_checked() {
     let home = TestDaemon::home_only();
     let report: Value = home.run(&["--json", "--no-start", "doctor"]).expect_code(69).json();

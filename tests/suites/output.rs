@@ -327,7 +327,15 @@ fn a_task_that_wrote_nothing_has_an_empty_output() {
     let missing = daemon.submit(&["no-such-program-here"]);
     daemon.block(&[missing]);
     assert!(read(&daemon, missing, 0, 10).eof);
-    assert_eq!(daemon.run(&["output", &missing.to_string()]).success().stdout, b"");
+    for options in [&["output"][..], &["output", "--follow"], &["output", "--tail", "3"]] {
+        let told = daemon.run(&[options, &[&missing.to_string()]].concat()).success();
+        assert_eq!(told.stdout, b"");
+        assert!(
+            told.stderr.contains("no-such-program-here: command not found"),
+            "{options:?}: {}",
+            told.stderr
+        );
+    }
     assert_eq!(daemon.stream(missing, Stream::Stderr), b"");
 }
 

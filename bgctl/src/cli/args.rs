@@ -54,9 +54,6 @@ one that has ended; `written`, the bytes written to disks, is known at the end. 
 has been silent for a long time; its last output follows. `(suspect)`: the agent's
 answer looks like an error; `bgctl status` shows why.")]
 pub struct ListArgs {
-    /// Which tasks.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// Only tasks that have not ended before this time: 2h (ago), 14:30, today, yesterday, 2026-03-01 or '2026-03-01 14:30'
     #[arg(long, value_name = "WHEN", value_parser = parse_since, allow_hyphen_values = true)]
     pub since: Option<Timestamp>,
@@ -84,6 +81,9 @@ pub struct ListArgs {
     /// Keep the table up to date until Ctrl-C
     #[arg(long, conflicts_with_all = ["quiet", "all"])]
     pub watch: bool,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// Arguments of `status`.
@@ -91,7 +91,7 @@ pub struct ListArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl status 3f2a
-  bgctl status @                      the latest task of this session (on a terminal, @ can be omitted)
+  bgctl status @                      the latest task (the default on a terminal)
   bgctl status --group gpu --status pending
   bgctl --json status 3f2a | jq .task.exit
 
@@ -136,9 +136,6 @@ pub struct OutputArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
     pub id: Option<Name>,
-    /// Which tasks.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// Follow the output until the task ends
     #[arg(short, long)]
     pub follow: bool,
@@ -157,6 +154,9 @@ pub struct OutputArgs {
     /// Print the result of a completed task; fail if it has not completed
     #[arg(long, conflicts_with_all = ["follow", "tail", "since", "stderr"])]
     pub result: bool,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 impl OutputArgs {
@@ -184,7 +184,7 @@ EXAMPLES:
   bgctl block --group gpu             wait for the whole group, including ended tasks
   bgctl block --group gpu --status running --status pending
                                       only tasks of the group that are pending or running now
-  bgctl block @                       the latest task of this session (on a terminal, @ can be omitted)
+  bgctl block @                       the latest task (the default on a terminal)
   bgctl block --exit-code 3f2a        exit with the exit code of the command
   bgctl block --line 'listening on port (\\d+)' 3f2a
                                       wait for a matching line and print it
@@ -214,9 +214,6 @@ pub struct BlockArgs {
     /// Task ids (4 characters of each are enough), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
     pub ids: Vec<Name>,
-    /// Which tasks.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// Maximum time to wait: 90s, 10m, or none
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_timeout, allow_hyphen_values = true)]
     pub timeout: Timeout,
@@ -237,6 +234,9 @@ pub struct BlockArgs {
     /// With --line: start at this byte; a negative number counts from the end
     #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, requires = "line")]
     pub since: Option<i64>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 impl BlockArgs {
@@ -271,15 +271,15 @@ pub struct CancelArgs {
     /// Cancel every active task
     #[arg(long)]
     pub all: bool,
-    /// Which tasks.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// First signal to send, by name or number [default: TERM]
     #[arg(long, value_name = "SIG", allow_hyphen_values = true)]
     pub signal: Option<String>,
     /// Grace period before SIGKILL [default: as configured, 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub grace: Option<u64>,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// Arguments of `clear`.
@@ -306,12 +306,12 @@ pub struct ClearArgs {
     /// Include active tasks; they are cancelled first
     #[arg(long)]
     pub all: bool,
-    /// Which tasks.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// Include tasks of every parent session, and of none
     #[arg(long, conflicts_with = "session")]
     pub all_sessions: bool,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 impl ClearArgs {
@@ -350,12 +350,12 @@ pub struct SignalArgs {
     /// Signal: a name, with or without SIG, or a number
     #[arg(value_name = "SIG")]
     pub signal: Option<String>,
-    /// Which tasks.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// Signal all its processes, not just the main one
     #[arg(long)]
     pub tree: bool,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 impl SignalArgs {
@@ -488,9 +488,9 @@ pub enum DaemonVerb {
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
     },
-    /// Put the program that is now installed in the place of the running daemon; tasks and clients go on
+    /// Replace the running daemon by the installed program; tasks and clients go on
     Upgrade {
-        /// Another program [default: what is now where the running one was started from]
+        /// Another program [default: the path that the running one was started from]
         #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
         binary: Option<PathBuf>,
     },

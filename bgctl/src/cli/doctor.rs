@@ -13,7 +13,7 @@ EXAMPLES:
 
 Checks the kernel, the daemon, its configuration, folders and cgroups, starts each installed
 agent and looks whether you are logged in to it, looks at channels, reaches each executor, and
-looks for completions, key, prompt and manual in your shell. Whatever does not work says what
+looks for completions, key, prompt and manual in your shell. Each check that fails says what
 to do. The exit code is 69 if a check fails; notes are no failures. Nothing is changed.")]
 pub struct DoctorArgs {
     /// Send a test notification through each channel and wait until it is delivered

@@ -5,24 +5,24 @@ use clap::Args;
 
 /// Where a task runs, if not on the daemon's machine.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-#[command(next_help_heading = "Elsewhere")]
+#[command(next_help_heading = "Where to run")]
 pub struct ElsewhereArgs {
     /// Run it on this executor, as configured in [executors.NAME]: another machine, or a Slurm cluster
     #[arg(long, value_name = "NAME", add = crate::candidates::executors())]
     pub on: Option<String>,
-    /// Processors that it asks of the cluster
+    /// Processors to request of the cluster
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub cpus: Option<u32>,
-    /// Memory that it asks of the cluster: 512M, 8G
+    /// Memory to request of the cluster: 512M, 8G
     #[arg(long, value_name = "SIZE", requires = "on", value_parser = parse_bytes)]
     pub memory: Option<u64>,
-    /// Graphics processors that it asks of the cluster
+    /// GPUs to request of the cluster
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub gpus: Option<u32>,
     /// Partition of the cluster
     #[arg(long, value_name = "NAME", requires = "on")]
     pub partition: Option<String>,
-    /// Account that the cluster charges
+    /// Account to charge
     #[arg(long, value_name = "NAME", requires = "on")]
     pub account: Option<String>,
     /// Quality of service of the cluster

@@ -111,7 +111,7 @@ pub const ORDER: [&str; 13] = [
 
 /// When a task starts, and when it starts again.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-#[command(next_help_heading = "Order")]
+#[command(next_help_heading = "When to run")]
 pub struct OrderArgs {
     /// Group to run in, see `bgctl group` [default: default]
     #[arg(long = "group", id = "order_group", value_name = "NAME", add = groups())]
@@ -138,7 +138,7 @@ pub struct OrderArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RETRIES)),
         allow_negative_numbers = true)]
     pub retry: Option<u32>,
-    /// Maximum delay before a retry; doubles with each attempt up to MAX [default: 1s..5m]
+    /// Delay before the first retry, at most; doubles with each retry, up to MAX [default: 1s..5m]
     #[arg(long, value_name = "MIN[..MAX]", value_parser = parse_delays, allow_hyphen_values = true, requires = "retry")]
     pub retry_delay: Option<Delays>,
     /// Failures to retry: any, or exit codes and `signal`, comma-separated, as in 1,75,signal [default: any]

@@ -72,15 +72,15 @@ pub struct RerunArgs {
     #[arg(value_name = "ID", add = finished_tasks(), conflicts_with_all = SELECTORS,
         required_unless_present_any = SELECTORS)]
     pub ids: Vec<Name>,
-    /// Which tasks.
-    #[command(flatten)]
-    pub select: SelectArgs,
     /// Only tasks that have failed
     #[arg(long)]
     pub failed: bool,
     /// Include tasks that were cancelled because one of these failed
     #[arg(long)]
     pub with_dependents: bool,
+    /// Which tasks.
+    #[command(flatten)]
+    pub select: SelectArgs,
 }
 
 /// Tasks that have not started.

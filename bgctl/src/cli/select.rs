@@ -60,7 +60,7 @@ pub(super) fn none_named(is_empty: bool, is_interactive: bool) -> Result<(), (Er
     if !is_empty || is_interactive {
         return Ok(());
     }
-    let what = "no task given: give task ids, @, or options that select tasks (only on an interactive terminal is the \
-                latest task the default)";
+    let what = "no task given: give a task id, @, or options that select tasks (the latest task is the default only \
+                on a terminal)";
     Err((ErrorKind::MissingRequiredArgument, what.to_owned()))
 }

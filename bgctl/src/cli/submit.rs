@@ -118,15 +118,6 @@ pub struct SubmitArgs {
     /// What is set in the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
-    /// When it starts, and when again.
-    #[command(flatten)]
-    pub order: OrderArgs,
-    /// Where it runs.
-    #[command(flatten)]
-    pub elsewhere: ElsewhereArgs,
-    /// A task for each item.
-    #[command(flatten)]
-    pub each: EachArgs,
     /// Continue the conversation of this completed agent task with PROMPT
     #[arg(long, value_name = "ID", add = crate::candidates::finished_tasks(),
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe", "session",
@@ -138,6 +129,15 @@ pub struct SubmitArgs {
         required_unless_present_any = ["shell", "agent", "prompt", "resume"],
         add = crate::candidates::commands())]
     pub command: Vec<OsString>,
+    /// When it starts, and when again.
+    #[command(flatten)]
+    pub order: OrderArgs,
+    /// Where it runs.
+    #[command(flatten)]
+    pub elsewhere: ElsewhereArgs,
+    /// A task for each item.
+    #[command(flatten)]
+    pub each: EachArgs,
 }
 
 impl SubmitArgs {

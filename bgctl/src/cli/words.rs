@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, Id};
 
 use super::Verb;
 
@@ -109,6 +109,14 @@ fn without_ids(command: &mut Command, error: clap::Error) -> clap::Error {
         ),
         None => error,
     }
+}
+
+/// Lists the global options below those of the verb: those of a verb that is deferred come after them.
+pub(super) fn globals_last(verb: Command) -> Command {
+    let globals = verb.get_arguments().filter(|arg| arg.is_global_set());
+    let globals: Vec<Id> = globals.map(|arg| arg.get_id().clone()).collect();
+    // What is changed comes last.
+    globals.into_iter().fold(verb, |verb, id| verb.mut_arg(id, |arg| arg))
 }
 
 #[cfg(test)]

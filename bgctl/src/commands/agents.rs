@@ -1,6 +1,6 @@
 //! `agents`: lists configured and known agents, and with `--check` whether they start.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::request::AgentList;
@@ -10,14 +10,14 @@ use crate::cli::AgentsArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::remark::say;
 use crate::render::agents::list;
 use crate::render::look::Look;
 
 /// Fetches and prints the agents.
 pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
-        // Standard error may be closed; the list is what matters.
-        let _ = writeln!(std::io::stderr(), "starting each available agent …");
+        say(format_args!("starting each available agent …"));
     }
     // The environment in which a task submitted from here would look for agents, whatever the daemon's is.
     let env = Some(Env::of_this_process());
@@ -31,7 +31,7 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     if !result.agents.is_empty() {
         context.print(&list(&result.agents, args.check, &Look::of_output(context.colours())))?;
     } else if is_terminal {
-        let _ = writeln!(std::io::stderr(), "no agents");
+        say(format_args!("no agents"));
     }
     Ok(Code::OK)
 }

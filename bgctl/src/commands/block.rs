@@ -1,6 +1,6 @@
 //! `block`: waits for tasks; the exit code tells how they ended.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use crate::link::{Heard, Listener, sleep};
 use crate::name::Name;
 use crate::percent::{LINE_BYTES, in_output};
 use crate::pick::{self, Chosen};
+use crate::remark::say;
 use crate::render::clean;
 use crate::render::page::denied;
 use crate::render::table::summary_line;
@@ -80,7 +81,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
                 report_failure(task);
             }
             if let Some(loss) = task.output.loss() {
-                let _ = writeln!(std::io::stderr(), "bgctl: {}: {}", task.id, clean(&loss));
+                say(format_args!("bgctl: {}: {}", task.id, clean(&loss)));
             }
         }
     }
@@ -172,7 +173,7 @@ impl Progress {
         let seen = aside.call::<TaskBlock>(&look).ok().filter(|seen| seen.timed_out)?;
         if !bar::is_drawable() || seen.tasks.len() > DRAWN || params.until != BlockUntil::Ended {
             let text = waiting_for(seen.active.len(), seen.tasks.len());
-            let _ = writeln!(std::io::stderr(), "{text}");
+            say(format_args!("{text}"));
             return None;
         }
         let ids: Vec<TaskId> = seen.tasks.iter().map(|task| task.id).collect();
@@ -222,11 +223,10 @@ impl Progress {
 /// successful task may lack something because of that.
 pub fn report_failure(task: &Task) {
     if let Some(denied) = denied(&task.progress) {
-        let _ = writeln!(std::io::stderr(), "bgctl: {}: the agent was denied permission {denied}", task.id);
+        say(format_args!("bgctl: {}: the agent was denied permission {denied}", task.id));
     }
     if let Some(error) = &task.error {
-        // Standard error may be closed; the exit code gives the outcome in short.
-        let _ = writeln!(std::io::stderr(), "bgctl: {}: {}", task.id, clean(error));
+        say(format_args!("bgctl: {}: {}", task.id, clean(error)));
     }
 }
 

@@ -1,7 +1,5 @@
 //! `cancel`: ends tasks, including all their processes.
 
-use std::io::Write as _;
-
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockMode, BlockParams, CancelParams, TaskBlock, TaskCancel};
 use bgd_shared::task::{Status, Task};
@@ -12,6 +10,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick::{self, Chosen};
 use crate::progress::Progress;
+use crate::remark::say;
 use crate::session;
 
 /// Cancels, then prints one line per task.
@@ -49,8 +48,7 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
         return Ok(Code::OK);
     }
     if result.tasks.is_empty() && params.matching.is_some() {
-        // Standard error may be closed; the empty output says the same.
-        let _ = writeln!(std::io::stderr(), "bgctl: no active task matches");
+        say(format_args!("bgctl: no active task matches"));
     }
     for task in &result.tasks {
         context.print(&format!("{} {}\n", task.id, what_became(task, lingering.contains(&task.id))))?;

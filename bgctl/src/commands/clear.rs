@@ -1,7 +1,5 @@
 //! `clear`: removes finished tasks and their output.
 
-use std::io::Write as _;
-
 use bgd_shared::request::Matching;
 use bgd_shared::request::{ClearParams, TaskClear};
 
@@ -10,6 +8,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick::{self, Chosen};
+use crate::remark::say;
 use crate::render::clean;
 use crate::session;
 
@@ -61,8 +60,7 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
             };
             format!("no {what} in session {session}; `bgctl list` shows all tasks")
         };
-        // Standard error may be closed; the number is what matters.
-        let _ = writeln!(std::io::stderr(), "{remark}");
+        say(format_args!("{remark}"));
     }
     Ok(Code::OK)
 }

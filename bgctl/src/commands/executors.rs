@@ -1,6 +1,6 @@
 //! `executors`: lists where tasks can run, and with `--check` whether they can run there now.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use bgd_shared::request::{ExecutorList, ExecutorListParams};
 
@@ -8,14 +8,14 @@ use crate::cli::ExecutorsArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::remark::say;
 use crate::render::executors::list;
 use crate::render::look::Look;
 
 /// Fetches and prints the executors.
 pub fn run(args: ExecutorsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
-        // Standard error may be closed; the list is what matters.
-        let _ = writeln!(std::io::stderr(), "asking each executor …");
+        say(format_args!("asking each executor …"));
     }
     let params = ExecutorListParams { names: args.names, check: args.check };
     let result = context.call::<ExecutorList>(&params)?;

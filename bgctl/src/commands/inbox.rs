@@ -1,6 +1,6 @@
 //! `inbox`: prints the notifications that a parent session has not acknowledged (R55).
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, FIRST_ANSWER};
@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::DaemonWatch;
+use crate::remark::say;
 use crate::render::clean_lines;
 use crate::session;
 
@@ -153,7 +154,7 @@ impl Reading {
 
     fn report_empty(&self, context: &Context) {
         if !self.has_printed && !context.json() && io::stdout().is_terminal() {
-            let _ = writeln!(io::stderr(), "nothing new");
+            say(format_args!("nothing new"));
         }
     }
 
@@ -173,7 +174,7 @@ impl Reading {
                 Err(failure) => return Err(failure),
             }
             if !is_told && !context.json() {
-                let _ = writeln!(io::stderr(), "bgctl: the daemon has ended; waiting for the next one");
+                say(format_args!("bgctl: the daemon has ended; waiting for the next one"));
                 is_told = true;
             }
             daemon_watch.wait()?;
@@ -190,7 +191,7 @@ impl Reading {
             } else {
                 "bgctl: the daemon was restarted; unacknowledged notifications are lost".to_owned()
             };
-            let _ = writeln!(io::stderr(), "{text}");
+            say(format_args!("{text}"));
             (self.instance, self.after, self.lost) = (instance, 0, 0);
         }
     }
@@ -290,7 +291,6 @@ impl Reading {
                  `bgctl list` shows the tasks"
             )
         };
-        // Standard error may be closed; the items are what matters.
-        let _ = writeln!(io::stderr(), "{text}");
+        say(format_args!("{text}"));
     }
 }

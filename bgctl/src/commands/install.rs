@@ -60,7 +60,7 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
 fn next_steps(runs: bool) -> String {
     let mut steps = String::new();
     if runs {
-        steps += "  bgctl daemon stop        as the manager would take its socket away; ends all tasks\n";
+        steps += "  bgctl daemon stop        systemd takes over its socket; ends all tasks\n";
     }
     steps + "  systemctl --user daemon-reload\n  systemctl --user enable --now bgd.socket\n"
 }

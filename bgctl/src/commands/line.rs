@@ -1,6 +1,5 @@
 //! `block --line`: waits until a task has written a matching line (R111).
 
-use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::{TaskId, TaskRef};
@@ -14,6 +13,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::lines::Line;
+use crate::remark::say;
 use crate::render::table::status;
 use crate::render::wall::Clock;
 use crate::seek::{self, Found, LineQuery, Stop, WaitEnd};
@@ -107,8 +107,7 @@ fn not_found(task: &Task, next: u64, timed_out: bool, context: &mut Context) -> 
             (true, _) => "has not written a matching line yet".to_owned(),
             (false, _) => format!("ended without a matching line: {shown}"),
         };
-        // Standard error may be closed; the exit code says the same.
-        let _ = writeln!(io::stderr(), "bgctl: {} {text}", task.id);
+        say(format_args!("bgctl: {} {text}", task.id));
     }
     Ok(if timed_out { Code::TIMED_OUT } else { Code::TASK_FAILED })
 }

@@ -4,7 +4,7 @@ mod hosts;
 mod watch;
 
 use std::collections::HashMap;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT, USAGES};
@@ -20,6 +20,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::percent::{LINE_BYTES, in_output};
 use crate::pick;
+use crate::remark::say;
 use crate::render::columns::{Field, Measured, Sort};
 use crate::render::look::{Look, lines};
 use crate::render::table::{list, tree};
@@ -70,7 +71,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         let text = shown.text(&mut result.tasks, &mut look, context)?;
         context.print(&text)?;
     } else if is_terminal {
-        let _ = writeln!(std::io::stderr(), "no tasks");
+        say(format_args!("no tasks"));
     }
     // Scripts that read ids, and users who gave a limit, expect that there may be more.
     if result.next.is_some() && !quiet && args.limit.is_none() {
@@ -78,8 +79,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         let more = matching(&result.summary, &asked.status).saturating_sub(result.tasks.len() as u64);
         // The summary ignores tags, group, batch, times and texts, so the remaining number is unknown.
         let more = if is_narrowed { "there are more".to_owned() } else { format!("{more} more") };
-        // Standard error may be closed; the list is what matters.
-        let _ = writeln!(std::io::stderr(), "{more}; --all shows them");
+        say(format_args!("{more}; --all shows them"));
     }
     Ok(Code::OK)
 }

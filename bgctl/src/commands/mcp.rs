@@ -1,6 +1,6 @@
 //! `mcp`: a Model Context Protocol server for AI agents (R80, R81).
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 
 use crate::cli::McpArgs;
 use crate::context::Context;
@@ -8,6 +8,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Way;
 use crate::mcp::{self, Options, ancestors};
+use crate::remark::say;
 
 /// Explains the verb to a person who runs it by hand.
 const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from a terminal: set `bgctl mcp` as \
@@ -16,8 +17,7 @@ const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from
 /// Serves until standard input ends.
 pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
     if io::stdin().is_terminal() {
-        // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "{FOR_AGENTS}");
+        say(format_args!("{FOR_AGENTS}"));
     }
     let (way, variables) = way(context)?;
     mcp::serve(Options {

@@ -4,7 +4,7 @@
 //! file to standard output without passing through the daemon.
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::follow;
 use crate::link::Listener;
 use crate::pick;
+use crate::remark::say;
 use crate::remote::Remote;
 use crate::tail::start_of_last_lines;
 
@@ -51,29 +52,35 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         let wanted = Wanted { id, stream, follow, tail, since, result };
         print(&wanted, context)?;
         if stream.is_none() && !follow && !result && !context.json() && io::stderr().is_terminal() {
-            report_nothing(&look(&wanted, context)?);
+            report_nothing(&look(&wanted, context)?, context.link.is_remote());
         }
     }
     Ok(Code::OK)
 }
 
+/// Whether the task has ended without ever having run: why is more than its output can tell.
+fn never_ran(task: &Task) -> bool {
+    !task.status.is_active() && task.started_at.is_none()
+}
+
 /// Tells somebody who sees nothing that there is nothing.
-fn report_nothing(task: &Task) {
-    let has_told = !task.status.is_active() && task.started_at.is_none();
-    if task.output.bytes > 0 || has_told {
+fn report_nothing(task: &Task, is_remote: bool) {
+    // Of those on this machine it was told already.
+    if never_ran(task) && is_remote {
+        report_failure(task);
+    }
+    if task.output.bytes > 0 || never_ran(task) {
         return;
     }
     let id = task.id.short();
-    // Standard error may be closed.
-    let _ = if task.status.is_active() {
-        writeln!(
-            io::stderr(),
+    if task.status.is_active() {
+        say(format_args!(
             "bgctl: {id} is {} and has written nothing yet; `bgctl output --follow {id}` waits for it",
             task.status
-        )
+        ));
     } else {
-        writeln!(io::stderr(), "bgctl: {id} has written nothing")
-    };
+        say(format_args!("bgctl: {id} has written nothing"));
+    }
 }
 
 fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
@@ -90,14 +97,12 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
         task = look(args, context)?;
     }
     let path = path_of(&task, args.stream)?;
+    if never_ran(&task) {
+        report_failure(&task);
+        return Ok(Code::OK);
+    }
     match File::open(&path) {
         Ok(file) => from_file(args, context, &task, file, &path),
-        // A task that never started has no file. Its pid can't tell whether it did: an agent may be run by a server
-        // that the daemon did not start.
-        Err(_) if task.started_at.is_none() && !task.status.is_active() => {
-            report_failure(&task);
-            Ok(Code::OK)
-        }
         Err(_) => through_the_daemon(args, context),
     }
 }
@@ -149,7 +154,11 @@ fn from_file(
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
         let ended = follow::follow(context.link.client()?, task.id, path, &mut copier)?;
-        report_loss(&ended.as_ref().unwrap_or(task).output);
+        let ended = ended.as_ref().unwrap_or(task);
+        report_loss(&ended.output);
+        if never_ran(ended) {
+            report_failure(ended);
+        }
         report_stderr(task, args.stream);
         return Ok(Code::OK);
     }

@@ -25,6 +25,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
 use crate::link::{Given as Lent, Streams};
+use crate::remark::say;
 use crate::render::json;
 use crate::terminal::{
     self, Left, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals, signal_group,
@@ -292,8 +293,7 @@ pub(super) fn report_end(task: Task, context: &Context) -> Result<Code, Failure>
     if context.json() {
         report_json(&TaskResult { task })?;
     } else if let Some(remark) = ending::remark(&task) {
-        // Standard error may be closed; the exit code gives the outcome in short.
-        let _ = writeln!(io::stderr(), "bgctl: {}", crate::render::clean_lines(&remark));
+        say(format_args!("bgctl: {}", crate::render::clean_lines(&remark)));
     }
     Ok(code)
 }

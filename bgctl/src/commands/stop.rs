@@ -1,7 +1,6 @@
 //! `daemon stop`: asks the daemon to end and waits until its process is gone. A daemon that can't be asked gets a
 //! signal.
 
-use std::io::{self, Write as _};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{DaemonProcess, pauses};
 use crate::progress::Progress;
+use crate::remark;
 
 /// Stops the daemon if one is running, then prints the outcome.
 pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure> {
@@ -93,7 +93,7 @@ fn confirm(context: &Context) -> Result<(), Failure> {
 
 /// Prints a message. Standard error may be closed; the exit code reports the outcome.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "bgctl: {text}");
+    remark::say(format_args!("bgctl: {text}"));
 }
 
 /// Requests the shutdown, and waits as long as the daemon keeps working on it.

@@ -3,7 +3,7 @@
 mod input;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
 
 use bgd_shared::id::TaskRef;
@@ -17,6 +17,7 @@ use crate::each::{self, Each, Separator};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
+use crate::remark;
 use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
@@ -143,7 +144,7 @@ fn warn(text: &str) {
 
 /// Prints a message. Standard error may be closed; the task is what matters.
 fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "bgctl: {text}");
+    remark::say(format_args!("bgctl: {text}"));
 }
 
 /// Takes the prompt, if this submits one: from its option, or from the position of the command.

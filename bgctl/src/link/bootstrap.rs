@@ -1,13 +1,12 @@
 //! Copies this program and its daemon to a machine that has none (R143): shown first, checked there, then used.
 
-use std::io::{self, Write as _};
-
 use nix::sys::utsname::uname;
 
 use super::programs::{PROBE, Program, Programs, probed, refusals};
 use super::ssh::{Dial, Ended, NO_BGCTL};
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::remark::say;
 use crate::render::clean_lines;
 
 /// Runs what needs `bgctl` over there. Where there is none, and a bootstrap is wanted, copies it and runs it again.
@@ -43,12 +42,10 @@ fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Fa
     for program in &programs.all {
         let Program { name, digest, bytes, .. } = program;
         let version = env!("CARGO_PKG_VERSION");
-        // Standard error may be closed.
-        let _ = writeln!(
-            io::stderr(),
+        say(format_args!(
             "bgctl: copying {name} {version} ({bytes} bytes, sha256 {digest}) to the cache folder of {}",
             dial.host
-        );
+        ));
         let Ended { code, said, .. } = dial.feed(&program.take(&programs.folder), &program.file)?;
         if code != 0 {
             return Err(refused(name, code, &said));

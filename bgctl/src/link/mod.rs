@@ -19,7 +19,7 @@ mod wait;
 mod way;
 
 use std::cell::RefCell;
-use std::io::{self, Write as _};
+
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::process::Child;
@@ -53,6 +53,7 @@ pub use self::wait::{sleep, time_left};
 pub use self::way::Way;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::remark::say;
 
 /// How many connections in a row may break before they are of any use.
 const RECONNECTS: u32 = 8;
@@ -409,7 +410,7 @@ impl Link {
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);
         if !said.is_empty() && self.options.reports {
-            let _ = writeln!(io::stderr(), "{}", crate::render::clean_lines(&said));
+            say(format_args!("{}", crate::render::clean_lines(&said)));
         }
         let mut first = self.instance.borrow_mut();
         if *first.get_or_insert_with(|| instance.clone()) != instance {
@@ -473,7 +474,7 @@ impl Link {
 
     fn report(&self, text: &str) {
         if self.options.reports {
-            let _ = writeln!(io::stderr(), "bgctl: {text}");
+            say(format_args!("bgctl: {text}"));
         }
     }
 
@@ -489,8 +490,7 @@ impl Link {
     /// Reports on standard error which tasks were lost with a killed daemon.
     pub fn report_loss(&self, started: Started) {
         if let Some(loss) = started.loss().filter(|_| self.options.reports) {
-            // Standard error may be closed; the verb continues anyway.
-            let _ = writeln!(io::stderr(), "bgctl: {loss}");
+            say(format_args!("bgctl: {loss}"));
         }
     }
 

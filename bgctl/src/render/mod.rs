@@ -187,6 +187,7 @@ pub mod samples {
             channels: vec![busy, tried, wrong, idle],
             untold: 7,
             warnings: Vec::new(),
+            notes: Vec::new(),
         }
     }
 

@@ -26,6 +26,7 @@ use super::signals::{Caught, Signals, stop_group};
 use super::turn::{Ready, Wants};
 use super::view::{self, View};
 use crate::failure::Failure;
+use crate::remark::say;
 use crate::render::clean;
 
 /// The signals handled here. The last two would stop bgctl if it touched the terminal at the moment when it is put
@@ -344,7 +345,7 @@ impl<'a> ScreenView<'a> {
     fn note(&mut self, text: &str) {
         let text = &clean(text);
         if !io::stderr().is_terminal() {
-            let _ = writeln!(io::stderr(), "bgctl: {text}");
+            say(format_args!("bgctl: {text}"));
         } else if let Err(error) = self.job.out.show(format!("\r\nbgctl: {text}\r\n").as_bytes(), None) {
             self.job.lose_output(error);
         }

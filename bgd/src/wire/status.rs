@@ -104,6 +104,7 @@ impl Identity {
             channels: counted.channels,
             untold: counted.unreported,
             warnings,
+            notes: Vec::new(),
         }
     }
 
@@ -130,10 +131,12 @@ impl Identity {
             let log = self.state_dir.join(log::FILE);
             // Under a service manager the journal has the log, and the manager knows where.
             let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
-            status.warnings.push(format!(
+            let text = format!(
                 "the previous daemon was killed: its tasks and their output are lost ({} had started){place}",
                 self.lost_tasks
-            ));
+            );
+            status.notes.push(text.clone());
+            status.warnings.push(text);
         }
         self.look_at_disk(&mut status.warnings);
     }

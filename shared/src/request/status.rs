@@ -71,6 +71,9 @@ pub struct DaemonStatus {
     /// Problems that need attention, such as a full disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Those of the warnings that are about the past: nothing is left to do about them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Whether tasks outlive the daemon, as set by `durable` in the configuration.

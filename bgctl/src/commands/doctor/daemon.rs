@@ -35,11 +35,15 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     if !context.link.is_remote() && status.tree == "cgroup" {
         checks.extend(accounting(&status));
     }
-    let warnings = status.warnings.iter();
-    checks.extend(warnings.map(|warning| Check::fails(PART, "output", warning, "make room on that disk")));
-    if status.warnings.is_empty() {
+    let (past, present): (Vec<&String>, Vec<&String>) =
+        status.warnings.iter().partition(|warning| status.notes.contains(warning));
+    let durable = "`durable = true` in the configuration keeps tasks: bgd-guarantees(7)";
+    checks.extend(past.into_iter().map(|note| Check::note(PART, "past", note).hint(durable)));
+    if present.is_empty() {
         checks.push(Check::ok(PART, "output", format!("kept in {}", status.state_dir)));
     }
+    let hint = "once that is mended: bgctl doctor";
+    checks.extend(present.into_iter().map(|warning| Check::fails(PART, "warning", warning, hint)));
     Some(status)
 }
 

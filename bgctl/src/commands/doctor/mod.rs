@@ -8,7 +8,7 @@ mod machine;
 mod places;
 mod shell;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use serde::Serialize;
 
@@ -16,6 +16,7 @@ use crate::cli::DoctorArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::remark::say;
 use crate::render::doctor::{Check, State, page, summary};
 use crate::render::look::Look;
 
@@ -30,11 +31,7 @@ struct Report<'a> {
 /// Makes all checks, and prints them when all are made.
 pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
     if std::io::stderr().is_terminal() && !context.json() {
-        // Standard error may be closed; the page is what matters.
-        let _ = writeln!(
-            std::io::stderr(),
-            "checking; starting agents and reaching other machines takes a moment …"
-        );
+        say(format_args!("checking; starting agents and reaching other machines takes a moment …"));
     }
     let is_remote = context.link.is_remote();
     let mut checks = if is_remote { Vec::new() } else { machine::checks() };

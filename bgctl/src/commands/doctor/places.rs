@@ -48,7 +48,7 @@ pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
     let others: Vec<&str> =
         absent.iter().filter(|agent| !agent.configured).map(|agent| agent.name.as_str()).collect();
     if !others.is_empty() {
-        checks.push(Check::ok(PART, "not installed", others.join(", ")));
+        checks.push(Check::ok(PART, "others", format!("not installed: {}", others.join(", "))));
     }
 }
 
@@ -89,8 +89,11 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
     let mut channels =
         status.channels.iter().filter(|channel| !LOCAL_KINDS.contains(&&*channel.kind)).peekable();
     if channels.peek().is_none() {
-        let none =
-            Check::note(PART, "notifications", "no channel is configured, so ends are only told on request");
+        let none = Check::note(
+            PART,
+            "notifications",
+            "no channel is configured: nothing tells you of an end unless you ask",
+        );
         return checks.push(none.hint("set default_deliver_to = [\"desktop\"], see bgd-config(5)"));
     }
     for channel in channels {

@@ -1,7 +1,7 @@
 //! `list` of several hosts, which are asked at the same time (R144). One that does not answer is a row that says so, and
 //! delays nobody: on a terminal, rows appear as hosts answer; elsewhere all come at once, after a short time at most.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use bgd_shared::request::{ListParams, ListResult, TaskList, TaskUsage};
 use bgd_shared::show::shortened;
@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, reason};
+use crate::remark::say;
 use crate::render::columns::Measured;
 use crate::render::look::{Look, lines};
 use crate::render::table::{Listing, listings};
@@ -89,8 +90,7 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
     }
     let has_more = outcomes.iter().flatten().any(|answer| answer.list.next.is_some());
     if has_more && !wanted.quiet && !context.json() {
-        // Standard error may be closed; the list is what matters.
-        let _ = writeln!(std::io::stderr(), "there are more; --all shows them");
+        say(format_args!("there are more; --all shows them"));
     }
     Ok(if outcomes.iter().any(Result::is_ok) { Code::OK } else { Code::NO_DAEMON })
 }
@@ -163,7 +163,7 @@ fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Resu
         return context.print(&table(all, shown, context));
     }
     if std::io::stdout().is_terminal() {
-        let _ = writeln!(std::io::stderr(), "no tasks");
+        say(format_args!("no tasks"));
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use super::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{UNREACHABLE, is_lost, may_be_older};
+use crate::remark;
 use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
 
 /// The job, as far as it is known.
@@ -148,5 +149,5 @@ fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> 
 
 /// Standard error may be closed; the job is what matters.
 fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "bgctl: {text}");
+    remark::say(format_args!("bgctl: {text}"));
 }

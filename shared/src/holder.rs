@@ -6,6 +6,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::num::NonZeroI32;
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -47,6 +48,9 @@ pub struct Note {
     /// Parent of the cgroups of its tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<OsText>,
+    /// Its pid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<NonZeroI32>,
 }
 
 impl Note {
@@ -156,7 +160,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         assert_eq!(Note::read(&path), Note::default());
-        let note = Note { instance: "x".into(), phase: Phase::Ending, socket: "/s".into(), cgroup: None };
+        let note = Note {
+            instance: "x".into(),
+            phase: Phase::Ending,
+            socket: "/s".into(),
+            cgroup: None,
+            pid: NonZeroI32::new(7),
+        };
         std::fs::write(&path, note.text()).unwrap();
         assert_eq!(Note::read(&path), note);
         std::fs::write(&path, "{\"phase\":\"dancing\"}").unwrap();

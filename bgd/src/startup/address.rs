@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io;
+use std::num::NonZeroI32;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bgd_shared::fds;
 use bgd_shared::holder::{Note, Phase};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::{AsyncListener, listen};
@@ -24,6 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::carry::{Fd, Named};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::path_watch::PathWatch;
+use crate::os::pidfd::PidFd;
 
 /// How long a killed daemon's socket may still be served by what it was about to start, and the interval between looks
 /// at that.
@@ -145,8 +148,8 @@ impl Address {
     /// longer: a process that it was about to start has all of its descriptors until it executes its program, and nothing
     /// tells when it does.
     pub fn wait_until_let_go(&self) {
-        let end = Instant::now() + LETTING_GO;
-        while is_served(self.socket.as_path()) && Instant::now() < end {
+        let (end, before) = (Instant::now() + LETTING_GO, self.note().pid);
+        while is_served(self.socket.as_path(), before) && Instant::now() < end {
             thread::sleep(LOOK);
         }
     }
@@ -161,7 +164,9 @@ impl Address {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
             Ok(meta) if !meta.file_type().is_socket() => return Ok(Err(Obstruction("is not a socket"))),
-            Ok(_) if is_served(path) => return Ok(Err(Obstruction("is the socket of another program"))),
+            Ok(_) if is_served(path, self.note().pid) => {
+                return Ok(Err(Obstruction("is the socket of another program")));
+            }
             Ok(_) => fs::remove_file(path)?,
         }
         let listener = listen(&self.socket)?;
@@ -282,14 +287,24 @@ impl Obstruction {
     }
 }
 
-/// Whether a process listens on the socket, even if its queue is full.
-fn is_served(path: &Path) -> bool {
+/// Whether a process listens on the socket, even if its queue is full. A process that was just being started has copies of
+/// its daemon's descriptors, for as long as its program can't be read: if the daemon with the pid `before` made this
+/// socket, and is gone, nobody listens.
+fn is_served(path: &Path, before: Option<NonZeroI32>) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let connected = UnixAddr::new(path).and_then(|address| {
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        connect(socket.as_raw_fd(), &address)
+        connect(socket.as_raw_fd(), &address).map(|()| socket)
     });
-    matches!(connected, Ok(()) | Err(Errno::EAGAIN))
+    let is_gone = |pid: i32| match PidFd::open(pid) {
+        Ok(process) => process.has_ended(),
+        Err(error) => error.raw_os_error() == Some(Errno::ESRCH as i32),
+    };
+    match connected {
+        Ok(socket) => !fds::peer_pid(&socket)
+            .is_some_and(|pid| before.is_some_and(|before| before.get() == pid) && is_gone(pid)),
+        Err(errno) => errno == Errno::EAGAIN,
+    }
 }
 
 /// Waits for a lock on a thread, as the kernel offers no other notification. The thread ends with the process.

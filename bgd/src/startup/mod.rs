@@ -18,6 +18,7 @@ mod takeover;
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
+use std::num::NonZeroI32;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -244,7 +245,8 @@ fn ready_words(instance: &Instance) -> String {
 /// socket is gone.
 fn known(instance: Instance, socket: &SocketPath) -> (Arc<Instance>, Note) {
     let socket = socket.as_path().as_os_str().into();
-    let note = Note { instance: instance.id.clone(), socket, ..Note::default() };
+    let pid = NonZeroI32::new(std::process::id().cast_signed());
+    let note = Note { instance: instance.id.clone(), socket, pid, ..Note::default() };
     instance.tell(note.clone());
     (Arc::new(instance), note)
 }

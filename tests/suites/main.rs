@@ -42,6 +42,7 @@ mod durable;
 mod durable_agents;
 mod durable_damaged;
 mod durable_handed;
+mod durable_held_up;
 mod durable_kills;
 mod durable_notices;
 mod durable_reboot;

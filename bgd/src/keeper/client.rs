@@ -13,23 +13,17 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::net::{bind, connect, listen, socket_with, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socketpair};
 
-use super::{ARGUMENT, HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, SOCKET, Word};
+pub use super::reach::{NotFound, dismiss};
+use super::reach::{Reached, new_socket, set_timeouts, with_address};
+use super::{ARGUMENT, BACKLOG, Kept, Key, Message, PATIENCE, SOCKET, Word};
 use crate::os::pidfd::{PidFd, wait_for_all};
 use crate::os::spawn::{ChildStack, JobControl, Plan, spawn};
 use crate::os::watch;
 
-/// How long the keeper may take to receive a message, or to send one.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// How long it takes until a keeper that could not be started is tried again, and at most to send everything.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// How many daemons may wait for their turn; there is one at most, and it may be killed while it waits.
-const BACKLOG: i32 = 16;
 
 /// The keeper of this daemon.
 #[derive(Debug)]
@@ -123,11 +117,11 @@ impl Keeper {
     /// Finds the keeper of the daemon that had this folder before, with everything that it holds.
     ///
     /// # Errors
-    /// There is none, although it has not ended by itself; it does not answer; or no descriptor is left.
-    pub fn find(folder: &Path) -> io::Result<(Option<Self>, Found)> {
+    /// There is none, although it has not ended by itself; or it does not give what it holds, although it may live.
+    pub fn find(folder: &Path) -> Result<(Option<Self>, Found), NotFound> {
         let nothing = || Ok((None, Found { runs: Vec::new(), is_complete: true, told: 0 }));
-        let Some(socket) = reach(folder)? else { return nothing() };
-        let (mut runs, pid) = match receive_all(&socket) {
+        let Some(reached) = Reached::connect(folder)? else { return nothing() };
+        let (mut runs, pid) = match reached.receive_all() {
             // It was just ending, as it holds nothing.
             Err(_) if !folder.join(SOCKET).exists() => return nothing(),
             received => received?,
@@ -138,9 +132,10 @@ impl Keeper {
         let of_all = runs.len();
         runs.retain(|kept| !kept.descriptors.is_empty());
         let is_complete = runs.len() == of_all;
-        let link = Link::new(Socket { socket, pid, child: None }, told);
+        let link = Link::new(Socket { socket: reached.into_socket(), pid, child: None }, told);
         let folder = folder.to_path_buf();
-        Ok((Some(Self::with(move || Ok((folder, link)))?), Found { runs, is_complete, told }))
+        let keeper = Self::with(move || Ok((folder, link))).map_err(NotFound::Silent)?;
+        Ok((Some(keeper), Found { runs, is_complete, told }))
     }
 
     /// Goes on with the keeper of the program before this one, which had written everything down.
@@ -274,16 +269,6 @@ impl Keeper {
     }
 }
 
-/// Ends the keeper of a daemon that had this folder, as nobody is to go on with what it holds.
-pub fn dismiss(folder: &Path) {
-    let Ok(Some(socket)) = reach(folder) else { return };
-    if fds::send(&socket, &Message::bare(Word::End).encode(), &[]).is_ok() {
-        // It gives everything first. Whatever comes is closed, and so is the connection at its end.
-        let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
-        while matches!(fds::receive(&socket, &mut bytes), Ok((1.., _))) {}
-    }
-}
-
 struct Sender {
     folder: PathBuf,
     link: Arc<Link>,
@@ -375,27 +360,6 @@ fn bury(child: Option<&PidFd>) {
     }
 }
 
-/// Calls a function with the address of the keeper's socket. A path in the state folder may be longer than a socket's may
-/// be, so it is named by way of a descriptor.
-fn with_address<T>(
-    folder: &Path,
-    call: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<T>,
-) -> io::Result<T> {
-    use std::os::fd::AsRawFd as _;
-    let folder = std::fs::File::open(folder)?;
-    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))?;
-    Ok(call(&address)?)
-}
-
-fn new_socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
-fn set_timeouts(socket: &OwnedFd) -> io::Result<()> {
-    set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))?;
-    Ok(set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?)
-}
-
 /// Starts a keeper's process, which hears these messages first, whatever becomes of this process. All signals must be
 /// blocked in this thread.
 fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
@@ -434,35 +398,6 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     let spawned = spawn(&plan, &mut ChildStack::default()).map_err(|error| io::Error::from(error.errno))?;
     tracing::debug!(pid = spawned.pid, "started the keeper");
     Ok(Socket { socket: ours, pid: spawned.pid, child: Some(spawned.pidfd) })
-}
-
-/// Connects to the keeper of this folder; `None` if it has ended by itself.
-fn reach(folder: &Path) -> io::Result<Option<OwnedFd>> {
-    let socket = new_socket()?;
-    set_timeouts(&socket)?;
-    match with_address(folder, |address| connect(&socket, address)) {
-        Ok(()) => Ok(Some(socket)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Receives all that a keeper holds. Returns it with the keeper's pid.
-fn receive_all(socket: &OwnedFd) -> io::Result<(Vec<Kept>, i32)> {
-    let mut all = Vec::new();
-    let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
-    loop {
-        let (count, descriptors) = fds::receive(socket, &mut bytes)?;
-        match Message::decode(&bytes[..count]) {
-            Some(Message { word: Word::Keep, key, pid, text }) => {
-                all.push(Kept { key, pid, text: text.to_vec(), descriptors });
-            }
-            Some(Message { word: Word::Done, pid, .. }) => return Ok((all, pid)),
-            Some(Message { word: Word::Drop | Word::End | Word::Part, .. }) => {}
-            None if count == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            None => return Err(io::Error::other("it says something unknown")),
-        }
-    }
 }
 
 /// Waits until the keeper that this socket leads to is gone.

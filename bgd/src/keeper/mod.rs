@@ -7,8 +7,10 @@
 
 pub mod client;
 pub mod process;
+mod reach;
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 
@@ -20,6 +22,12 @@ pub const SOCKET: &str = "keeper";
 
 /// The most bytes of a message.
 pub const MESSAGE_BYTES: usize = 32 * 1024;
+
+/// How long the keeper may take to receive a message, or to send one.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many may wait to be served: the next daemon, and those that were killed while they waited.
+const BACKLOG: i32 = 16;
 
 /// The bytes of a message before its text: a word, the key, and the pid.
 const HEAD_BYTES: usize = 25;

@@ -2,7 +2,7 @@
 //! not end by itself while it holds something that a daemon may come for. When it ends as it holds nothing, it removes its
 //! socket: so the next daemon can tell that from a keeper that was killed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,11 +15,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{Shutdown, SocketFlags, accept_with, listen, shutdown};
 
-use super::{ARGUMENT, HEAD_BYTES, Key, MESSAGE_BYTES, Message, SOCKET, Word};
+use super::{ARGUMENT, BACKLOG, HEAD_BYTES, Key, MESSAGE_BYTES, Message, SOCKET, Word};
 use crate::os::inherited;
+use crate::os::pidfd::PidFd;
 
 /// How long it holds what has ended if no daemon comes for it: as long as a durable daemon keeps finished tasks by default.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
@@ -27,8 +27,11 @@ const LONGEST: Duration = Duration::from_hours(30 * 24);
 /// How long it waits before it looks again whether [`LONGEST`] is over.
 const LOOK: PollTimeout = PollTimeout::MAX;
 
-/// How long a daemon may take to receive a message.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it waits before it gives more while too many descriptors are on their way: no event tells when there are less.
+const REST: u8 = 20;
+
+/// How many may be connected at a time: the daemon, those before it that are not cut off yet, and strangers.
+const CONNECTIONS: usize = 64;
 
 /// What is held under a key.
 struct Held {
@@ -46,15 +49,36 @@ impl Held {
     }
 }
 
+/// Whoever has connected: the daemon, or one before it of whose socket others have copies, as processes do that are just
+/// being started. None of them can hold up the others: nothing is waited for but all of them at once.
+struct Connection {
+    socket: OwnedFd,
+    /// Its process, unless it has ended.
+    process: Option<PidFd>,
+    /// What it is yet to be given. `None` once it has everything.
+    to_give: Option<BTreeSet<Key>>,
+    /// Whether too many descriptors of this user are on their way to be given more.
+    is_crowded: bool,
+}
+
+/// What has come of listening to a connection.
+enum Heard {
+    /// A message, or nothing yet.
+    Something,
+    /// Nothing more comes from it.
+    Gone,
+    /// There is nothing left to do.
+    End,
+}
+
 /// The state of a keeper.
 struct Keeper {
     /// Where its socket is.
     place: PathBuf,
     listener: OwnedFd,
-    /// The daemon, while one lives.
-    daemon: Option<OwnedFd>,
+    connections: Vec<Connection>,
     held: BTreeMap<Key, Held>,
-    /// When the daemon was lost.
+    /// When the last connection was lost.
     alone_since: Option<Instant>,
 }
 
@@ -84,61 +108,137 @@ fn begin() -> io::Result<()> {
     let listener = fcntl_dupfd_cloexec(io::stdout(), 3)?;
     let folder = std::env::args_os().nth(2).ok_or(io::ErrorKind::InvalidInput)?;
     let place = PathBuf::from(folder).join(SOCKET);
-    let (held, alone_since) = (BTreeMap::new(), None);
-    Keeper { place, listener, daemon: Some(daemon), held, alone_since }.live();
+    // Whoever connects learns the pid of the one that has done this last.
+    listen(&listener, BACKLOG)?;
+    let connections = vec![Connection::new(daemon, None)];
+    Keeper { place, listener, connections, held: BTreeMap::new(), alone_since: None }.live();
     Ok(())
+}
+
+impl Connection {
+    fn new(socket: OwnedFd, to_give: Option<BTreeSet<Key>>) -> Self {
+        let process = fds::peer_pid(&socket).and_then(|pid| PidFd::open(pid).ok());
+        Self { socket, process, to_give, is_crowded: false }
+    }
+
+    fn has_process(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !process.has_ended())
+    }
+
+    /// Gives as much as there is room for.
+    fn give(&mut self, all: &BTreeMap<Key, Held>) {
+        let Some(keys) = &mut self.to_give else { return };
+        self.is_crowded = false;
+        while let Some(key) = keys.first().copied() {
+            if let Some(held) = all.get(&key) {
+                let descriptors: Vec<_> = held.descriptors.iter().map(AsFd::as_fd).collect();
+                match fds::send_now(&self.socket, &held.message, &descriptors) {
+                    Err(error) if is_passing(&error) => return,
+                    Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
+                        return self.is_crowded = true;
+                    }
+                    // Nobody is there any more. What was said before is yet to be heard.
+                    Err(_) => return self.to_give = None,
+                    Ok(_) => {}
+                }
+            }
+            keys.remove(&key);
+        }
+        let done = Message { pid: std::process::id().cast_signed(), ..Message::bare(Word::Done) };
+        if !fds::send_now(&self.socket, &done.encode(), &[]).is_err_and(|error| is_passing(&error)) {
+            self.to_give = None;
+        }
+    }
+}
+
+/// Whether there is just no room now.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 impl Keeper {
     fn live(mut self) {
         loop {
-            let (fd, timeout) = match &self.daemon {
-                Some(daemon) => (daemon.as_fd(), PollTimeout::NONE),
-                None => (self.listener.as_fd(), LOOK),
-            };
-            match readable(fd, timeout) {
-                Ok(true) if self.daemon.is_some() => {
-                    if self.hear().is_none() {
-                        return;
-                    }
-                }
-                Ok(true) => self.welcome(),
-                Ok(false) => {
-                    if self.is_forgotten() {
-                        return;
-                    }
-                }
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(Errno::EINTR) => continue,
                 // Nothing can be waited for, so nobody is served any more.
                 Err(_) => return,
+            };
+            let is_asked = ready[0].contains(PollFlags::POLLIN);
+            let connections = std::mem::take(&mut self.connections);
+            for (connection, events) in connections.into_iter().zip(&ready[1..]) {
+                let heard = if (*events - PollFlags::POLLOUT).is_empty() {
+                    Heard::Something
+                } else {
+                    self.hear(&connection.socket)
+                };
+                match heard {
+                    Heard::Something => self.connections.push(connection),
+                    Heard::Gone => {}
+                    Heard::End => return,
+                }
+            }
+            if is_asked && !self.welcome() {
+                return;
+            }
+            self.connections.iter_mut().for_each(|connection| connection.give(&self.held));
+            if self.is_over() {
+                return;
             }
         }
     }
 
-    /// Whether everything has ended, and no daemon has come for it.
-    fn is_forgotten(&self) -> bool {
-        let has_ended = |held: &Held| held.descriptors.first().is_none_or(|pidfd| has_ended(pidfd.as_fd()));
-        self.alone_since.is_some_and(|since| since.elapsed() > LONGEST) && self.held.values().all(has_ended)
+    /// Waits until there is something to do. Returns the events of the listener, and of each connection.
+    fn wait(&self) -> Result<Vec<PollFlags>, Errno> {
+        let timeout = match &self.connections[..] {
+            [] => LOOK,
+            some if some.iter().any(|one| one.is_crowded) => PollTimeout::from(REST),
+            _ => PollTimeout::NONE,
+        };
+        let wanted = |one: &Connection| match one.to_give {
+            Some(_) if !one.is_crowded => PollFlags::POLLIN | PollFlags::POLLOUT,
+            Some(_) | None => PollFlags::POLLIN,
+        };
+        let of_connections = self.connections.iter().map(|one| PollFd::new(one.socket.as_fd(), wanted(one)));
+        let mut all: Vec<PollFd<'_>> = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)]
+            .into_iter()
+            .chain(of_connections)
+            .collect();
+        poll(&mut all, timeout)?;
+        Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
     }
 
-    /// Handles one message of the daemon. Returns `None` if there is nothing left to do.
-    fn hear(&mut self) -> Option<()> {
+    /// Whether nobody is there, and nobody is to come for anything.
+    fn is_over(&mut self) -> bool {
+        if !self.connections.is_empty() {
+            self.alone_since = None;
+            return false;
+        }
+        let since = *self.alone_since.get_or_insert_with(Instant::now);
+        // Another one without descriptors only says something of those with some.
+        if self.held.iter().any(|(key, held)| *key == Key::OF_EVENTS || !held.descriptors.is_empty()) {
+            let has_ended =
+                |held: &Held| held.descriptors.first().is_none_or(|pidfd| has_ended(pidfd.as_fd()));
+            return since.elapsed() > LONGEST && self.held.values().all(has_ended);
+        }
+        if self.held.is_empty() {
+            let _ = fs::remove_file(&self.place);
+        }
+        true
+    }
+
+    /// Handles one message.
+    fn hear(&mut self, socket: &OwnedFd) -> Heard {
         let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
-        let daemon = self.daemon.as_ref()?;
-        let received = match fds::receive(daemon, &mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Some(()),
-            received => received,
-        };
-        let Ok((count @ 1.., descriptors)) = received else {
-            self.daemon = None;
-            self.alone_since = Some(Instant::now());
-            // Another one without descriptors only says something of those with some.
-            if self.held.iter().any(|(key, held)| *key == Key::OF_EVENTS || !held.descriptors.is_empty()) {
-                return Some(());
+        let (count, descriptors) = match fds::receive(socket, &mut bytes) {
+            Ok((0, _)) => return Heard::Gone,
+            Ok(received) => received,
+            // One that has ended without having read everything is told first; what it has said follows.
+            Err(error) if is_passing(&error) || error.kind() == io::ErrorKind::ConnectionReset => {
+                return Heard::Something;
             }
-            if self.held.is_empty() {
-                let _ = fs::remove_file(&self.place);
-            }
-            return None;
+            Err(_) => return Heard::Gone,
         };
         bytes.truncate(count);
         match Message::decode(&bytes) {
@@ -152,41 +252,124 @@ impl Keeper {
                     held.close(usize::from(*place));
                 }
             }
-            Some(Message { word: Word::End, .. }) => return None,
+            Some(Message { word: Word::End, .. }) => return Heard::End,
             // A later daemon may say more.
             Some(Message { word: Word::Done, .. }) | None => {}
         }
-        Some(())
+        Heard::Something
     }
 
-    /// Gives all that is held to a new daemon, of the same user, and goes on holding it.
-    fn welcome(&mut self) {
-        let Ok(daemon) = accept_with(&self.listener, SocketFlags::CLOEXEC) else { return };
+    /// Takes a new connection, of the same user, which is to be given all that is held. Returns false if there is nothing
+    /// left to do.
+    fn welcome(&mut self) -> bool {
+        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) else { return true };
         let own = nix::unistd::Uid::effective().as_raw();
-        if fds::peer_uid(&daemon).is_ok_and(|uid| uid == own) && self.give(&daemon).is_ok() {
-            (self.daemon, self.alone_since) = (Some(daemon), None);
+        if !fds::peer_uid(&socket).is_ok_and(|uid| uid == own) || self.connections.len() >= CONNECTIONS {
+            return true;
         }
+        let is_on = self.cut_off_the_dead();
+        self.connections.push(Connection::new(socket, Some(self.held.keys().copied().collect())));
+        is_on
     }
 
-    fn give(&self, daemon: &OwnedFd) -> io::Result<()> {
-        set_socket_timeout(daemon, Timeout::Send, Some(PATIENCE))?;
-        for held in self.held.values() {
-            let descriptors: Vec<_> = held.descriptors.iter().map(AsFd::as_fd).collect();
-            fds::send(daemon, &held.message, &descriptors)?;
+    /// Takes no more from daemons that have ended, after what they and what they have started have said. Whatever would
+    /// announce itself later can't, and so does not run its program: the next daemon starts it. Returns false if there is
+    /// nothing left to do.
+    fn cut_off_the_dead(&mut self) -> bool {
+        let (living, dead): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.connections).into_iter().partition(Connection::has_process);
+        self.connections = living;
+        for Connection { socket, .. } in dead {
+            // From now on a send fails, and a receive has an end.
+            let _ = shutdown(&socket, Shutdown::Read);
+            loop {
+                match self.hear(&socket) {
+                    Heard::Something => {}
+                    Heard::Gone => break,
+                    Heard::End => return false,
+                }
+            }
         }
-        let done = Message { pid: std::process::id().cast_signed(), ..Message::bare(Word::Done) };
-        fds::send(daemon, &done.encode(), &[]).map(drop)
-    }
-}
-
-fn readable(fd: BorrowedFd<'_>, timeout: PollTimeout) -> io::Result<bool> {
-    match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
-        Ok(count) => Ok(count > 0),
-        Err(Errno::EINTR) => Ok(false),
-        Err(error) => Err(error.into()),
+        true
     }
 }
 
 fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    readable(pidfd, PollTimeout::ZERO).unwrap_or(true)
+    poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, socket_with, socketpair};
+
+    use super::*;
+
+    fn seqpacket() -> OwnedFd {
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn key(run: u32) -> Key {
+        Key { run, ..Key::OF_EVENTS }
+    }
+
+    fn say(socket: &OwnedFd, word: Word, run: u32) -> io::Result<()> {
+        let message = Message { word, key: key(run), ..Message::bare(word) };
+        let null = fs::File::open("/dev/null")?;
+        fds::send(socket, &message.encode(), &[null.as_fd()]).map(drop)
+    }
+
+    /// Returns the word of the next message, and its run.
+    fn heard(socket: &OwnedFd) -> (Word, u32) {
+        let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
+        let (count, _descriptors) = fds::receive(socket, &mut bytes).unwrap();
+        let message = Message::decode(&bytes[..count]).unwrap();
+        (message.word, message.key.run)
+    }
+
+    /// What a dead daemon was about to start has announced itself to this keeper, or does not run: the next daemon starts it.
+    #[test]
+    fn r126_what_announces_itself_after_the_next_daemon_has_come_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (place, listener) = (folder.path().join(SOCKET), seqpacket());
+        let address = SocketAddrUnix::new(&place).unwrap();
+        bind(&listener, &address).unwrap();
+        listen(&listener, BACKLOG).unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let of_dead = Connection { socket: theirs, process: None, to_give: None, is_crowded: false };
+        let keeper =
+            Keeper { place, listener, connections: vec![of_dead], held: BTreeMap::new(), alone_since: None };
+        say(&ours, Word::Keep, 2).unwrap();
+        let lives = thread::spawn(|| keeper.live());
+        say(&ours, Word::Keep, 3).unwrap();
+        let next = seqpacket();
+        connect(&next, &address).unwrap();
+        assert_eq!(
+            [heard(&next), heard(&next), heard(&next)],
+            [(Word::Keep, 2), (Word::Keep, 3), (Word::Done, 0)]
+        );
+        assert_eq!(say(&ours, Word::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        // Another one that is connected holds up nobody.
+        let other = seqpacket();
+        connect(&other, &address).unwrap();
+        say(&next, Word::Drop, 2).unwrap();
+        say(&next, Word::Keep, 5).unwrap();
+        drop((next, ours));
+        let last = loop {
+            let last = seqpacket();
+            connect(&last, &address).unwrap();
+            let mut all: Vec<_> =
+                std::iter::from_fn(|| Some(heard(&last)).filter(|(word, _)| *word != Word::Done)).collect();
+            all.sort_by_key(|(_, run)| *run);
+            // The process of the one before lives, so this one is served as soon as it comes.
+            if all == [(Word::Keep, 3), (Word::Keep, 5)] {
+                break last;
+            }
+        };
+        say(&last, Word::End, 0).unwrap();
+        lives.join().unwrap();
+        drop(other);
+    }
 }

@@ -17,7 +17,7 @@ use crate::dispatcher::durable::LeftRuns;
 use crate::exec::left::{Left, Spared};
 use crate::exec::mark::Marks;
 use crate::journal::{self, Durability, Head, Journal, OpenError, Opened};
-use crate::keeper::client::Keeper;
+use crate::keeper::client::{Keeper, NotFound};
 use crate::keeper::{self, Key};
 use crate::os::clock::Stamp;
 use crate::wire::mailbox::{Internal, Internals};
@@ -87,9 +87,9 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
             keeper::client::dismiss(&folder);
             Default::default()
         }
-        (Some(folder), Some(_)) => find(&folder, &opened),
+        (Some(folder), Some(_)) => find(&folder, &opened)?,
         // A keeper that answers is of this boot. Without any, it is not known whether it has ended by itself.
-        (Some(folder), None) => match find(&folder, &opened) {
+        (Some(folder), None) => match find(&folder, &opened)? {
             (None, _) => Default::default(),
             found => found,
         },
@@ -106,17 +106,28 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
 }
 
 /// Finds the keeper of the daemon before, and the runs that tasks still have.
-fn find(folder: &Path, opened: &Opened) -> (Option<Arc<Keeper>>, LeftRuns) {
+///
+/// # Errors
+/// The keeper may live, but does not answer. To start without it would end all that it holds.
+fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns), Failure> {
     let (keeper, found) = match Keeper::find(folder) {
         Ok(found) => found,
-        Err(error) => {
-            tracing::error!(%error, "the keeper of running tasks does not give them back");
-            return Default::default();
+        Err(NotFound::Gone(error)) => {
+            tracing::error!(%error, "the keeper of running tasks was ended");
+            return Ok(Default::default());
+        }
+        Err(NotFound::Silent(error)) => {
+            let message = format!(
+                "the keeper of running tasks, `bgd --keeper {}`, does not answer: {error}; the tasks end with it if \
+                 it is killed",
+                folder.display()
+            );
+            return Err(Failure::new(UNAVAILABLE, message));
         }
     };
     let (is_complete, told) = (found.is_complete, Some(found.told));
     let mut left = LeftRuns { is_complete, told, ..LeftRuns::default() };
-    let Some(keeper) = keeper.map(Arc::new) else { return (None, left) };
+    let Some(keeper) = keeper.map(Arc::new) else { return Ok((None, left)) };
     for kept in found.runs {
         let key = kept.key;
         match Left::read(kept) {
@@ -127,7 +138,7 @@ fn find(folder: &Path, opened: &Opened) -> (Option<Arc<Keeper>>, LeftRuns) {
     let held: Vec<Key> = left.runs.keys().copied().collect();
     left.retain_known(&opened.kept);
     held.into_iter().filter(|key| !left.runs.contains_key(key)).for_each(|key| keeper.close(key));
-    (Some(keeper), left)
+    Ok((Some(keeper), left))
 }
 
 /// Gives the dispatcher what the journal has, and starts to write it.

@@ -20,7 +20,7 @@ use crate::exec::handed::tree::HandedTree;
 use crate::exec::input::InputPipe;
 use crate::exec::left::{Copies, Ended, INPUT, Left, Resumed};
 use crate::exec::messages::{Copied, Report};
-use crate::exec::process::Supervised;
+use crate::exec::process::{SIGCONT, Supervised};
 use crate::exec::progress::{Progress, Stage};
 use crate::exec::tree::pause::Paused;
 use crate::keeper::Key;
@@ -285,7 +285,12 @@ impl Local {
         process.resume(&mut self.processes, &mut self.terminals, drains, &mut came)?;
         self.terminals.go_on(&HashMap::new());
         self.handoffs.go_on();
-        let job = self.processes.supervised.get(&task).and_then(|supervised| supervised.job.as_ref());
+        let supervised = self.processes.supervised.get(&task);
+        let job = supervised.and_then(|supervised| supervised.job.as_ref());
+        if let (Some(_), Some(leader)) = (job, supervised.and_then(|supervised| supervised.handle.as_ref())) {
+            // Its job may have stopped it when that was just started, which the daemon before would have seen.
+            let _ = leader.signal(SIGCONT);
+        }
         Ok(job.map_or(pid, |(job, _)| *job))
     }
 }

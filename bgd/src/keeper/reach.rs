@@ -1,0 +1,175 @@
+//! The way to the keeper of a daemon that is gone. One that does not answer is waited for as long as it may live: without it,
+//! whatever ran would be lost.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bgd_shared::{fds, proc};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::{HEAD_BYTES, Kept, MESSAGE_BYTES, Message, PATIENCE, SOCKET, Word};
+use crate::os::pidfd::PidFd;
+
+/// How long a keeper may be silent until the daemon does not start for now.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// After this many milliseconds without an answer, a keeper gets SIGCONT, in case it was stopped.
+const LOOK: u8 = 100;
+
+/// The name of the process.
+const NAME: &[u8] = b"bgd";
+
+/// Why the keeper of a daemon that is gone does not give what it holds.
+#[derive(Debug)]
+pub enum NotFound {
+    /// It was ended, and with it goes what it held.
+    Gone(io::Error),
+    /// It may live, but does not answer.
+    Silent(io::Error),
+}
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Gone(error) | Self::Silent(error)) = self;
+        error.fmt(f)
+    }
+}
+
+/// The connection to a keeper.
+pub(super) struct Reached {
+    socket: OwnedFd,
+    /// Its process, if that is known.
+    process: Option<(i32, PidFd)>,
+}
+
+impl Reached {
+    /// Connects to the keeper of this folder; `None` if it has ended by itself.
+    pub(super) fn connect(folder: &Path) -> Result<Option<Self>, NotFound> {
+        let connected = new_socket().and_then(|socket| {
+            set_timeouts(&socket)?;
+            with_address(folder, |address| connect(&socket, address))?;
+            Ok(socket)
+        });
+        match connected {
+            Ok(socket) => {
+                let process = fds::peer_pid(&socket).filter(|pid| is_one(*pid));
+                let process = process.and_then(|pid| Some((pid, PidFd::open(pid).ok()?)));
+                Ok(Some(Self { socket, process }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(NotFound::Gone(error)),
+            Err(error) => Err(NotFound::Silent(error)),
+        }
+    }
+
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Receives all that it holds. Returns it with its pid.
+    pub(super) fn receive_all(&self) -> Result<(Vec<Kept>, i32), NotFound> {
+        let mut all = Vec::new();
+        let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
+        loop {
+            self.wait(LONGEST)?;
+            let (count, descriptors) =
+                fds::receive(&self.socket, &mut bytes).map_err(|error| self.failed(error))?;
+            match Message::decode(&bytes[..count]) {
+                Some(Message { word: Word::Keep, key, pid, text }) => {
+                    all.push(Kept { key, pid, text: text.to_vec(), descriptors });
+                }
+                Some(Message { word: Word::Done, pid, .. }) => return Ok((all, pid)),
+                Some(Message { word: Word::Drop | Word::End | Word::Part, .. }) => {}
+                None if count == 0 => return Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
+                None => return Err(NotFound::Silent(io::Error::other("it says something unknown"))),
+            }
+        }
+    }
+
+    /// Waits until it says something.
+    fn wait(&self, at_most: Duration) -> Result<(), NotFound> {
+        let begun = Instant::now();
+        let mut is_told = false;
+        loop {
+            match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], LOOK) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(NotFound::Silent(error.into())),
+            }
+            let silent = begun.elapsed();
+            if let Some((_, process)) = &self.process {
+                // Its socket may live on in a process that was just being started.
+                if process.has_ended() {
+                    return Err(NotFound::Gone(io::ErrorKind::UnexpectedEof.into()));
+                }
+                let _ = process.signal(libc::SIGCONT);
+            }
+            if silent > at_most {
+                return Err(self.failed(io::ErrorKind::TimedOut.into()));
+            }
+            if silent > PATIENCE && !is_told {
+                is_told = true;
+                tracing::warn!(pid = self.pid(), "the keeper of running tasks is late: waiting for it");
+            }
+        }
+    }
+
+    fn pid(&self) -> Option<i32> {
+        self.process.as_ref().map(|(pid, _)| *pid)
+    }
+
+    /// Tells a keeper that was ended from one that may live.
+    fn failed(&self, error: io::Error) -> NotFound {
+        match &self.process {
+            Some((_, process)) if process.has_ended() => NotFound::Gone(error),
+            Some((pid, _)) => NotFound::Silent(io::Error::new(error.kind(), format!("{error} (pid {pid})"))),
+            None => NotFound::Silent(error),
+        }
+    }
+}
+
+/// Whether this pid is that of a keeper, as far as that can be seen: before one has begun, it is that of its daemon.
+fn is_one(pid: i32) -> bool {
+    let name = proc::name(pid);
+    name.is_empty() || name == NAME
+}
+
+/// Ends the keeper of a daemon that had this folder, as nobody is to go on with what it holds.
+pub fn dismiss(folder: &Path) {
+    let Ok(Some(reached)) = Reached::connect(folder) else { return };
+    if fds::send(&reached.socket, &Message::bare(Word::End).encode(), &[]).is_ok() {
+        // It gives everything first. Whatever comes is closed, and so is the connection at its end.
+        let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
+        while reached.wait(PATIENCE).is_ok()
+            && matches!(fds::receive(&reached.socket, &mut bytes), Ok((1.., _)))
+        {}
+    }
+}
+
+/// Calls a function with the address of the keeper's socket. A path in the state folder may be longer than a socket's may
+/// be, so it is named by way of a descriptor.
+pub(super) fn with_address<T>(
+    folder: &Path,
+    call: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<T>,
+) -> io::Result<T> {
+    let folder = fs::File::open(folder)?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))?;
+    Ok(call(&address)?)
+}
+
+pub(super) fn new_socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Bounds how long a send and a receive may take.
+pub(super) fn set_timeouts(socket: &OwnedFd) -> io::Result<()> {
+    set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))?;
+    Ok(set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?)
+}

@@ -1,0 +1,198 @@
+//! Nothing that a job does, or that befalls it, holds up the keeper or the next daemon of a durable one (R126): all else goes
+//! on after a kill.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{SubmitParams, TerminalSize};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::{Process, TestDaemon, executable, wait};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::Signal;
+
+fn durable() -> TestDaemon {
+    TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 9").start()
+}
+
+/// Holds a lease on the file that it is given: whoever opens it waits, for 45 seconds at most, as for a slow disk. Says when
+/// it has it and when somebody waits, and gives it up at the end of its input.
+const LEASE: &str = r#"use Fcntl; $| = 1; $SIG{IO} = sub { print "asked\n" };
+    open(my $file, "<", shift) or die; fcntl($file, Fcntl::F_SETLEASE, Fcntl::F_WRLCK) or die "$!"; print "held\n";
+    <STDIN>;"#;
+
+/// A program that can't be read for now.
+struct Withheld {
+    path: PathBuf,
+    holder: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Withheld {
+    /// Makes a script of the shell with these lines.
+    #[track_caller]
+    fn script(path: PathBuf, lines: &str) -> Self {
+        executable::write(&path, &format!("#!/bin/sh\n{lines}\n"));
+        let mut command = Command::new("perl");
+        command.args(["-e", LEASE]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = command.spawn().expect("perl");
+        let says = BufReader::new(holder.stdout.take().expect("a pipe"));
+        let mut withheld = Self { path, holder, says };
+        withheld.until("held");
+        withheld
+    }
+
+    #[track_caller]
+    fn until(&mut self, word: &str) {
+        let mut line = String::new();
+        self.says.read_line(&mut line).expect("a pipe can be read");
+        assert_eq!(line.trim_end(), word);
+    }
+
+    /// Waits until somebody is about to run it.
+    #[track_caller]
+    fn wanted(&mut self) {
+        self.until("asked");
+    }
+
+    /// Lets it be read.
+    #[track_caller]
+    fn release(mut self) {
+        drop(self.holder.stdin.take());
+        assert!(self.holder.wait().expect("a child can be waited for").success());
+    }
+}
+
+/// Others that go on: each ends with its own code once it is told to.
+struct Others {
+    tasks: Vec<(TaskId, i32)>,
+    pids: Vec<Option<i32>>,
+    go: PathBuf,
+}
+
+impl Others {
+    #[track_caller]
+    fn start(daemon: &TestDaemon) -> Self {
+        let go = daemon.home().join("go-others");
+        let wait = format!("until [ -e {} ]; do sleep 0.02; done", go.display());
+        let submit = |code: i32| {
+            let shell = format!("echo begun; {wait}; exit {code}");
+            let pty = (code % 2 == 0).then_some(TerminalSize { rows: 24, cols: 80 });
+            let params = SubmitParams { shell: Some(shell.as_str().into()), pty, ..daemon.params() };
+            (daemon.submit_with(&params).id, code)
+        };
+        let tasks: Vec<_> = (3..7).map(submit).collect();
+        let pids = tasks.iter().map(|(task, _)| daemon.wait_running(*task).pid).collect();
+        Self { tasks, pids, go }
+    }
+
+    /// Checks that they run as before, and end as they should.
+    #[track_caller]
+    fn go_on(self, daemon: &TestDaemon) {
+        for ((task, _), pid) in self.tasks.iter().zip(self.pids) {
+            let task = daemon.task(*task);
+            assert_eq!((task.status, task.pid), (Status::Running, pid), "{task:?}");
+        }
+        fs::write(self.go, "").expect("a file in the home");
+        for (task, code) in self.tasks {
+            assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(code)));
+        }
+    }
+}
+
+fn keeper_socket(daemon: &TestDaemon) -> PathBuf {
+    let instances = fs::read_dir(daemon.state_dir().join("instances")).expect("a folder of the daemon");
+    let mut sockets = instances.map(|entry| entry.expect("an entry").path().join("keeper"));
+    sockets.find(|path| path.exists()).expect("its keeper has a socket")
+}
+
+fn state_of(process: &Process) -> char {
+    let stat = fs::read_to_string(process.proc("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('X')
+}
+
+/// It has a copy of the keeper's socket: the leader was about to start it.
+#[test]
+fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run() {
+    let mut daemon = durable();
+    let others = Others::start(&daemon);
+    let mut program = Withheld::script(daemon.home().join("job"), "echo ran >> ran; exit 9");
+    let argv = Some(vec![program.path.as_os_str().into()]);
+    let pty = Some(TerminalSize { rows: 24, cols: 80 });
+    let task = daemon.submit_with(&SubmitParams { argv, pty, ..daemon.params() }).id;
+    program.wanted();
+    daemon.kill9();
+    let of_task = format!("--terminal-leader {task}");
+    let leader = daemon.processes().into_iter().find(|process| process.cmdline().ends_with(&of_task));
+    let leader = leader.expect("its leader");
+    leader.signal(Signal::STOP).expect("a process of this user");
+    program.release();
+    wait::for_file(&daemon.home().join("ran"));
+    assert_eq!(state_of(&leader), 'T');
+
+    daemon.launch();
+
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(9)));
+    assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
+    others.go_on(&daemon);
+}
+
+/// It has copies of all that the daemon had open.
+#[test]
+fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
+    for pty in [None, Some(TerminalSize { rows: 24, cols: 80 })] {
+        let mut daemon = durable();
+        let others = Others::start(&daemon);
+        let mut program = Withheld::script(daemon.home().join("job"), "echo ran >> ran; exit 9");
+        let argv = Some(vec![program.path.as_os_str().into()]);
+        let task = daemon.submit_with(&SubmitParams { argv, pty, ..daemon.params() }).id;
+        program.wanted();
+        for _ in 0..2 {
+            daemon.kill9();
+            daemon.launch();
+            assert_eq!(daemon.task(task).status, Status::Running);
+        }
+        program.release();
+        assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(9)));
+        assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
+        others.go_on(&daemon);
+    }
+}
+
+#[test]
+fn r126_a_keeper_that_was_stopped_goes_on_for_the_next_daemon() {
+    let mut daemon = durable();
+    let others = Others::start(&daemon);
+    daemon.keepers()[0].signal(Signal::STOP).expect("a process of this user");
+    daemon.kill9();
+    daemon.launch();
+    others.go_on(&daemon);
+}
+
+/// Connects to the keeper as a daemon does, and then does nothing.
+#[track_caller]
+fn stranger(path: &Path) -> OwnedFd {
+    let own = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let own = own.expect("a socket");
+    connect(&own, &SocketAddrUnix::new(path).expect("a short path")).expect("a keeper listens");
+    own
+}
+
+#[test]
+fn r126_a_stranger_who_is_connected_to_the_keeper_does_not_hold_it_up() {
+    let mut daemon = durable();
+    let others = Others::start(&daemon);
+    let path = keeper_socket(&daemon);
+    let mut strangers = vec![stranger(&path)];
+    daemon.kill9();
+    strangers.push(stranger(&path));
+    daemon.launch();
+    strangers.push(stranger(&path));
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].exit, Some(Exit::Code(0)));
+    others.go_on(&daemon);
+}

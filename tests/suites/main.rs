@@ -43,6 +43,7 @@ mod durable_agents;
 mod durable_damaged;
 mod durable_handed;
 mod durable_held_up;
+mod durable_kernel;
 mod durable_kills;
 mod durable_notices;
 mod durable_reboot;

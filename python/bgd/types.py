@@ -1075,6 +1075,9 @@ class DaemonStatus(_DaemonStatus, total=False):
     durable: DurableStatus
     """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
 
+    notes: list[str]
+    """Those of the warnings that are about the past: nothing is left to do about them."""
+
     program: ProgramStatus
     """The daemon's program; missing if the daemon is older than this field."""
 

@@ -305,7 +305,9 @@ impl Model {
         if hidden.len() > most {
             return false;
         }
-        hidden.iter().for_each(|sort_key| self.order.remove(sort_key));
+        for sort_key in &hidden {
+            self.order.remove(sort_key);
+        }
         self.order.set_standing(self.standing());
         self.settle();
         true

@@ -80,6 +80,8 @@ struct Keeper {
     held: BTreeMap<Key, Held>,
     /// When the last connection was lost.
     alone_since: Option<Instant>,
+    /// Whether no descriptor was left for one that wants to connect.
+    is_short: bool,
 }
 
 /// Runs a keeper. Its standard input is a socket to the daemon, its standard output the socket that the next daemon
@@ -111,7 +113,7 @@ fn begin() -> io::Result<()> {
     // Whoever connects learns the pid of the one that has done this last.
     listen(&listener, BACKLOG)?;
     let connections = vec![Connection::new(daemon, None)];
-    Keeper { place, listener, connections, held: BTreeMap::new(), alone_since: None }.live();
+    Keeper { place, listener, connections, held: BTreeMap::new(), alone_since: None, is_short: false }.live();
     Ok(())
 }
 
@@ -137,8 +139,12 @@ impl Connection {
                     Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
                         return self.is_crowded = true;
                     }
-                    // Nobody is there any more. What was said before is yet to be heard.
-                    Err(_) => return self.to_give = None,
+                    // Nobody is there any more, and what was said before is yet to be heard; or one that is there must
+                    // not wait for the rest.
+                    Err(_) => {
+                        let _ = shutdown(&self.socket, Shutdown::Write);
+                        return self.to_give = None;
+                    }
                     Ok(_) => {}
                 }
             }
@@ -165,6 +171,7 @@ impl Keeper {
                 // Nothing can be waited for, so nobody is served any more.
                 Err(_) => return,
             };
+            self.is_short = false;
             let is_asked = ready[0].contains(PollFlags::POLLIN);
             let connections = std::mem::take(&mut self.connections);
             for (connection, events) in connections.into_iter().zip(&ready[1..]) {
@@ -192,6 +199,7 @@ impl Keeper {
     /// Waits until there is something to do. Returns the events of the listener, and of each connection.
     fn wait(&self) -> Result<Vec<PollFlags>, Errno> {
         let timeout = match &self.connections[..] {
+            _ if self.is_short => PollTimeout::from(REST),
             [] => LOOK,
             some if some.iter().any(|one| one.is_crowded) => PollTimeout::from(REST),
             _ => PollTimeout::NONE,
@@ -201,10 +209,9 @@ impl Keeper {
             Some(_) | None => PollFlags::POLLIN,
         };
         let of_connections = self.connections.iter().map(|one| PollFd::new(one.socket.as_fd(), wanted(one)));
-        let mut all: Vec<PollFd<'_>> = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)]
-            .into_iter()
-            .chain(of_connections)
-            .collect();
+        let of_listener = if self.is_short { PollFlags::empty() } else { PollFlags::POLLIN };
+        let mut all: Vec<PollFd<'_>> =
+            [PollFd::new(self.listener.as_fd(), of_listener)].into_iter().chain(of_connections).collect();
         poll(&mut all, timeout)?;
         Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
     }
@@ -262,12 +269,25 @@ impl Keeper {
     /// Takes a new connection, of the same user, which is to be given all that is held. Returns false if there is nothing
     /// left to do.
     fn welcome(&mut self) -> bool {
-        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) else { return true };
+        let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => socket,
+            Err(error) => {
+                // It is still there, and would be asked for without end.
+                self.is_short = matches!(
+                    Errno::from_raw(error.raw_os_error()),
+                    Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS
+                );
+                return true;
+            }
+        };
         let own = nix::unistd::Uid::effective().as_raw();
-        if !fds::peer_uid(&socket).is_ok_and(|uid| uid == own) || self.connections.len() >= CONNECTIONS {
+        if !fds::peer_uid(&socket).is_ok_and(|uid| uid == own) {
             return true;
         }
         let is_on = self.cut_off_the_dead();
+        if self.connections.len() >= CONNECTIONS {
+            return is_on;
+        }
         self.connections.push(Connection::new(socket, Some(self.held.keys().copied().collect())));
         is_on
     }

@@ -18,10 +18,13 @@ use super::{HEAD_BYTES, Kept, MESSAGE_BYTES, Message, PATIENCE, SOCKET, Word};
 use crate::os::pidfd::PidFd;
 
 /// How long a keeper may be silent until the daemon does not start for now.
-const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// After this many milliseconds without an answer, a keeper gets SIGCONT, in case it was stopped.
 const LOOK: u8 = 100;
+
+/// How long in milliseconds a process may take to end after its sockets were closed.
+const ENDING: u16 = 1000;
 
 /// The name of the process.
 const NAME: &[u8] = b"bgd";
@@ -61,6 +64,8 @@ impl Reached {
             Ok(socket) => {
                 let process = fds::peer_pid(&socket).filter(|pid| is_one(*pid));
                 let process = process.and_then(|pid| Some((pid, PidFd::open(pid).ok()?)));
+                // Before a keeper has begun, it is its daemon's, and that one's end says nothing of the keeper.
+                let process = process.filter(|(_, process)| !process.has_ended());
                 Ok(Some(Self { socket, process }))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -127,6 +132,13 @@ impl Reached {
 
     /// Tells a keeper that was ended from one that may live.
     fn failed(&self, error: io::Error) -> NotFound {
+        let is_cut = matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        );
+        if let Some((_, process)) = self.process.as_ref().filter(|_| is_cut) {
+            let _ = poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], ENDING);
+        }
         match &self.process {
             Some((_, process)) if process.has_ended() => NotFound::Gone(error),
             Some((pid, _)) => NotFound::Silent(io::Error::new(error.kind(), format!("{error} (pid {pid})"))),

@@ -122,6 +122,7 @@ fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns
                  it is killed",
                 folder.display()
             );
+            tracing::error!("{message}");
             return Err(Failure::new(UNAVAILABLE, message));
         }
     };

@@ -19,7 +19,6 @@ mod wait;
 mod way;
 
 use std::cell::RefCell;
-
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::process::Child;

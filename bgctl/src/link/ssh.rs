@@ -47,7 +47,7 @@ const PERSIST_SECONDS: u32 = 60;
 
 /// After how many seconds of silence ssh asks the other side for a sign of life, and how often before it gives up.
 /// Only for users who have set no interval of their own.
-const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=3"];
+const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=2"];
 
 /// The kind of failure where the host may be reached another time.
 pub const UNREACHABLE: &str = "host_unreachable";

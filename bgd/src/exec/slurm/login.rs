@@ -52,7 +52,7 @@ const SESSION: &str =
 const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev/null'"#;
 
 /// Asks for signs of life, where the user has set no interval of their own.
-const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"];
+const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"];
 
 /// The exit code of ssh if it could not connect, or was cut off.
 const CUT: i32 = 255;

@@ -215,6 +215,40 @@ fn r163_only_visible_lines_are_laid_out() {
     assert_eq!(lines(&mut model, 3), ["3", "2", "1"]);
 }
 
+proptest! {
+    #[test]
+    fn r163_a_narrower_filter_shows_what_it_shows_at_once(
+        words in proptest::collection::vec("[ab]{1,3}", 1..40),
+        filter in "[ab]{1,3}",
+        by in 0u8..6,
+        found in proptest::option::of(proptest::collection::btree_set(1u128..40, 0..40)),
+    ) {
+        let fill = || {
+            let mut model = Model::new(1, None);
+            for (number, word) in (1u128..).zip(&words) {
+                let status = if number % 3 == 0 { Status::Completed } else { Status::Running };
+                put(&mut model, &Task { description: word.clone(), ..task(number, status) });
+            }
+            (0..by).for_each(|_| model.fold_by_next());
+            model.set_found(found.as_ref().map(|found| found.iter().map(|number| key(*number)).collect()));
+            model
+        };
+        let (mut typed, mut at_once) = (fill(), fill());
+        for end in 1..=filter.len() {
+            typed.set_filter(&filter[..end]);
+        }
+        at_once.set_filter(&filter);
+        prop_assert_eq!(typed.shown(), at_once.shown());
+        prop_assert_eq!(typed.tasks().collect::<Vec<_>>(), at_once.tasks().collect::<Vec<_>>());
+        let heads = |model: &mut Model| {
+            let spots = model.window(100);
+            let heads = spots.into_iter().filter(|spot| matches!(spot, Spot::Head(_)));
+            heads.map(|spot| model.counts_below(spot.head())).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(heads(&mut typed), heads(&mut at_once));
+    }
+}
+
 #[test]
 fn r162_a_filter_may_be_a_novel() {
     let mut model = model(&[task(1, Status::Running)]);

@@ -52,23 +52,28 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         let wanted = Wanted { id, stream, follow, tail, since, result };
         print(&wanted, context)?;
         if stream.is_none() && !follow && !result && !context.json() && io::stderr().is_terminal() {
-            report_nothing(&look(&wanted, context)?, context.link.is_remote());
+            report_nothing(&look(&wanted, context)?);
         }
     }
     Ok(Code::OK)
 }
 
-/// Whether the task has ended without ever having run: why is more than its output can tell.
+/// Whether the task has ended without ever having run, or written anything: why is more than its output can tell.
 fn never_ran(task: &Task) -> bool {
-    !task.status.is_active() && task.started_at.is_none()
+    !task.status.is_active() && task.started_at.is_none() && task.output.bytes == 0
+}
+
+/// Says why a task has never run.
+fn report_never_ran(task: &Task) {
+    if task.error.is_some() {
+        report_failure(task);
+    } else {
+        say(format_args!("bgctl: {} is {}, and never ran", task.id.short(), task.status));
+    }
 }
 
 /// Tells somebody who sees nothing that there is nothing.
-fn report_nothing(task: &Task, is_remote: bool) {
-    // Of those on this machine it was told already.
-    if never_ran(task) && is_remote {
-        report_failure(task);
-    }
+fn report_nothing(task: &Task) {
     if task.output.bytes > 0 || never_ran(task) {
         return;
     }
@@ -87,8 +92,16 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     if args.result {
         return result(args, context);
     }
-    if context.json() || context.link.is_remote() {
+    if context.json() {
         return through_the_daemon(args, context);
+    }
+    if context.link.is_remote() {
+        let code = through_the_daemon(args, context)?;
+        let task = look(args, context)?;
+        if never_ran(&task) {
+            report_never_ran(&task);
+        }
+        return Ok(code);
     }
     let mut task = look(args, context)?;
     let is_there = |task: &Task| task.status != Status::Pending || task.has_begun();
@@ -98,7 +111,7 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     }
     let path = path_of(&task, args.stream)?;
     if never_ran(&task) {
-        report_failure(&task);
+        report_never_ran(&task);
         return Ok(Code::OK);
     }
     match File::open(&path) {
@@ -157,7 +170,7 @@ fn from_file(
         let ended = ended.as_ref().unwrap_or(task);
         report_loss(&ended.output);
         if never_ran(ended) {
-            report_failure(ended);
+            report_never_ran(ended);
         }
         report_stderr(task, args.stream);
         return Ok(Code::OK);

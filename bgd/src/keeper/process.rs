@@ -359,8 +359,14 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let of_dead = Connection { socket: theirs, process: None, to_give: None, is_crowded: false };
-        let keeper =
-            Keeper { place, listener, connections: vec![of_dead], held: BTreeMap::new(), alone_since: None };
+        let keeper = Keeper {
+            place,
+            listener,
+            connections: vec![of_dead],
+            held: BTreeMap::new(),
+            alone_since: None,
+            is_short: false,
+        };
         say(&ours, Word::Keep, 2).unwrap();
         let lives = thread::spawn(|| keeper.live());
         say(&ours, Word::Keep, 3).unwrap();

@@ -14,6 +14,8 @@ use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
 use bgd_shared::task::{Output, Task};
 
+use crate::remark::say;
+
 /// A section of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
@@ -56,13 +58,13 @@ pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
 /// Reports on standard error that `bytes` are missing at this position.
 pub fn report_dropped(bytes: u64) {
     // Ignores a closed standard error: the output matters more.
-    crate::remark::say(format_args!("bgctl: {bytes} bytes were dropped here (limits.output_bytes)"));
+    say(format_args!("bgctl: {bytes} bytes were dropped here (limits.output_bytes)"));
 }
 
 /// Reports on standard error which part of the output the daemon could not write.
 pub fn report_loss(output: &Output) {
     if let Some(loss) = output.loss() {
-        crate::remark::say(format_args!("bgctl: {}", crate::render::clean(&loss)));
+        say(format_args!("bgctl: {}", crate::render::clean(&loss)));
     }
 }
 
@@ -73,7 +75,7 @@ pub fn report_stderr(task: &Task, stream: Option<Stream>) {
     let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
     if bytes > 0 {
         let shown = crate::render::bytes(bytes);
-        crate::remark::say(format_args!(
+        say(format_args!(
             "bgctl: {shown} of standard error are stored separately: `bgctl output --stderr {}`",
             task.id.short()
         ));

@@ -5,6 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::remark::say;
+
 /// Prints what is being waited for at intervals until dropped.
 pub struct Progress {
     /// Dropping it ends the thread.
@@ -27,10 +29,7 @@ impl Progress {
             let mut waited = FIRST_TOLD;
             let mut pause = FIRST_TOLD;
             while ends.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                crate::remark::say(format_args!(
-                    "bgctl: waiting for {what}, {} s so far …",
-                    waited.as_secs()
-                ));
+                say(format_args!("bgctl: waiting for {what}, {} s so far …", waited.as_secs()));
                 waited += TOLD_EVERY;
                 pause = TOLD_EVERY;
             }

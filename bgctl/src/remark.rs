@@ -8,3 +8,8 @@ use std::io::{self, Write as _};
 pub fn say(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
+
+/// Says a line as this program's own.
+pub fn report(text: &str) {
+    say(format_args!("bgctl: {text}"));
+}

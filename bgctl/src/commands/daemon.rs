@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{self, Started};
+use crate::remark::report;
 use crate::render::{daemon as page, metrics};
 
 /// Runs the subcommand.
@@ -82,11 +83,11 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         // Which program another machine has is not known here.
         let with = (!context.link.is_remote()).then(|| program(&status, &link::program_path()));
         let with = with.map(|program| format!(" with {program}")).unwrap_or_default();
-        stop::say(&will_restart(&status.version, &with, &status.summary, is_said_after));
+        report(&will_restart(&status.version, &with, &status.summary, is_said_after));
     }
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
     if let Some(stopped) = stopped.filter(|stopped| is_said_after && stopped.cancelled + stopped.left > 0) {
-        stop::say(stop::words(stopped).trim_end());
+        report(stop::words(stopped).trim_end());
     }
     let (mut client, started) = if context.link.is_remote() {
         context.link.expect_another();
@@ -176,7 +177,7 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
             Some(path) => format!(" to {}", program(&status, path)),
             None => String::new(),
         };
-        stop::say(&will_upgrade(&status.version, &to, status.summary.active()));
+        report(&will_upgrade(&status.version, &to, status.summary.active()));
     }
     let params = UpgradeParams { binary: binary.map(|path| path.into_os_string().into()) };
     let result = client.call::<DaemonUpgrade>(&params).map_err(|error| match error {

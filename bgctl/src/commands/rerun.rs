@@ -17,7 +17,7 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let key = context.link.is_remote().then(|| TaskId::random().to_string());
     let params = RerunParams { ids, matching, failed, with_dependents, key };
     let result = match context.call_repeatable::<TaskRerun>(&params) {
-        // Than keys of reruns.
+        // It may be older than keys of reruns.
         Err(failure) if params.key.is_some() && may_be_older(&failure) => {
             context.call::<TaskRerun>(&RerunParams { key: None, ..params })?
         }

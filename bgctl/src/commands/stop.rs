@@ -14,7 +14,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{DaemonProcess, pauses};
 use crate::progress::Progress;
-use crate::remark;
+use crate::remark::report;
 
 /// Stops the daemon if one is running, then prints the outcome.
 pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure> {
@@ -58,7 +58,7 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
     let outcome = match (context.link.running(), &daemon) {
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
-            say(&format!(
+            report(&format!(
                 "the daemon (pid {}) is running, but its socket is gone: sending SIGTERM",
                 daemon.pid()
             ));
@@ -66,7 +66,7 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
         }
         (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), order),
         (Err(failure), Some(daemon)) if failure.kind == "no_answer" => {
-            say(&failure.message);
+            report(&failure.message);
             by_signal(daemon, order)
         }
         (Err(failure), _) => Err(failure),
@@ -91,11 +91,6 @@ fn confirm(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Code::NO_DAEMON, "maybe_done", message))
 }
 
-/// Prints a message. Standard error may be closed; the exit code reports the outcome.
-pub fn say(text: &str) {
-    remark::say(format_args!("bgctl: {text}"));
-}
-
 /// Requests the shutdown, and waits as long as the daemon keeps working on it.
 fn by_call(
     client: &mut Client,
@@ -108,11 +103,14 @@ fn by_call(
         Err(ClientError::NoAnswer(silent)) => {
             let Some(daemon) = daemon else { return Err(silent.into()) };
             if !daemon.is_stopped() {
-                say(&silent.to_string());
+                report(&silent.to_string());
                 return by_signal(daemon, order);
             }
             // The request stays queued and is served once the daemon continues.
-            say(&format!("the daemon (pid {}) is stopped: sending SIGCONT so that it can end", daemon.pid()));
+            report(&format!(
+                "the daemon (pid {}) is stopped: sending SIGCONT so that it can end",
+                daemon.pid()
+            ));
             daemon.signal(Signal::CONT)?;
             client.wait_again();
             client.answer::<DaemonShutdown>(call)
@@ -139,7 +137,7 @@ fn by_call(
 fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<ShutdownResult, Failure> {
     let ShutdownParams { grace_ms, cancel } = order;
     if cancel {
-        say(
+        report(
             "a signal does not cancel the tasks of a durable daemon: if they go on, start it and stop it again",
         );
     }

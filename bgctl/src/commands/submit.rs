@@ -17,7 +17,7 @@ use crate::each::{self, Each, Separator};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
-use crate::remark;
+use crate::remark::report;
 use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
@@ -93,7 +93,7 @@ fn tell(
     context.flush()?;
     if let Some(key) = older_key {
         // Nothing was started, so there is nothing to warn about.
-        say(&format!(
+        report(&format!(
             "a task with the key {} already exists: {}",
             clean(&key),
             status(&task, &Clock::system(Timestamp::now()))
@@ -139,12 +139,7 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
 }
 
 fn warn(text: &str) {
-    say(&format!("warning: {text}"));
-}
-
-/// Prints a message. Standard error may be closed; the task is what matters.
-fn say(text: &str) {
-    remark::say(format_args!("bgctl: {text}"));
+    report(&format!("warning: {text}"));
 }
 
 /// Takes the prompt, if this submits one: from its option, or from the position of the command.

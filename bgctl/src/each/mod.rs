@@ -104,7 +104,7 @@ pub fn submit(
     let mut task = SubmitParams { key, ..task.clone() };
     loop {
         match submit_parts(&task, each, parts, &is_sent, context) {
-            // Than keys of batches.
+            // It may be older than keys of batches.
             Err(failure) if task.key.is_some() && may_be_older(&failure) => task.key = None,
             // The daemon forgets a batch whose last part it does not get, and knows a complete one by its key (R142).
             Err(failure) if task.key.is_some() || !is_sent.get() => context.link.recover(failure)?,

@@ -16,7 +16,7 @@ use super::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{UNREACHABLE, is_lost, may_be_older};
-use crate::remark;
+use crate::remark::report;
 use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
 
 /// The job, as far as it is known.
@@ -48,18 +48,18 @@ pub(super) fn run(
         };
         // Nothing reads them while there is no connection: Ctrl-C gives up.
         terminal::release_signals(terminal::SHOWN)?;
-        // Than jobs that stay.
+        // It may be older than jobs that stay.
         if job.id.is_none() && may_be_older(&failure) {
             return Ok(None);
         }
         if let Some(id) = job.id.filter(|_| is_lost(&failure)) {
             // Who gives up now must know its id.
-            say(&format!("job {} goes on there meanwhile", id.short()));
+            report(&format!("job {} goes on there meanwhile", id.short()));
         }
         context.link.recover(failure).map_err(|failure| job.stays(failure, context))?;
         job.is_again = true;
         if job.seen.lacks_typed {
-            say("what was typed last may not have reached the job");
+            report("what was typed last may not have reached the job");
         }
     }
 }
@@ -125,7 +125,7 @@ fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> 
     terminal::release_signals(terminal::SHOWN)?;
     let mut next = terminal::latest(seen.upto, task.output.bytes);
     if let Some(text) = terminal::left_out(seen.upto, next) {
-        say(&text);
+        report(&text);
     }
     let mut filter = TextFilter::new(seen.is_alternate);
     let mut out = io::stdout().lock();
@@ -145,9 +145,4 @@ fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> 
     }
     out.flush()?;
     Ok(Left::Ended(Box::new(task)))
-}
-
-/// Standard error may be closed; the job is what matters.
-fn say(text: &str) {
-    remark::say(format_args!("bgctl: {text}"));
 }

@@ -8,6 +8,7 @@ mod hosts;
 mod known;
 mod live;
 mod order;
+mod places;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -285,10 +286,10 @@ impl Model {
         self.order.set_standing(self.standing());
         // Of 100,000 tasks, the old order must not lie beside the new one.
         self.order.clear();
-        let mut sort_keys = Vec::with_capacity(self.known.len());
+        let mut order = std::mem::take(&mut self.order);
         let shown = self.known.values().filter(|known| self.is_shown(known));
-        sort_keys.extend(shown.map(|known| self.sort_key(known)));
-        self.order.fill(sort_keys);
+        order.fill(self.known.len(), shown.map(|known| self.sort_key(known)));
+        self.order = order;
         let kept =
             selected.and_then(|key| self.known.get(&key)).map(|known| Spot::Task(self.sort_key(known)));
         self.selected = kept.and_then(|spot| self.order.nearest(&spot)).or_else(|| self.first_task());

@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use bgd_shared::id::TaskId;
-
 use super::age::Age;
+use super::places::{HeadNo, Place, Places};
 use crate::top::row::{Row, Section};
 use crate::top::task_key::{HostNo, TaskKey};
 
@@ -103,6 +102,11 @@ impl SortKey {
         let age = Age::of(row.created_at, arrival);
         Self { head, section, order: Reverse(age), task: row.key() }
     }
+
+    /// Where the task is among all, if its heading has this number.
+    const fn place(&self, head: HeadNo) -> Place {
+        Place { head, section: self.section, order: self.order, task: self.task }
+    }
 }
 
 /// A line of the list.
@@ -114,6 +118,12 @@ pub enum Spot {
 }
 
 impl Spot {
+    /// The line of a task below this heading.
+    fn of(head: &Head, place: Place) -> Self {
+        let Place { section, order, task, .. } = place;
+        Self::Task(SortKey { head: head.clone(), section, order, task })
+    }
+
     /// The heading that it is, or belongs to.
     pub fn head(&self) -> &Head {
         match self {
@@ -134,11 +144,21 @@ impl Spot {
 /// Number of tasks below a heading by section.
 pub type Counts = [usize; Section::ALL.len()];
 
+/// What is known of a heading.
+#[derive(Debug, Default)]
+struct Below {
+    number: HeadNo,
+    counts: Counts,
+}
+
 /// The lines in order.
 #[derive(Debug, Default)]
 pub struct Order {
-    sort_keys: BTreeSet<SortKey>,
-    heads: BTreeMap<Head, Counts>,
+    /// The tasks, in order below each heading.
+    places: Places,
+    heads: BTreeMap<Head, Below>,
+    /// Numbers of headings that are gone.
+    free: Vec<HeadNo>,
     folded: HashSet<Head>,
     /// Headings that are there without tasks, too.
     standing: BTreeSet<Head>,
@@ -147,18 +167,34 @@ pub struct Order {
 impl Order {
     /// Adds a task.
     pub fn insert(&mut self, sort_key: SortKey) {
-        let counts = self.heads.entry(sort_key.head.clone()).or_default();
-        counts[sort_key.section as usize] += 1;
-        self.sort_keys.insert(sort_key);
+        let place = self.enter(sort_key);
+        self.places.insert(place);
+    }
+
+    /// Counts a task below its heading, and returns its place.
+    fn enter(&mut self, sort_key: SortKey) -> Place {
+        let below = self.head(&sort_key.head);
+        below.counts[sort_key.section as usize] += 1;
+        let number = below.number;
+        sort_key.place(number)
+    }
+
+    /// Returns a heading, which is made if it is not there yet.
+    fn head(&mut self, head: &Head) -> &mut Below {
+        // Those that are there and those that are gone have all numbers up to the highest one.
+        let next = self.heads.len() + self.free.len();
+        let free = &mut self.free;
+        self.heads.entry(head.clone()).or_insert_with(|| {
+            let number = free.pop().unwrap_or_else(|| HeadNo(u32::try_from(next).unwrap_or(u32::MAX)));
+            Below { number, counts: Counts::default() }
+        })
     }
 
     /// Removes a task.
     pub fn remove(&mut self, sort_key: &SortKey) {
-        if !self.sort_keys.remove(sort_key) {
-            return;
-        }
-        if let Some(counts) = self.heads.get_mut(&sort_key.head) {
-            counts[sort_key.section as usize] -= 1;
+        let Some(below) = self.heads.get_mut(&sort_key.head) else { return };
+        if self.places.remove(sort_key.place(below.number)) {
+            below.counts[sort_key.section as usize] -= 1;
             self.drop_empty(&sort_key.head);
         }
     }
@@ -167,7 +203,7 @@ impl Order {
     fn drop_empty(&mut self, head: &Head) {
         let is_empty = self.counts(head).iter().all(|count| *count == 0);
         if is_empty && !self.standing.contains(head) {
-            self.heads.remove(head);
+            self.free.extend(self.heads.remove(head).map(|below| below.number));
         }
     }
 
@@ -176,43 +212,39 @@ impl Order {
         for head in std::mem::replace(&mut self.standing, standing) {
             self.drop_empty(&head);
         }
-        for head in &self.standing {
-            self.heads.entry(head.clone()).or_default();
+        for head in self.standing.clone() {
+            self.head(&head);
         }
     }
 
     /// Removes all tasks; remembers what is folded, and what stands without tasks.
     pub fn clear(&mut self) {
-        self.sort_keys.clear();
-        self.heads = self.standing.iter().map(|head| (head.clone(), Counts::default())).collect();
+        self.places = Places::default();
+        self.heads.clear();
+        self.free = Vec::new();
+        for head in self.standing.clone() {
+            self.head(&head);
+        }
     }
 
-    /// Adds tasks to a list without any, which costs much less than one by one; the least if those below a heading are
-    /// newest first already.
-    pub fn fill(&mut self, mut sort_keys: Vec<SortKey>) {
-        // There are few headings, so that the first one is cheap; each then has its tasks in one run, or nearly so, of
-        // which the second one only makes sure.
-        sort_keys.sort_by(|one, next| (&one.head, one.section).cmp(&(&next.head, next.section)));
-        sort_keys.sort();
-        for same in sort_keys.chunk_by(|one, next| one.head == next.head) {
-            let mut counts = Counts::default();
-            for sort_key in same {
-                counts[sort_key.section as usize] += 1;
-            }
-            self.heads.insert(same[0].head.clone(), counts);
-        }
-        // Sorted already: it is built in one go.
-        self.sort_keys = sort_keys.into_iter().collect();
+    /// Adds so many tasks at most to a list without any, which costs much less than one by one; the least if those below
+    /// a heading are newest first already.
+    pub fn fill(&mut self, most: usize, sort_keys: impl Iterator<Item = SortKey>) {
+        let mut places = Vec::with_capacity(most);
+        places.extend(sort_keys.map(|sort_key| self.enter(sort_key)));
+        // There are few headings, so that this is cheap; each then has its tasks in one run, or nearly so.
+        places.sort_by_key(|place| (place.head, place.section));
+        self.places = Places::of(places);
     }
 
     /// Number of tasks.
     pub fn len(&self) -> usize {
-        self.sort_keys.len()
+        self.places.len()
     }
 
     /// Number of tasks below a heading by section.
     pub fn counts(&self, head: &Head) -> Counts {
-        self.heads.get(head).copied().unwrap_or_default()
+        self.heads.get(head).map(|below| below.counts).unwrap_or_default()
     }
 
     /// Whether the tasks below a heading are hidden.
@@ -231,7 +263,7 @@ impl Order {
 
     /// All tasks in order, also hidden ones.
     pub fn tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
-        self.sort_keys.iter().map(|sort_key| sort_key.task)
+        self.heads.values().flat_map(|below| self.places.below(below.number)).map(|place| place.task)
     }
 
     /// The first line.
@@ -247,24 +279,24 @@ impl Order {
 
     /// The last line below a heading: the heading itself if it is folded.
     fn last_of(&self, head: &Head) -> Spot {
-        if self.is_folded(head) {
-            return Spot::Head(head.clone());
-        }
-        let last =
-            self.sort_keys.range(..=end_of(head)).next_back().filter(|sort_key| sort_key.head == *head);
-        last.cloned().map_or_else(|| Spot::Head(head.clone()), Spot::Task)
+        let number = self.heads.get(head).filter(|_| !self.is_folded(head)).map(|below| below.number);
+        let last = number.and_then(|number| self.places.last_below(number));
+        last.map_or_else(|| Spot::Head(head.clone()), |place| Spot::of(head, place))
     }
 
     /// The line itself if it exists, else the one that is there now: the next one, or the last.
     pub fn nearest(&self, spot: &Spot) -> Option<Spot> {
-        let is_there = match spot {
-            Spot::Head(head) => self.heads.contains_key(head),
-            Spot::Task(sort_key) => !self.is_folded(&sort_key.head) && self.sort_keys.contains(sort_key),
-        };
+        let below = self.heads.get(spot.head());
+        let is_there = below.is_some_and(|below| match spot {
+            Spot::Head(_) => true,
+            Spot::Task(sort_key) => {
+                !self.is_folded(&sort_key.head) && self.places.contains(sort_key.place(below.number))
+            }
+        });
         if is_there {
             return Some(spot.clone());
         }
-        if self.is_folded(spot.head()) && self.heads.contains_key(spot.head()) {
+        if self.is_folded(spot.head()) && below.is_some() {
             return Some(Spot::Head(spot.head().clone()));
         }
         self.next(spot).or_else(|| self.last())
@@ -273,16 +305,12 @@ impl Order {
     /// The line after this one, which need not exist.
     pub fn next(&self, spot: &Spot) -> Option<Spot> {
         let head = spot.head();
-        if !self.is_folded(head) {
-            let below = match spot {
-                Spot::Head(head) => self.sort_keys.range(start_of(head)..).next(),
-                Spot::Task(sort_key) => {
-                    self.sort_keys.range((Bound::Excluded(sort_key), Bound::Unbounded)).next()
-                }
-            };
-            if let Some(sort_key) = below.filter(|sort_key| sort_key.head == *head) {
-                return Some(Spot::Task(sort_key.clone()));
-            }
+        let below = self.heads.get(head).filter(|_| !self.is_folded(head)).and_then(|below| match spot {
+            Spot::Head(_) => self.places.below(below.number).next(),
+            Spot::Task(sort_key) => self.places.after(sort_key.place(below.number)),
+        });
+        if let Some(place) = below {
+            return Some(Spot::of(head, place));
         }
         let next = self.heads.range((Bound::Excluded(head), Bound::Unbounded)).next();
         next.map(|(head, _)| Spot::Head(head.clone()))
@@ -290,18 +318,14 @@ impl Order {
 
     /// The line before this one, which need not exist.
     pub fn previous(&self, spot: &Spot) -> Option<Spot> {
+        let head = spot.head();
         match spot {
             Spot::Task(sort_key) => {
-                let before = self
-                    .sort_keys
-                    .range(..sort_key)
-                    .next_back()
-                    .filter(|before| before.head == sort_key.head);
-                let head =
-                    || self.heads.contains_key(&sort_key.head).then(|| Spot::Head(sort_key.head.clone()));
-                before.cloned().map(Spot::Task).or_else(head)
+                let number = self.heads.get(head)?.number;
+                let before = self.places.before(sort_key.place(number));
+                Some(before.map_or_else(|| Spot::Head(head.clone()), |place| Spot::of(head, place)))
             }
-            Spot::Head(head) => {
+            Spot::Head(_) => {
                 let before = self.heads.range(..head).next_back()?.0;
                 Some(self.last_of(before))
             }
@@ -322,25 +346,5 @@ impl Order {
     /// Up to `count` lines from this one on.
     pub fn lines(&self, from: &Spot, count: usize) -> Vec<Spot> {
         std::iter::successors(Some(from.clone()), |spot| self.next(spot)).take(count).collect()
-    }
-}
-
-/// A key before all others below a heading.
-fn start_of(head: &Head) -> SortKey {
-    SortKey {
-        head: head.clone(),
-        section: Section::Asks,
-        order: Reverse(Age::newest()),
-        task: HostNo(0).task(TaskId::from_u128(0)),
-    }
-}
-
-/// A key after all others below a heading.
-fn end_of(head: &Head) -> SortKey {
-    SortKey {
-        head: head.clone(),
-        section: Section::Done,
-        order: Reverse(Age::oldest()),
-        task: HostNo(u8::MAX).task(TaskId::from_u128(u128::MAX)),
     }
 }

@@ -4,10 +4,11 @@ use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use bgd_shared::client::Client;
+use bgd_shared::client::{Client, ClientError};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, OutputParams, TaskBlock, TaskOutput,
+    BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, Method, OutputParams, TaskBlock,
+    TaskOutput,
 };
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
@@ -103,11 +104,15 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
         } else {
             context.link.exchange(|client| client.call_within::<TaskBlock>(&params, takes))
         };
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match outcome {
+            // The time is over. Connecting again would only give up a connection that others share.
+            Err(failure) if failure.kind == "no_answer" && left == Some(Duration::ZERO) => {
+                return Err(failure);
+            }
             Err(failure) => context.link.recover(failure)?,
             answered => return answered,
         }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         params.timeout_ms = left.and_then(|left| u64::try_from(left.as_millis()).ok());
     }
 }
@@ -133,7 +138,8 @@ fn watched(
 ) -> Result<BlockResult, Failure> {
     // Make sure that this daemon is not on its way out before opening further connections to it.
     context.call::<Hello>(&HelloParams::default())?;
-    let (mut aside, news) = (context.link.existing()?, context.link.existing()?);
+    let (aside, news) = (context.link.existing()?, context.link.existing()?);
+    let mut aside = Aside { client: aside, until: takes.and_then(|takes| Instant::now().checked_add(takes)) };
     let client = context.link.client()?;
     let call = client.send_within::<TaskBlock>(params, takes)?;
     let mut progress = Progress::begin(params, &mut aside, news);
@@ -157,6 +163,20 @@ fn watched(
     }
 }
 
+/// The connection for what is shown. Its calls must not outlast the wait.
+struct Aside {
+    client: Client,
+    /// When the wait ends at the latest.
+    until: Option<Instant>,
+}
+
+impl Aside {
+    fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, ClientError> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        self.client.call_within::<M>(params, left)
+    }
+}
+
 /// The progress display of a wait.
 struct Progress {
     ids: Vec<TaskId>,
@@ -168,7 +188,7 @@ struct Progress {
 impl Progress {
     /// Starts the display. Returns `None` if the wait is over already or nothing can be drawn; in the latter case
     /// prints a message instead.
-    fn begin(params: &BlockParams, aside: &mut Client, news: Client) -> Option<Self> {
+    fn begin(params: &BlockParams, aside: &mut Aside, mut news: Client) -> Option<Self> {
         let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
         let seen = aside.call::<TaskBlock>(&look).ok().filter(|seen| seen.timed_out)?;
         if !bar::is_drawable() || seen.tasks.len() > DRAWN || params.until != BlockUntil::Ended {
@@ -180,6 +200,9 @@ impl Progress {
         // Follow the tasks by id: they may stop matching the filter.
         let named = ids.iter().map(|id| (*id).into()).collect();
         let look = BlockParams { ids: named, matching: None, ..look };
+        if let Some(until) = aside.until {
+            news.wait_at_most(until.saturating_duration_since(Instant::now()));
+        }
         let news = Listener::of(news, &ids).ok()?;
         let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks) };
         // Catch up on what happened before the subscription began.
@@ -187,7 +210,7 @@ impl Progress {
         Some(progress)
     }
 
-    fn hear(&mut self, aside: &mut Client) -> Result<(), Failure> {
+    fn hear(&mut self, aside: &mut Aside) -> Result<(), Failure> {
         for heard in self.news.heard()? {
             match heard {
                 Heard::Event(event) => self.bar.update([&event.task]),
@@ -197,13 +220,13 @@ impl Progress {
         self.show_line(aside)
     }
 
-    fn look(&mut self, aside: &mut Client) -> Result<(), Failure> {
+    fn look(&mut self, aside: &mut Aside) -> Result<(), Failure> {
         self.bar.update(&aside.call::<TaskBlock>(&self.look)?.tasks);
         self.show_line(aside)
     }
 
     /// For a single task, fetches the last line, which neither events nor `task.block` contain.
-    fn show_line(&mut self, aside: &mut Client) -> Result<(), Failure> {
+    fn show_line(&mut self, aside: &mut Aside) -> Result<(), Failure> {
         if let [id] = self.ids[..] {
             let params = OutputParams {
                 id: id.into(),

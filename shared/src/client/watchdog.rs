@@ -109,13 +109,17 @@ impl Watchdog {
     /// Returns when to check next while an answer is pending.
     pub fn until(&self) -> Instant {
         match self.state {
-            State::Heard(next) => match self.due {
-                Some(due) => next.min(due + FIRST_ANSWER / 2),
-                None => next,
-            },
-            State::Asked(since) => since + self.patience() / 2,
-            State::Probed(_, until) | State::Lost(until, _) => until,
+            State::Heard(next) => self.in_time(next, FIRST_ANSWER / 2),
+            State::Asked(since) => self.in_time(since + self.patience() / 2, FIRST_ANSWER / 2),
+            State::Probed(_, until) => self.in_time(until, FIRST_ANSWER),
+            State::Lost(until, _) => until,
         }
+    }
+
+    /// Not later than so long after the answer is due. Whoever said how long to wait has waited for it then: also somebody
+    /// who carries the connection is not waited for any longer.
+    fn in_time(&self, at: Instant, after_due: Duration) -> Instant {
+        self.due.map_or(at, |due| at.min(due + after_due))
     }
 
     /// Decides what to do now. The caller must have read everything that has arrived.
@@ -126,7 +130,8 @@ impl Watchdog {
         match self.state {
             State::Heard(_) => {
                 let is_due = self.due.is_some_and(|due| due <= now);
-                let patience = if is_due { self.first_answer / 2 } else { self.later_answer };
+                let patience =
+                    if is_due { self.first_answer.min(FIRST_ANSWER) / 2 } else { self.later_answer };
                 self.due = self.due.filter(|_| !is_due);
                 self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                 self.state = State::Probed(now, now + patience);
@@ -152,6 +157,7 @@ impl Watchdog {
         let was_busy = std::mem::replace(&mut self.was_busy, is_busy);
         let is_excused = (is_busy || was_busy) && silent < BUSY;
         if is_excused {
+            self.due = None;
             self.state = State::Probed(now.checked_sub(silent).unwrap_or(now), now + FIRST_ANSWER / 2);
         }
         is_excused
@@ -231,7 +237,16 @@ mod tests {
         watchdog.asked(begin);
         watchdog.heard(begin);
         watchdog.due(Some(begin));
-        assert_eq!(ask(&mut watchdog), Some(33), "half a minute after what is due");
+        assert_eq!(ask(&mut watchdog), Some(6), "five seconds after what is due: its time is over");
+        for is_heard in [true, false] {
+            let mut watchdog = Watchdog::carried(begin);
+            watchdog.asked(begin);
+            if is_heard {
+                watchdog.heard(begin);
+            }
+            watchdog.due(Some(at(begin, 20_000)));
+            assert_eq!(ask(&mut watchdog), Some(25), "also if it was asked before");
+        }
     }
 
     #[test]

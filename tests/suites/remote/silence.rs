@@ -8,7 +8,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Outcome, wait};
 
-use super::{begin, blocked, tasks};
+use super::{begin, blocked, tasks, wait_drawn};
 
 /// Has each call of ssh leave a line of its words.
 fn record(far: &Far) {
@@ -94,6 +94,8 @@ fn r142_half_a_minute_of_silence_decides_nothing() {
             .then_some(())
     });
     let mut block = blocked(&far, &[], &id);
+    let mut bounded = far.terminal(&["block", "--timeout", "20s", &id]);
+    wait_drawn(&far, &mut bounded, id.parse().unwrap());
     wire.freeze();
     // ssh asks for a sign of life every 15 seconds, and gives up after the third time.
     wait::poll_until("two questions", || (wire.asked_in_vain() >= 2).then_some(()));
@@ -101,6 +103,10 @@ fn r142_half_a_minute_of_silence_decides_nothing() {
     let submit = begin(&far, &["submit", "-d", "in the silence", "--", "true"]);
     let later: TaskId = far.run_here(&["submit", "--on", "far", "-d", "later", "--", "true"]).word();
     assert_eq!(far.here().task(later).status, Status::Pending);
+    // Who waits for at most so long is not kept for longer by the network, and leaves the connection to the others.
+    let code = bounded.ended().code();
+    assert_eq!(code, Some(69), "{bounded:?}");
+    assert!(!bounded.screen().contains("connecting again"), "{bounded:?}");
     wire.thaw();
     fs::write(gate, "").unwrap();
     let code = block.ended().code();

@@ -71,6 +71,25 @@ fn attached(command: &mut Command) -> Child {
 }
 
 #[test]
+fn orphans_are_reaped_at_once_also_if_the_daemons_parent_ignores_the_end_of_children() {
+    for prelude in ["", "trap '' CHLD"] {
+        let daemon = TestDaemon::builder().prelude(prelude).start();
+        let orphan = "echo $$ >\"$HOME/orphan\"; until [ -e \"$HOME/gate\" ]; do sleep 0.02; done";
+        let line = format!("(sh -c '{orphan}' &); read word; exit 7");
+        let id = daemon.submit_with(&with_pipe(&daemon, &["sh", "-c", &line])).id;
+        let leader = daemon.wait_running(id).pid.unwrap();
+        let pid = wait::for_line(&daemon.home().join("orphan"), "");
+        let folder = PathBuf::from(format!("/proc/{}", pid.trim()));
+        assert!(folder.exists());
+        fs::write(daemon.home().join("gate"), "").unwrap();
+        until(&daemon, "the orphan to be reaped", || !folder.exists());
+        assert_eq!(daemon.task(id).status, Status::Running);
+        write(&daemon, id, "");
+        ended_with_seven(&daemon, (id, leader));
+    }
+}
+
+#[test]
 fn a_task_that_ends_under_strace_has_its_exit_code_and_leaves_no_zombie() {
     let daemon = TestDaemon::start();
     for round in 0..10 {

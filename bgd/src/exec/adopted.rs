@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::proc;
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::{getpid, gettid};
 
 /// The leaders that came over an upgrade and are not reaped yet.
 #[derive(Debug, Default)]
@@ -59,6 +62,9 @@ impl Adopted {
 
     /// Returns the processes that lost their parents and so became children of the daemon's first thread.
     pub fn orphans(&self) -> Vec<i32> {
+        if is_childless() {
+            return Vec::new();
+        }
         let mut children = proc::children_of_thread("self", std::process::id());
         if !self.is_empty() {
             let pids = self.pids();
@@ -79,6 +85,12 @@ impl Adopted {
         });
         children
     }
+}
+
+/// Whether this is the first thread, and has no children: one question instead of a list of `/proc`, for each task that ends.
+fn is_childless() -> bool {
+    let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::__WNOTHREAD;
+    gettid() == getpid() && waitid(Id::All, any) == Err(Errno::ECHILD)
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub mod results;
 pub mod silence;
 pub mod slurm;
 pub mod spawner;
+mod start_queue;
 pub mod strays;
 pub mod terminal;
 pub mod tree;

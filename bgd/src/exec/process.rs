@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use bgd_shared::usage::{LiveUsage, Usage};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc as async_mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::context::Context;
 use super::handed::drain::Drains;
@@ -23,6 +23,7 @@ use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
 use super::progress::{Progress, Shown, Stage};
 use super::ready::{self, Probe};
+use super::start_queue::StartSender;
 use super::terminal::Terminal;
 use super::tree::Tree;
 use super::tree::pause::Paused;
@@ -87,7 +88,7 @@ pub struct Taken {
 #[derive(Debug)]
 pub(super) struct Supervised {
     pub(super) run: u32,
-    pub(super) control: async_mpsc::UnboundedSender<Control>,
+    pub(super) control: mpsc::UnboundedSender<Control>,
     pub(super) input: Option<InputPipe>,
     /// What the program before this one has not written to it, until it goes on.
     pub(super) unread: UnreadState,
@@ -110,13 +111,13 @@ pub struct Processes {
     pub(super) supervised: HashMap<TaskId, Supervised>,
     /// How many processes are being started.
     pub(super) starting: usize,
-    orders: mpsc::Sender<StartOrder>,
+    orders: StartSender,
     pub(super) context: Context,
 }
 
 impl Processes {
     /// Creates the owner without processes; `orders` goes to the spawner threads.
-    pub fn new(orders: mpsc::Sender<StartOrder>, context: Context) -> Self {
+    pub fn new(orders: StartSender, context: Context) -> Self {
         Self { supervised: HashMap::new(), starting: 0, orders, context }
     }
 
@@ -203,7 +204,7 @@ impl Processes {
         begins: Begins,
     ) {
         let Begins { input, job, handed, progress } = begins;
-        let (control, orders) = async_mpsc::unbounded_channel();
+        let (control, orders) = mpsc::unbounded_channel();
         let shown = Shown::default();
         let (task, of_owner) = (tree.task, tree.clone());
         let supervised = Supervised {
@@ -337,7 +338,7 @@ pub(super) struct Supervisor {
     job: Option<TerminalJob>,
     run: u32,
     pub(super) context: Context,
-    pub(super) orders: async_mpsc::UnboundedReceiver<Control>,
+    pub(super) orders: mpsc::UnboundedReceiver<Control>,
     /// The signal by which the tree was told to end.
     pub(super) ending: Option<i32>,
     /// When to report, after SIGKILL, that the tree does not end.

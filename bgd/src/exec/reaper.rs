@@ -11,18 +11,24 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::adopted::Adopted;
+use crate::os::signals;
 
-/// Reaps orphans for as long as the daemon lives. Must run on the process's first thread.
+/// Reaps orphans for as long as the daemon lives. Must run on the process's first thread, while SIGCHLD is blocked in all
+/// threads ([`signals::block_child`]): a handler would wake one of them for each process that ends.
 ///
 /// # Errors
-/// The signal handler can't be installed.
+/// No descriptor is left.
 pub fn start(adopted: Arc<Adopted>) -> io::Result<()> {
-    let mut child_signals = signal(SignalKind::child())?;
+    let news = signals::of_children()?;
     tokio::spawn(async move {
-        while child_signals.recv().await.is_some() {
+        while let Ok(mut guard) = news.readable().await {
+            // One signal stands for all that have come since. Whatever comes now makes it readable again.
+            if let Err(error) = guard.get_inner().read_signal() {
+                tracing::warn!(%error, "cannot read the signals of children");
+            }
+            guard.clear_ready();
             reap_orphans(&adopted);
         }
     });

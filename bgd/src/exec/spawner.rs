@@ -9,7 +9,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::Arc;
 use std::thread;
 
 use bgd_shared::id::TaskId;
@@ -32,6 +32,7 @@ use super::members::{INSTANCE_MARK, TASK_MARK};
 use super::messages::{Begun, Inherited, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::place;
+use super::start_queue::{StartSender, start_queue};
 use crate::core::{SpawnFailure, Spec, Work};
 use crate::keeper::PID_AT;
 use crate::keeper::client::{Keeper, Socket};
@@ -64,9 +65,8 @@ const THREADS: usize = 2;
 ///
 /// # Errors
 /// The system allows no more threads, or `/dev/null` can't be opened.
-pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<mpsc::Sender<StartOrder>> {
-    let (orders, queue) = mpsc::channel::<StartOrder>();
-    let queue = Arc::new(Mutex::new(queue));
+pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<StartSender> {
+    let (orders, queue) = start_queue();
     let null = std::fs::File::open("/dev/null")?;
     let common = Arc::new(Common {
         settings,
@@ -75,16 +75,14 @@ pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<mpsc::Sen
         own_limits: own_limits(),
     });
     for number in 0..THREADS {
-        let (queue, common, reports) = (Arc::clone(&queue), Arc::clone(&common), reports.clone());
+        let (queue, common, reports) = (queue.clone(), Arc::clone(&common), reports.clone());
         thread::Builder::new().name(format!("spawner-{number}")).stack_size(256 * 1024).spawn(move || {
             if let Err(error) = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None) {
                 tracing::error!(%error, "cannot block signals in a spawner");
                 return;
             }
             let mut stack = ChildStack::default();
-            loop {
-                let order = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok(order) = order else { break };
+            while let Some(order) = queue.receive() {
                 let (task, run) = (order.task, order.run);
                 let result = common.begin(order, &mut stack);
                 reports.send(Report::Begun { task, run, result: result.map(Box::new) });

@@ -3,7 +3,11 @@
 use std::io;
 
 use nix::errno::Errno;
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use tokio::io::unix::AsyncFd;
+
+use super::watch;
 
 /// Keeps all signals of this thread pending.
 pub fn block() {
@@ -11,9 +15,33 @@ pub fn block() {
     let _ = SigSet::all().thread_block();
 }
 
-/// Handles signals again, first those that are pending.
+/// Handles signals again, first those that are pending; but for SIGCHLD, see [`block_child`].
 pub fn unblock() {
-    let _ = SigSet::all().thread_unblock();
+    let mut signals = SigSet::all();
+    signals.remove(Signal::SIGCHLD);
+    let _ = signals.thread_unblock();
+}
+
+/// Keeps SIGCHLD pending for [`of_children`], in this thread and those that it starts. Call it before there are others:
+/// any that does not block it would take it from the descriptor. If the parent ignores it, so that the system would reap
+/// children itself, that ends here.
+#[allow(unsafe_code, reason = "the safe wrapper asks for a promise about handlers, and there is none here")]
+pub fn block_child() {
+    let _ = child().thread_block();
+    // SAFETY: installs no handler that could run at a bad time, and replaces none that others rely on.
+    let _ = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+/// Returns a descriptor that is readable when a child has ended since it was last read.
+///
+/// # Errors
+/// No descriptor is left.
+pub fn of_children() -> io::Result<AsyncFd<SignalFd>> {
+    watch::signals(SignalFd::with_flags(&child(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+fn child() -> SigSet {
+    SigSet::from_iter([Signal::SIGCHLD])
 }
 
 /// Ignores SIGXFSZ, which is sent when a file would exceed its size limit (`ulimit -f`) and by default ends the

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd};
 
 use nix::sys::inotify::Inotify;
+use nix::sys::signalfd::SignalFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -36,6 +37,16 @@ pub fn writable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 #[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
 pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd stays open and unchanged until it is dropped.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+/// Watches for signals.
+///
+/// # Errors
+/// The system can't watch more descriptors.
+#[allow(unsafe_code, reason = "the runtime asks for a promise about the descriptor")]
+pub fn signals(fd: SignalFd) -> io::Result<AsyncFd<SignalFd>> {
+    // SAFETY: a SignalFd owns its one descriptor, which stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
 

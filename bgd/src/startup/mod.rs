@@ -58,6 +58,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == keeper::ARGUMENT) {
         return keeper::process::main();
     }
+    signals::block_child();
     let args = Args::parse();
     if args.probe_kernel {
         return probe::main();

@@ -13,14 +13,14 @@ mod terminals;
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::WriteResult;
 use bgd_shared::task::Exit;
 use bgd_shared::usage::LiveUsage;
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::{mpsc as async_mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
@@ -34,6 +34,7 @@ use super::input::InputPipe;
 use super::left::{self, Left, Resumed, Spared};
 use super::messages::{Begun, Report, StartOrder, Streams};
 use super::process::Processes;
+use super::start_queue::StartSender;
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::write_error;
@@ -62,7 +63,7 @@ pub struct Local {
     holds_starts: bool,
     /// Whether the daemon ends and leaves its tasks.
     leaves: bool,
-    reports: async_mpsc::UnboundedReceiver<Report>,
+    reports: mpsc::UnboundedReceiver<Report>,
     /// Holds what must survive this daemon, if that is durable.
     keeper: Option<Arc<Keeper>>,
     /// What a keeper that has replaced another one is still to get.
@@ -73,11 +74,7 @@ pub struct Local {
 impl Local {
     /// Creates the executor without processes. `orders` goes to the spawner threads, whose reports come through
     /// `reports`.
-    pub fn new(
-        orders: mpsc::Sender<StartOrder>,
-        reports: async_mpsc::UnboundedReceiver<Report>,
-        context: Context,
-    ) -> Self {
+    pub fn new(orders: StartSender, reports: mpsc::UnboundedReceiver<Report>, context: Context) -> Self {
         Self {
             processes: Processes::new(orders, context.clone()),
             terminals: OpenTerminals::default(),

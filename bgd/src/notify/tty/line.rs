@@ -41,6 +41,9 @@ const NAME_COLUMNS: usize = 16;
 pub struct Line {
     /// The task that it is about.
     task: Option<TaskId>,
+    /// What kind of notice it is; `None` if it is none, or an older daemon has made it.
+    #[serde(default)]
+    kind: Option<NoticeKind>,
     /// What happened, to which task, and how it ended.
     head: String,
     /// The task's description; empty for none.
@@ -59,12 +62,18 @@ pub fn line(notice: &Notice, is_removed: bool) -> Line {
         NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!(" (bgctl output {id})"),
     };
     let head = show::line(&notice::head(notice));
-    Line { task: Some(notice.task.id), head, name: notice::name(notice), hint }
+    Line { task: Some(notice.task.id), kind: Some(notice.kind), head, name: notice::name(notice), hint }
 }
 
 /// Creates a line of plain text.
 pub fn plain(text: &str) -> Line {
-    Line { task: None, head: show::line(text), name: String::new(), hint: String::new() }
+    Line { task: None, kind: None, head: show::line(text), name: String::new(), hint: String::new() }
+}
+
+/// Creates the line of such a notice.
+#[cfg(test)]
+pub fn of_tests(kind: NoticeKind, text: &str) -> Line {
+    Line { kind: Some(kind), ..plain(text) }
 }
 
 impl Line {
@@ -73,6 +82,11 @@ impl Line {
         if self.task == Some(task) {
             self.hint = String::new();
         }
+    }
+
+    /// Returns the kind of its notice.
+    pub fn kind(&self) -> Option<NoticeKind> {
+        self.kind
     }
 
     /// Returns the text without the hint.
@@ -178,7 +192,13 @@ mod tests {
     #[test]
     fn a_line_is_as_wide_as_the_terminal_at_most() {
         let name = "a description that is long".to_owned();
-        let line = Line { task: None, head: "[DONE] 3f2a".into(), name: name.clone(), hint: " (x)".into() };
+        let line = Line {
+            task: None,
+            kind: None,
+            head: "[DONE] 3f2a".into(),
+            name: name.clone(),
+            hint: " (x)".into(),
+        };
         assert_eq!(line.fitting(45), format!("[DONE] 3f2a: \"{name}\" (x)"));
         assert_eq!(line.fitting(44), "[DONE] 3f2a: \"a descriptio…that is long\" (x)");
         assert_eq!(line.fitting(35), "[DONE] 3f2a: \"a descri…is long\" (x)");

@@ -1,4 +1,5 @@
-//! The lines for one terminal: as many as fit, and else their number. This module writes to no terminal.
+//! The lines for one terminal: a handful of them, the most urgent ones, and how many more there are. This module writes
+//! to no terminal.
 
 use std::sync::Arc;
 
@@ -9,8 +10,9 @@ use super::line::{self, Line};
 use crate::core::Place;
 use crate::notify::Notification;
 
-/// Maximum number of lines held per terminal. More are summarized in one line of counts.
-const HELD_LINES: usize = 32;
+/// Maximum number of lines held per terminal, and written at once below what a program has just shown there, such as a
+/// list of these very tasks. Of more, the most urgent ones are written, and the last line counts the rest.
+const HELD_LINES: usize = 6;
 
 /// Maximum number of lines written at once where something may be typed. More are summarized in one line of counts.
 const TYPED_LINES: usize = 3;
@@ -18,7 +20,7 @@ const TYPED_LINES: usize = 3;
 /// The lines to write to one terminal.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Lines {
-    /// At most [`HELD_LINES`]; empty if there are more.
+    /// At most [`HELD_LINES`], in the order of their notices: the newest ones of the most urgent kinds.
     pub(super) each: Vec<Line>,
     /// The number of notices of each kind, in the order of [`KINDS`].
     counts: [u64; KINDS.len()],
@@ -51,10 +53,8 @@ impl Lines {
         if let Some(count) = at.and_then(|at| self.counts.get_mut(at)) {
             *count += 1;
         }
-        match self.count() {
-            0..=HELD_COUNT => self.each.push(line::line(&notification.notice, notification.is_removed)),
-            _ => self.each = Vec::new(),
-        }
+        self.each.push(line::line(&notification.notice, notification.is_removed));
+        self.drop_least_urgent(HELD_LINES);
         self.place.clone_from(&notification.place);
         self.in_inbox &= notification.notice.task.session.is_some();
     }
@@ -64,11 +64,19 @@ impl Lines {
         for (count, more) in self.counts.iter_mut().zip(missed.counts) {
             *count += more;
         }
-        match self.count() {
-            0..=HELD_COUNT => self.each.extend(missed.each),
-            _ => self.each = Vec::new(),
-        }
+        self.each.extend(missed.each);
+        self.drop_least_urgent(HELD_LINES);
         (self.in_inbox, self.is_missed) = (false, true);
+    }
+
+    /// Drops the oldest lines of the least urgent kinds until no more than this many are left.
+    fn drop_least_urgent(&mut self, most: usize) {
+        while self.each.len() > most {
+            // Of equals the first one, which is the oldest.
+            let least = self.each.iter().enumerate().min_by_key(|(_, line)| line.kind().map(urgency));
+            let Some((at, _)) = least else { return };
+            self.each.remove(at);
+        }
     }
 
     /// Returns the number of notices.
@@ -76,40 +84,90 @@ impl Lines {
         self.counts.iter().sum()
     }
 
+    /// Returns the number of notices of each kind that have no line here.
+    fn rest(&self) -> [u64; KINDS.len()] {
+        let mut rest = self.counts;
+        for (count, (kind, _)) in rest.iter_mut().zip(KINDS) {
+            let lines = self.each.iter().filter(|line| line.kind() == Some(kind)).count();
+            *count = count.saturating_sub(lines as u64);
+        }
+        rest
+    }
+
     /// Summarizes all notices in one line.
     fn summary(&self) -> String {
-        let counts: Vec<String> = self
-            .counts
-            .iter()
-            .zip(KINDS)
-            .filter(|(count, _)| **count > 0)
-            .map(|(count, (_, word))| format!("{count} {word}"))
-            .collect();
+        self.summed(&words(&self.counts))
+    }
+
+    fn summed(&self, what: &str) -> String {
         let verb = if self.in_inbox { "inbox" } else { "list" };
-        format!("[BACKGROUND TASKS] {} (bgctl {verb} shows them)", counts.join(", "))
+        format!("[BACKGROUND TASKS] {what} (bgctl {verb} shows them)")
+    }
+
+    /// Returns at most `most` lines: all of them, or the most urgent ones and a last one that counts the rest.
+    fn first(&self, most: usize) -> Vec<Line> {
+        let mut shown = self.clone();
+        if self.count() <= most as u64 {
+            return shown.each;
+        }
+        shown.drop_least_urgent(most.saturating_sub(1));
+        shown.each.push(line::plain(&shown.summary_of_rest()));
+        shown.each
+    }
+
+    /// Summarizes in one line the notices that have no line here.
+    fn summary_of_rest(&self) -> String {
+        if self.each.is_empty() {
+            return self.summary();
+        }
+        let more = self.count().saturating_sub(self.each.len() as u64);
+        let rest = self.rest();
+        let kinds: Vec<(u64, &str)> =
+            rest.into_iter().zip(KINDS.map(|(_, word)| word)).filter(|(count, _)| *count > 0).collect();
+        self.summed(&match kinds[..] {
+            [(_, word)] => format!("and {more} more {word}"),
+            // Lines of an older daemon don't say of which kind they are.
+            _ if rest.iter().sum::<u64>() != more => format!("and {more} more"),
+            _ => format!("and {more} more: {}", words(&rest)),
+        })
     }
 
     /// Returns the bytes to write to a terminal of `size` rows and columns.
     pub(super) fn bytes(&self, to: At, size: (u16, u16)) -> Vec<u8> {
         let (rows, columns) = size;
-        let summary = [line::plain(&self.summary())];
-        let most = match to {
-            At::Cursor => HELD_LINES,
-            At::Top => TYPED_LINES.min(usize::from(rows / 2)),
+        let lines = match to {
+            // Two thirds of the screen stay as they are.
+            At::Cursor => self.first(HELD_LINES.min(usize::from(rows / 3)).max(1)),
+            At::Top if self.count() <= TYPED_LINES.min(usize::from(rows / 2)) as u64 => self.each.clone(),
+            At::Top => vec![line::plain(&self.summary())],
         };
-        let lines = if (1..=most).contains(&self.each.len()) { &self.each } else { &summary[..] };
         let mut bytes = match to {
-            At::Cursor => line::above_cursor(lines, columns),
-            At::Top => line::at_top(lines, size),
+            At::Cursor => line::above_cursor(&lines, columns),
+            At::Top => line::at_top(&lines, size),
         };
         // Only one bubble, however many lines there are.
-        let bubble = if let [one] = lines { one } else { &summary[0] };
-        bytes.extend(line::bubble(self.place.as_deref(), &bubble.text()));
+        let bubble = if let [one] = &lines[..] { one.text() } else { self.summary() };
+        bytes.extend(line::bubble(self.place.as_deref(), &bubble));
         bytes
     }
 }
 
-const HELD_COUNT: u64 = HELD_LINES as u64;
+/// Says how many there are of each kind.
+fn words(counts: &[u64; KINDS.len()]) -> String {
+    let counts = counts.iter().zip(KINDS).filter(|(count, _)| **count > 0);
+    counts.map(|(count, (_, word))| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+}
+
+/// How much a notice of this kind matters to its user: more is more.
+const fn urgency(kind: NoticeKind) -> u8 {
+    match kind {
+        NoticeKind::Started => 0,
+        NoticeKind::Completed => 1,
+        NoticeKind::Cancelled => 2,
+        NoticeKind::Failed => 3,
+        NoticeKind::NeedsInput => 4,
+    }
+}
 
 /// Where lines are put; `line` explains why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +193,53 @@ mod tests {
             assert!(shown(At::Cursor).contains("[line 1]"), "{count}");
             assert_eq!(shown(At::Top).contains("[line 1]"), are_few, "{count}");
             assert_eq!(shown(At::Top).contains(&format!("{count} completed")), !are_few, "{count}");
+        }
+    }
+
+    #[test]
+    fn of_many_lines_the_most_urgent_ones_are_shown_and_the_rest_is_counted() {
+        let mut lines = Lines::new();
+        lines.in_inbox = false;
+        let mut push = |kind: NoticeKind, number: u64| {
+            let at = KINDS.iter().position(|(of, _)| *of == kind).unwrap();
+            lines.counts[at] += 1;
+            lines.each.push(line::of_tests(kind, &format!("[line {number}]")));
+            lines.drop_least_urgent(HELD_LINES);
+            let shown = |rows| lines.first(rows).iter().map(Line::text).collect::<Vec<String>>();
+            (shown(HELD_LINES), shown(2))
+        };
+        push(NoticeKind::Failed, 1);
+        for number in 2..6 {
+            push(NoticeKind::Completed, number);
+        }
+        let (six, _) = push(NoticeKind::Completed, 6);
+        assert_eq!(six, [1, 2, 3, 4, 5, 6].map(|number| format!("[line {number}]")), "all of them");
+        let of = |numbers: &[u64], rest: &str| -> Vec<String> {
+            let lines = numbers.iter().map(|number| format!("[line {number}]"));
+            lines.chain([format!("[BACKGROUND TASKS] {rest} (bgctl list shows them)")]).collect()
+        };
+        let (seven, two) = push(NoticeKind::Completed, 7);
+        assert_eq!(seven, of(&[1, 4, 5, 6, 7], "and 2 more completed"));
+        assert_eq!(two, of(&[1], "and 6 more completed"));
+        for number in 8..24 {
+            push(NoticeKind::Failed, number);
+        }
+        let (many, two) = push(NoticeKind::NeedsInput, 24);
+        assert_eq!(many, of(&[20, 21, 22, 23, 24], "and 19 more: 6 completed, 13 failed"));
+        assert_eq!(two, of(&[24], "and 23 more: 6 completed, 17 failed"));
+        lines.each.iter_mut().for_each(|line| *line = line::plain("of an older daemon"));
+        assert!(lines.first(HELD_LINES)[5].text().starts_with("[BACKGROUND TASKS] and 19 more (bgctl"));
+    }
+
+    #[test]
+    fn a_third_of_the_screen_is_for_lines() {
+        let mut lines = Lines::new();
+        lines.counts[0] = 9;
+        lines.each = (1..=6).map(|n| line::of_tests(NoticeKind::Completed, &format!("[line {n}]"))).collect();
+        for (rows, shown) in [(24, 5), (12, 3), (6, 1), (3, 0), (1, 0)] {
+            let bytes = String::from_utf8(lines.bytes(At::Cursor, (rows, 80))).unwrap();
+            assert_eq!(bytes.matches("[line ").count(), shown, "{rows}");
+            assert_eq!(bytes.matches("[BACKGROUND TASKS] ").count(), 1, "{rows}");
         }
     }
 

@@ -191,6 +191,15 @@ pub fn step(step: &PlanStep) -> String {
     format!("{mark} {}", line(&step.text))
 }
 
+/// Says what went with a daemon that was killed: `started` is the number of tasks that it had started, ended ones
+/// included, as only their outputs tell of them.
+pub fn lost_tasks(started: u64) -> String {
+    format!(
+        "the previous daemon was killed: its running and pending tasks are lost, and the output of every task that it \
+         had started ({started})"
+    )
+}
+
 /// Returns a signal's name, such as `SIGTERM`. `None` for signals without one, such as real-time signals.
 pub fn signal_name(number: i32) -> Option<&'static str> {
     Signal::try_from(number).ok().map(Signal::as_str)

@@ -16,6 +16,7 @@ use std::time::Duration;
 use bgd_shared::client::{BUSY, Client, ClientError};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::holder::Phase;
+use bgd_shared::show::lost_tasks;
 use bgd_shared::socket::{SocketError, SocketPath};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 
@@ -118,7 +119,7 @@ pub enum Started {
     Before,
     /// This process.
     ByUs {
-        /// How many started tasks were lost with an earlier daemon that was killed.
+        /// How many tasks an earlier daemon had started that was killed; their outputs are lost.
         lost: u64,
     },
 }
@@ -128,11 +129,7 @@ impl Started {
     pub fn loss(self) -> Option<String> {
         match self {
             Self::Before | Self::ByUs { lost: 0 } => None,
-            Self::ByUs { lost } => Some(format!(
-                "the previous daemon was killed: its tasks and their output are lost ({lost} had started); \
-                     its log is {}",
-                log_file().display()
-            )),
+            Self::ByUs { lost } => Some(format!("{}; its log is {}", lost_tasks(lost), log_file().display())),
         }
     }
 }
@@ -211,7 +208,7 @@ fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
 /// The first message of a started daemon.
 #[derive(Debug, PartialEq, Eq)]
 enum StartReport {
-    /// It listens. `lost` tasks went with an earlier daemon that was killed.
+    /// It listens. The outputs of `lost` tasks went with an earlier daemon that was killed.
     Ready { lost: u64 },
     /// Another daemon holds the lock of this socket.
     Taken,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use bgd_shared::request::{ChannelStatus, DaemonStatus, DurableStatus, Times};
+use bgd_shared::show;
 use bgd_shared::time::Timestamp;
 
 use crate::config::{Config, Durable};
@@ -131,10 +132,7 @@ impl Identity {
             let log = self.state_dir.join(log::FILE);
             // Under a service manager the journal has the log, and the manager knows where.
             let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
-            let text = format!(
-                "the previous daemon was killed: its tasks and their output are lost ({} had started){place}",
-                self.lost_tasks
-            );
+            let text = format!("{}{place}", show::lost_tasks(self.lost_tasks as u64));
             status.notes.push(text.clone());
             status.warnings.push(text);
         }

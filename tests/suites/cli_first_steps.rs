@@ -3,7 +3,7 @@
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE_DEFAULT;
 use bgd_shared::task::Status;
-use bgd_tests::TestDaemon;
+use bgd_tests::{Terminal, TestDaemon};
 
 #[test]
 fn a_restart_with_a_broken_configuration_stops_nothing() {
@@ -24,6 +24,25 @@ fn a_restart_with_a_broken_configuration_stops_nothing() {
     home.run(&["daemon", "restart"]).success();
     daemon.gone();
     home.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn a_daemon_at_a_socket_of_the_command_line_is_not_started_in_silence() {
+    let daemon = TestDaemon::home_only();
+    let mut shell = Terminal::shell(&daemon);
+    shell.resize((24, 200));
+    let socket = daemon.home().join("mistyped/bgd.sock").display().to_string();
+    shell.type_line(&format!("bgctl --socket {socket} list"));
+    shell.wait_text(&format!("bgctl: no daemon was running at {socket}: started one\n"));
+    shell.wait_prompt();
+    shell.clear();
+    // Neither where it runs, nor where nobody has named a path.
+    assert_eq!(shell.run_line("bgctl --socket mistyped/bgd.sock list && bgctl list"), 0);
+    assert!(!shell.screen().contains("started one"), "{shell:?}");
+    assert_eq!(shell.run_line("bgctl daemon stop && bgctl --socket mistyped/bgd.sock daemon stop"), 0);
+    // Whoever reads standard error would take it for a failure.
+    assert_eq!(daemon.run(&["--socket", &socket, "list"]).success().stderr, "");
+    daemon.run(&["--socket", &socket, "daemon", "stop"]).success();
 }
 
 #[test]

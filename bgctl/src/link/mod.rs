@@ -1,6 +1,6 @@
 //! The connection to the daemon, used by everything that talks to it: finding or starting a daemon, reconnecting,
 //! waiting, and listening to events. It knows no verbs, and prints only what was lost: tasks with a killed daemon, or
-//! the connection to a host.
+//! the connection to a host; and that it has started a daemon where the command line expects one.
 
 mod bootstrap;
 mod bounded;
@@ -19,6 +19,7 @@ mod wait;
 mod way;
 
 use std::cell::RefCell;
+use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::process::Child;
@@ -33,6 +34,7 @@ use bgd_shared::request::{
     HelloParams, InboxAck, InboxList, InboxRead, Method, TaskContinue, TaskGet, TaskHold, TaskList,
     TaskOutput, TaskPause, TaskResultOf,
 };
+use bgd_shared::show;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::ConnectError;
 
@@ -328,6 +330,7 @@ impl Link {
         }
         let (client, started) = connect::connect(&self.socket()?, self.options.starts)?;
         self.report_loss(started);
+        self.report_start(started);
         Ok(client)
     }
 
@@ -490,6 +493,19 @@ impl Link {
     pub fn report_loss(&self, started: Started) {
         if let Some(loss) = started.loss().filter(|_| self.options.reports) {
             say(format_args!("bgctl: {loss}"));
+        }
+    }
+
+    /// Tells somebody who sees it that there was no daemon at the socket that the command line gave: its path may be
+    /// mistyped, and another daemon have the tasks. A script's standard error is spared, as it may count as a failure.
+    fn report_start(&self, started: Started) {
+        if started != Started::Before
+            && self.names_socket()
+            && io::stderr().is_terminal()
+            && let Ok(socket) = self.socket()
+        {
+            let socket = show::line(&socket.as_path().display().to_string());
+            self.report(&format!("no daemon was running at {socket}: started one"));
         }
     }
 

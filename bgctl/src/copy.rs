@@ -165,6 +165,11 @@ impl Copier {
         Self { source: Growing::new(file, position), out }
     }
 
+    /// Offset of the next byte to copy.
+    pub fn position(&self) -> u64 {
+        self.source.position()
+    }
+
     /// Copies up to `end` from the output of an ended task that lacks `dropped` bytes.
     ///
     /// # Errors

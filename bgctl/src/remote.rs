@@ -4,10 +4,10 @@
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
 use bgd_shared::request::{OutputParams, OutputResult, Stream, SubscribeParams, TaskOutput};
+use bgd_shared::task::Task;
 
 use crate::context::Context;
 use crate::copy::{ranges, report_dropped, report_loss};
-use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::tail::start_of_last_lines;
@@ -44,43 +44,45 @@ impl Remote<'_> {
         };
         let start = start_of_last_lines(lines, &ranges(0, last.next, dropped), |range| {
             let chunk = self.chunk(context, signed(range.start), range.end - range.start)?;
-            decode(chunk)
+            chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)
         })?;
         Ok(signed(start))
     }
 
-    /// Prints one chunk as a wire object.
+    /// Prints one chunk as a wire object. Returns the task.
     ///
     /// # Errors
     /// The daemon refuses, or standard output can't be written.
-    pub fn print_one(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
+    pub fn print_one(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
         let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
         context.print_json(&chunk)?;
-        Ok(Code::OK)
+        Ok(chunk.task)
     }
 
-    /// Prints everything available now.
+    /// Prints everything available now. Returns the task as it was then.
     ///
     /// # Errors
     /// The daemon refuses, or standard output can't be written.
-    pub fn print_all(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
+    pub fn print_all(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
         let mut offset = offset;
         self.print_from(context, &mut offset)
     }
 
     /// Prints from `offset`, which it advances.
-    fn print_from(&self, context: &mut Context, offset: &mut i64) -> Result<Code, Failure> {
-        while let Step::More(next) = self.step(context, *offset)? {
-            *offset = next;
+    fn print_from(&self, context: &mut Context, offset: &mut i64) -> Result<Task, Failure> {
+        loop {
+            match self.step(context, *offset)? {
+                (Step::More(next), _) => *offset = next,
+                (Step::Nothing(_) | Step::End, task) => return Ok(task),
+            }
         }
-        Ok(Code::OK)
     }
 
-    /// Prints existing and new output until the task has ended.
+    /// Prints existing and new output until the task has ended. Returns the task as it was then.
     ///
     /// # Errors
     /// The daemon refuses or is gone, or standard output can't be written.
-    pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Code, Failure> {
+    pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
         let mut offset = offset;
         loop {
             match self.follow_from(context, &mut offset) {
@@ -91,14 +93,14 @@ impl Remote<'_> {
     }
 
     /// Follows on one connection, from `offset`, which it advances.
-    fn follow_from(&self, context: &mut Context, offset: &mut i64) -> Result<Code, Failure> {
+    fn follow_from(&self, context: &mut Context, offset: &mut i64) -> Result<Task, Failure> {
         let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
         let mut events = Listener::new(context.link.existing()?, params)?;
         loop {
             match self.step(context, *offset)? {
-                Step::More(next) => *offset = next,
-                Step::End => return Ok(Code::OK),
-                Step::Nothing(next) => {
+                (Step::More(next), _) => *offset = next,
+                (Step::End, task) => return Ok(task),
+                (Step::Nothing(next), _) => {
                     *offset = next;
                     context.flush()?;
                     // An agent's task may have been resumed since, so that its output has no end yet. Following stops
@@ -113,8 +115,8 @@ impl Remote<'_> {
         }
     }
 
-    /// Prints the next chunk.
-    fn step(&self, context: &mut Context, offset: i64) -> Result<Step, Failure> {
+    /// Prints the next chunk. Returns the task as it was when the chunk was read.
+    fn step(&self, context: &mut Context, offset: i64) -> Result<(Step, Task), Failure> {
         let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
         let (begin, next, eof) = (chunk.offset, chunk.next, chunk.eof);
         let is_new = next > begin;
@@ -129,17 +131,17 @@ impl Remote<'_> {
                 context.flush()?;
                 report_dropped(begin - asked);
             }
-            let output = chunk.task.output.clone();
-            context.print_bytes(&decode(chunk)?)?;
+            context.print_bytes(&chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?)?;
             if eof {
-                report_loss(&output);
+                report_loss(&chunk.task.output);
             }
         }
-        Ok(match (eof, is_new) {
+        let step = match (eof, is_new) {
             (true, _) => Step::End,
             (false, true) => Step::More(signed(next)),
             (false, false) => Step::Nothing(signed(next)),
-        })
+        };
+        Ok((step, chunk.task))
     }
 }
 
@@ -151,10 +153,6 @@ enum Step {
     Nothing(i64),
     /// The output has ended.
     End,
-}
-
-fn decode(chunk: OutputResult) -> Result<Vec<u8>, Failure> {
-    chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)
 }
 
 /// Converts an offset to the wire's signed type, where negative offsets count from the end. No file exceeds `i64`.

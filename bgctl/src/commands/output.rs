@@ -50,9 +50,9 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     for id in ids {
         let wanted = Wanted { id, stream, follow, tail, since, result };
-        print(&wanted, context)?;
-        if stream.is_none() && !follow && !result && !context.json() && io::stderr().is_terminal() {
-            report_nothing(&look(&wanted, context)?);
+        let silent = print(&wanted, context)?;
+        if let Some(task) = silent.filter(|_| stream.is_none() && !follow && io::stderr().is_terminal()) {
+            report_nothing(&task);
         }
     }
     Ok(Code::OK)
@@ -88,20 +88,18 @@ fn report_nothing(task: &Task) {
     }
 }
 
-fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
+/// Prints what is wanted. Returns the task as it was then, if it is not known to have written anything.
+fn print(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
     if args.result {
-        return result(args, context);
+        result(args, context)?;
+        return Ok(None);
     }
     if context.json() {
-        return through_the_daemon(args, context);
+        through_the_daemon(args, context)?;
+        return Ok(None);
     }
     if context.link.is_remote() {
-        let code = through_the_daemon(args, context)?;
-        let task = look(args, context)?;
-        if never_ran(&task) {
-            report_never_ran(&task);
-        }
-        return Ok(code);
+        return read(args, context).map(Some);
     }
     let mut task = look(args, context)?;
     let is_there = |task: &Task| task.status != Status::Pending || task.has_begun();
@@ -112,12 +110,21 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     let path = path_of(&task, args.stream)?;
     if never_ran(&task) {
         report_never_ran(&task);
-        return Ok(Code::OK);
+        return Ok(None);
     }
     match File::open(&path) {
-        Ok(file) => from_file(args, context, &task, file, &path),
-        Err(_) => through_the_daemon(args, context),
+        Ok(file) => Ok((!from_file(args, context, &task, file, &path)?).then_some(task)),
+        Err(_) => read(args, context).map(Some),
     }
+}
+
+/// Prints the output where its file can't be opened. Returns the task as it was then.
+fn read(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
+    let task = through_the_daemon(args, context)?;
+    if never_ran(&task) {
+        report_never_ran(&task);
+    }
+    Ok(task)
 }
 
 /// Returns the current state of the task, without any output.
@@ -137,13 +144,14 @@ fn path_of(task: &Task, stream: Option<Stream>) -> Result<PathBuf, Failure> {
     }
 }
 
+/// Returns whether there was anything to print.
 fn from_file(
     args: &Wanted,
     context: &mut Context,
     task: &Task,
     file: File,
     path: &Path,
-) -> Result<Code, Failure> {
+) -> Result<bool, Failure> {
     let unreadable = |error: io::Error| Failure::io(path.display(), &error);
     let dropped = match args.stream {
         Some(Stream::Stderr) => task.output.stderr_dropped_bytes,
@@ -173,7 +181,7 @@ fn from_file(
             report_never_ran(ended);
         }
         report_stderr(task, args.stream);
-        return Ok(Code::OK);
+        return Ok(copier.position() > start);
     }
     if task.status.is_active() || task.lingering {
         copier.copy_growing()?;
@@ -182,11 +190,11 @@ fn from_file(
     }
     report_loss(&task.output);
     report_stderr(task, args.stream);
-    Ok(Code::OK)
+    Ok(copier.position() > start)
 }
 
-/// Used for `--json`, and where the file can't be opened.
-fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
+/// Used for `--json`, and where the file can't be opened. Returns the task as it was then.
+fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     let remote = Remote { id: &args.id, stream: args.stream };
     let offset = match (args.tail, args.since) {
         (Some(lines), _) => remote.tail(context, lines)?,
@@ -200,23 +208,23 @@ fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Code, Fail
 }
 
 /// `--result`: fails unless the task has completed (R07).
-fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
+fn result(args: &Wanted, context: &mut Context) -> Result<(), Failure> {
     let result = context.call::<TaskResultOf>(&IdParams { id: args.id.clone() })?;
     if context.json() {
         context.print_json(&result)?;
-        return Ok(Code::OK);
+        return Ok(());
     }
     // The wire carries only the end of a long output; the file has all of it. An agent's result is its answer, which
     // is transferred completely and is only the end of what the file contains.
     let is_cut = result.task.kind == Kind::Process && result.truncated_bytes > 0;
     if is_cut && context.link.is_remote() {
-        return through_the_daemon(args, context);
+        return through_the_daemon(args, context).map(drop);
     }
     if is_cut
         && let Ok(path) = path_of(&result.task, None)
         && let Ok(file) = File::open(&path)
     {
-        return from_file(args, context, &result.task, file, &path);
+        return from_file(args, context, &result.task, file, &path).map(drop);
     }
     let bytes = result.encoding.decode(result.result).map_err(|error| {
         Failure::new(
@@ -231,5 +239,5 @@ fn result(args: &Wanted, context: &mut Context) -> Result<Code, Failure> {
     if result.task.kind == Kind::Agent && !bytes.ends_with(b"\n") && io::stdout().is_terminal() {
         context.print_bytes(b"\n")?;
     }
-    Ok(Code::OK)
+    Ok(())
 }

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::roff::{bold, bullet, cell, example, literal, paragraph};
+use super::roff::{bold, bullet, cell, example, literal, paragraph, shell};
 use super::{DATE, MANUAL};
 
 /// The names of the guides, which are `man/NAME.md`, and `man/NAME.7` as man pages.
@@ -58,6 +58,8 @@ struct Writer {
     /// The text of the block that is being read, with code and bold words in backticks.
     text: String,
     is_bold: bool,
+    /// Whether the code that is being read is of a shell.
+    is_shell: bool,
     /// The cells of the row that is being read.
     row: Vec<String>,
 }
@@ -83,9 +85,10 @@ impl Writer {
                 let widths: Vec<_> = (1..columns.len()).map(|_| "l2").chain(["lx."]).collect();
                 self.page += &[".PP\n.TS\n", &widths.join(" "), "\n"].concat();
             }
-            Tag::CodeBlock(_) => {
+            Tag::CodeBlock(kind) => {
                 self.describe();
                 self.text.clear();
+                self.is_shell = matches!(kind, CodeBlockKind::Fenced(language) if &**language == "sh");
             }
             Tag::Paragraph | Tag::Heading { .. } | Tag::Item | Tag::TableCell => self.text.clear(),
             Tag::List(None) | Tag::TableHead | Tag::TableRow | Tag::Link { .. } => {}
@@ -115,7 +118,9 @@ impl Writer {
                 self.page += &bullet(&self.text);
             }
             TagEnd::CodeBlock => {
-                self.page += &[".PP\n", &example(self.text.lines())].concat();
+                let lines = self.text.lines();
+                let lines = if self.is_shell { shell(lines) } else { example(lines) };
+                self.page += &[".PP\n", &lines].concat();
             }
             TagEnd::TableCell => self.row.push(std::mem::take(&mut self.text)),
             TagEnd::TableHead => {

@@ -43,15 +43,78 @@ pub fn bold(word: &str) -> String {
     format!("\\fB{}\\fR", literal(word))
 }
 
-/// Lines shown verbatim.
+/// Lines shown verbatim, but with comments that have no room in a terminal above their lines.
 pub fn example<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = ".in +4n\n.EX\n".to_owned();
-    for line in lines {
-        let line = literal(line.trim_end());
+    for line in lines.into_iter().flat_map(|line| comment_above(line.trim_end())) {
+        let line = literal(&line);
         let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
         let _ = writeln!(text, "{guard}{line}");
     }
     text + ".EE\n.in\n"
+}
+
+/// The width of a terminal without the indentation of an example.
+const EXAMPLE_WIDTH: usize = 80 - 7 - 4;
+
+/// A line of an example; the comment behind one that is too long is above it, in as many lines as it needs.
+fn comment_above(line: &str) -> Vec<String> {
+    let Some((command, comment)) = line.split_once("  # ").filter(|_| line.len() > EXAMPLE_WIDTH) else {
+        return vec![line.to_owned()];
+    };
+    let begin = format!("{:indent$}#", "", indent = indent(line));
+    let mut lines = vec![begin.clone()];
+    for word in comment.split_whitespace() {
+        match lines.last_mut() {
+            Some(last) if last.len() + 1 + word.len() <= EXAMPLE_WIDTH || *last == begin => {
+                *last += &[" ", word].concat();
+            }
+            _ => lines.push(format!("{begin} {word}")),
+        }
+    }
+    lines.push(command.trim_end().to_owned());
+    lines
+}
+
+/// Lines of a shell shown verbatim, but with comments and the ends of commands that have no room in a terminal on lines of
+/// their own.
+pub fn shell<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+    let lines = lines.into_iter().flat_map(|line| comment_above(line.trim_end()));
+    let lines: Vec<String> = lines.flat_map(|line| continued(&line)).collect();
+    example(lines.iter().map(String::as_str))
+}
+
+/// A command in lines that fit, if it has blanks outside of quotes where it can be parted.
+fn continued(line: &str) -> Vec<String> {
+    let begin = " ".repeat(indent(line) + 4);
+    let (mut lines, mut rest) = (Vec::new(), line.to_owned());
+    while rest.len() > EXAMPLE_WIDTH && !rest.trim_start().starts_with('#') {
+        let mut blanks = blanks(&rest).into_iter();
+        let Some(at) = blanks.rfind(|at| (begin.len()..=EXAMPLE_WIDTH - 2).contains(at)) else {
+            break;
+        };
+        lines.push(format!("{} \\", &rest[..at]));
+        rest = format!("{begin}{}", &rest[at + 1..]);
+    }
+    lines.push(rest);
+    lines
+}
+
+/// The places of the blanks outside of quotes.
+fn blanks(line: &str) -> Vec<usize> {
+    let mut blanks = Vec::new();
+    let mut quote = None;
+    let mut chars = line.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => quote = Some(c),
+            (None | Some('"'), '\\') => drop(chars.next()),
+            (None, ' ') => blanks.push(at),
+            _ => {}
+        }
+    }
+    blanks
 }
 
 /// Renders what clap shows after a command's options: paragraphs, and headings followed by indented lines.
@@ -210,6 +273,31 @@ mod tests {
         let line = format!("{} `bgctl daemon stop`.", "w".repeat(62));
         assert_eq!(prose(&line), format!("{}\n\\fBbgctl\\ daemon\\ stop\\fR.\n", "w".repeat(62)));
         assert!(prose(&"word ".repeat(40)).lines().all(|line| line.len() <= WIDTH));
+    }
+
+    #[test]
+    fn a_comment_that_has_no_room_is_above_its_line() {
+        let short = "  make    # a note";
+        assert_eq!(comment_above(short), [short]);
+        let words = "word ".repeat(20);
+        let lines = comment_above(&format!("  make -j8    # {words}"));
+        assert_eq!(lines.last().unwrap(), "  make -j8");
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= EXAMPLE_WIDTH), "{lines:#?}");
+        assert!(lines[..2].iter().all(|line| line.starts_with("  # word")), "{lines:#?}");
+        let command = "x".repeat(100);
+        assert_eq!(comment_above(&command), [command.as_str()]);
+    }
+
+    #[test]
+    fn a_command_that_has_no_room_is_continued_outside_of_quotes() {
+        let (long, quoted) = ("--option ".repeat(6), format!("\"a \\\" b {}\"", "c ".repeat(20)));
+        let line = format!("  make {long}{quoted} 'd e'");
+        let lines = continued(&line);
+        assert_eq!(lines[0], format!("  make {long}\\"));
+        assert_eq!(lines[1], format!("      {quoted} 'd e'"));
+        let unbroken = format!("'{}'", "a ".repeat(60));
+        assert_eq!(continued(&unbroken), [unbroken.as_str()]);
+        assert_eq!(continued(&format!("# {unbroken}")).len(), 1);
     }
 
     #[test]

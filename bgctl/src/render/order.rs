@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bgd_shared::order::{CancelReason, Dependency, Waiting, WaitingFor};
+use bgd_shared::order::{CancelReason, DEFAULT_GROUP, Dependency, Waiting, WaitingFor};
 use bgd_shared::show;
 use bgd_shared::task::{Attempt, Exit, Task};
 
@@ -12,7 +12,7 @@ use super::wall::Clock;
 /// The most ids to list; the rest are counted.
 const IDS: usize = 2;
 
-/// Returns in a few words what a pending task waits for. `None` if it only waits for a free slot, the usual case.
+/// Returns in a few words what a pending task waits for.
 pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
     let Waiting { reason, ids, until } = task.waiting.as_ref()?;
     let until = until.map(|until| clock.near(until));
@@ -31,11 +31,21 @@ pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
         WaitingFor::Batch => Some("batch".to_owned()),
         WaitingFor::Paused => Some(format!("{} paused", clean(&task.group))),
         WaitingFor::Elsewhere => Some(elsewhere(task)),
-        WaitingFor::Slot | WaitingFor::Unknown => None,
+        WaitingFor::Slot => Some(slots(task)),
+        WaitingFor::Unknown => None,
     }
 }
 
-/// Like [`waits_for`], as a full sentence that includes slots.
+/// Returns in a few words which slots a task waits for.
+fn slots(task: &Task) -> String {
+    let slots = if task.slots == 1 { "slot".to_owned() } else { format!("{} slots", task.slots) };
+    match task.group.as_str() {
+        DEFAULT_GROUP => slots,
+        group => format!("{slots} of {}", clean(group)),
+    }
+}
+
+/// Like [`waits_for`], as a full sentence.
 pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
     let Waiting { reason, ids, until } = task.waiting.as_ref()?;
     let group = clean(&task.group);
@@ -151,7 +161,11 @@ mod tests {
             assert_eq!(waiting(&task, &clock).as_deref(), Some(sentence));
         }
         let slot = waits(WaitingFor::Slot, 0, None);
-        assert_eq!(waits_for(&slot, &clock), None);
+        assert_eq!(waits_for(&slot, &clock).unwrap(), "slot of gpu");
+        assert_eq!(
+            waits_for(&Task { slots: 2, group: DEFAULT_GROUP.into(), ..slot.clone() }, &clock).unwrap(),
+            "2 slots"
+        );
         assert_eq!(waiting(&slot, &clock).unwrap(), "for a free slot of the group gpu");
         assert_eq!(waiting(&Task { slots: 2, ..slot }, &clock).unwrap(), "for 2 free slots of the group gpu");
         for nothing in [waits(WaitingFor::Unknown, 0, None), waits(WaitingFor::Until, 0, None), task()] {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bgd_shared::consumption::AgentUsage;
 use bgd_shared::id::TaskId;
-use bgd_shared::order::{DEFAULT_GROUP, WaitingFor};
+use bgd_shared::order::WaitingFor;
 use bgd_shared::question::NeedsInput;
 use bgd_shared::show;
 use bgd_shared::task::{Kind, Status, Task};
@@ -173,7 +173,7 @@ impl Row {
             is_agent: task.kind == Kind::Agent,
             has_terminal: task.pty,
             is_held,
-            state: texts.share(&state(task, clock)),
+            state: texts.share(&status(task, clock)),
             description: show::shortened(&clean(&task.description), DESCRIPTION_CHARS).into(),
             created_at: task.created_at,
             last: match (has_run, task.completed_at.filter(|_| !is_active)) {
@@ -231,19 +231,6 @@ impl Row {
             Status::Completed | Status::Failed | Status::Cancelled => Section::Done,
         }
     }
-}
-
-/// The status with its details. Unlike in `bgctl list`, a pending task says too that it waits for a slot.
-fn state(task: &Task, clock: &Clock) -> String {
-    let text = status(task, clock);
-    let waits_for_slot = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Slot);
-    if task.status != Status::Pending || !waits_for_slot {
-        return text;
-    }
-    let slots = if task.slots == 1 { "slot".to_owned() } else { format!("{} slots", task.slots) };
-    let group =
-        if task.group == DEFAULT_GROUP { String::new() } else { format!(" of {}", clean(&task.group)) };
-    format!("{text} ({slots}{group})")
 }
 
 #[cfg(test)]

@@ -81,6 +81,12 @@ fn r160_what_pending_tasks_wait_for_is_in_the_list() {
             .run(&[&["submit", "-d", &format!("task {number}")], *args, &["--", "true"]].concat())
             .success();
     }
+    // And the same in the table of `bgctl list`.
+    let listed = daemon.run(&["list"]).success().stdout_text();
+    for (number, (_, state)) in pending.iter().enumerate() {
+        let is_told = |line: &str| line.contains(state) && line.ends_with(&format!("\ttask {number}"));
+        assert!(listed.lines().any(is_told), "{state}: {listed}");
+    }
     for size in [(20, 80), (20, 100)] {
         let mut top = sized(&daemon, &["s:pending"], size);
         for (number, (_, state)) in pending.iter().enumerate() {

@@ -184,6 +184,26 @@ fn r115_a_pending_task_says_why_it_waits_and_a_tree_what_it_comes_after() {
 }
 
 #[test]
+fn r115_what_a_task_waits_for_leaves_room_for_its_description() {
+    let ids = (1..=9).map(|number| TaskId::from_u128(number << 96)).collect();
+    let waiting = |reason, ids| Some(Waiting { reason, ids, until: None });
+    let mut group = "g".repeat(60);
+    group.push_str("pu");
+    for (task, state) in [
+        (Task { waiting: waiting(WaitingFor::Slot, Vec::new()), ..task() }, "pending (slot) "),
+        (
+            Task { waiting: waiting(WaitingFor::After, ids), ..task() },
+            "pending (after 00000001, 00000002 and ",
+        ),
+        (Task { waiting: waiting(WaitingFor::Paused, Vec::new()), group, ..task() }, "pending (ggg"),
+    ] {
+        let text = list(&[task], &Look { table: true, width: Some(80), ..plain() });
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains(state) && text.trim_end().ends_with("make -j8"), "{text}");
+    }
+}
+
+#[test]
 fn a_clock_that_was_set_back_makes_no_age() {
     assert_eq!(between(at(10), at(5)), 0);
 }

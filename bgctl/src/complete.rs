@@ -2,7 +2,7 @@
 //!
 //! The shell calls `bgctl` on every press of the completion key. Nothing here may print anything but candidates.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     }
     hosts::take_line(args);
     let folder = std::env::current_dir().ok();
-    let shells = Shells(&[&DescribingBash, &Zsh, &Fish, &Nushell]);
+    let shells = Shells(&[&Expected(DescribingBash), &Expected(Zsh), &Expected(Fish), &Nushell]);
     CompleteEnv::with_factory(cli::command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
 }
 
@@ -45,6 +45,82 @@ pub fn script(shell: ShellName) -> io::Result<Vec<u8>> {
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "bgctl", "bgctl", "bgctl", &mut script)?;
     Ok(script)
+}
+
+/// A shell that is given options only where one is begun: on an empty word they would hide the few ids, verbs or paths that
+/// are expected there.
+struct Expected<S>(S);
+
+/// Whether the word to complete begins an option.
+fn begins_option(args: &[OsString], place: usize) -> bool {
+    args.get(place).is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"))
+}
+
+/// The word to complete, as the scripts of Bash and Zsh tell it; that of Fish and Nushell is the last one.
+fn place_of_word(args: &[OsString]) -> usize {
+    let told = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
+    told.unwrap_or(args.len().saturating_sub(1))
+}
+
+/// What separates candidates, as the scripts of Bash and Zsh tell it.
+fn separator() -> String {
+    std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned())
+}
+
+impl<S: EnvCompleter> EnvCompleter for Expected<S> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.0.is(name)
+    }
+
+    fn write_registration(
+        &self,
+        var: &str,
+        name: &str,
+        bin: &str,
+        completer: &str,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        self.0.write_registration(var, name, bin, completer, out)
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        args: Vec<OsString>,
+        folder: Option<&Path>,
+        out: &mut dyn io::Write,
+    ) -> io::Result<()> {
+        if begins_option(&args, place_of_word(&args)) {
+            return self.0.write_complete(command, args, folder, out);
+        }
+        let mut all = Vec::new();
+        self.0.write_complete(command, args, folder, &mut all)?;
+        out.write_all(without_options(&String::from_utf8_lossy(&all), &separator()).as_bytes())
+    }
+}
+
+/// What the word to complete can be: an option only if one is begun.
+fn candidates(
+    command: &mut Command,
+    args: Vec<OsString>,
+    place: usize,
+    folder: Option<&Path>,
+) -> io::Result<Vec<CompletionCandidate>> {
+    let wants_option = begins_option(&args, place);
+    let mut candidates = clap_complete::engine::complete(command, args, place, folder)?;
+    let is_option = |value: &OsStr| value.as_encoded_bytes().starts_with(b"-");
+    candidates.retain(|candidate| wants_option || !is_option(candidate.get_value()));
+    Ok(candidates)
+}
+
+/// The same of candidates that a shell's own adapter has written.
+fn without_options(candidates: &str, separator: &str) -> String {
+    let kept = candidates.split(separator).filter(|candidate| !candidate.starts_with('-'));
+    kept.collect::<Vec<_>>().join(separator)
 }
 
 /// Bash, with descriptions. Bash can only show them in the list that a second key press opens; nothing from that list
@@ -81,12 +157,11 @@ impl EnvCompleter for DescribingBash {
         folder: Option<&Path>,
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
-        let variable = |name: &str| std::env::var(name).unwrap_or_default();
-        if variable("_CLAP_COMPLETE_COMP_TYPE") != LISTING {
+        if std::env::var("_CLAP_COMPLETE_COMP_TYPE").as_deref() != Ok(LISTING) {
             return Bash.write_complete(command, args, folder, out);
         }
-        let place = variable("_CLAP_COMPLETE_INDEX").parse().unwrap_or_default();
-        let candidates = clap_complete::engine::complete(command, args, place, folder)?;
+        let place = place_of_word(&args);
+        let candidates = candidates(command, args, place, folder)?;
         let is_alone = candidates.len() == 1;
         let lines = candidates.iter().map(|candidate| {
             let value = candidate.get_value().to_string_lossy();
@@ -95,8 +170,7 @@ impl EnvCompleter for DescribingBash {
                 None => value.into_owned(),
             }
         });
-        let separator = std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned());
-        out.write_all(lines.collect::<Vec<_>>().join(&separator).as_bytes())
+        out.write_all(lines.collect::<Vec<_>>().join(&separator()).as_bytes())
     }
 }
 
@@ -140,15 +214,27 @@ impl EnvCompleter for Nushell {
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
         let place = args.len().saturating_sub(1);
-        // Its menu shows all at once: options only where one is begun, as it has them for its own commands.
-        let wants_option = args.last().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
-        let candidates = clap_complete::engine::complete(command, args, place, folder)?;
-        let is_option = |value: &std::ffi::OsStr| value.as_encoded_bytes().starts_with(b"-");
-        let shown = candidates.iter().filter(|candidate| wants_option || !is_option(candidate.get_value()));
-        let candidates = shown.map(|candidate| {
+        let candidates = candidates(command, args, place, folder)?;
+        let candidates = candidates.iter().map(|candidate| {
             let value = candidate.get_value().to_string_lossy();
             serde_json::json!({"value": value, "description": help_of(candidate).unwrap_or_default()})
         });
         serde_json::to_writer(out, &candidates.collect::<Vec<_>>()).map_err(io::Error::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_left_out_where_none_is_begun() {
+        assert_eq!(without_options("list\n--json\tPrint JSON\n", "\n"), "list\n");
+        assert_eq!(without_options("--json\x0b-H", "\x0b"), "");
+        assert_eq!(without_options("3f2a\x0ba-b\x0b--json", "\x0b"), "3f2a\x0ba-b");
+        let args = |last: &str| ["bgctl", last].map(OsString::from);
+        assert!(
+            begins_option(&args("-"), 1) && !begins_option(&args(""), 1) && !begins_option(&args("-"), 2)
+        );
     }
 }

@@ -183,3 +183,35 @@ fn r113_shells_complete_what_selectors_take() {
     }
     daemon.cancel(&[id]);
 }
+
+#[test]
+fn r169_shells_offer_options_only_where_one_is_begun() {
+    let daemon = TestDaemon::start();
+    let id = submitted(&daemon, &["--hold", "-d", "train it", "--", "true"]);
+    let candidates = |shell: &str, words: &[&str]| {
+        let place = (words.len() - 1).to_string();
+        let mut command = daemon.bgctl(&[&["--"], words].concat());
+        command.env("BGCTL_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", place);
+        let told = Outcome::of(command.env("_CLAP_IFS", "\n")).success().stdout_text();
+        match shell {
+            "nushell" => {
+                let told: Vec<serde_json::Value> = serde_json::from_str(&told).unwrap();
+                told.iter().map(|one| one["value"].as_str().unwrap().to_owned()).collect()
+            }
+            _ => told.lines().map(str::to_owned).collect::<Vec<String>>(),
+        }
+    };
+    let is_option = |line: &String| line.starts_with('-');
+    for shell in ["bash", "zsh", "fish", "nushell"] {
+        let verbs = candidates(shell, &["bgctl", ""]);
+        assert!(verbs.iter().any(|line| line.starts_with("submit")), "{shell}: {verbs:?}");
+        assert!(!verbs.iter().any(is_option), "{shell}: {verbs:?}");
+        let ids = candidates(shell, &["bgctl", "status", ""]);
+        assert!(matches!(&ids[..], [one] if one.starts_with(&id.short())), "{shell}: {ids:?}");
+        assert_eq!(candidates(shell, &["bgctl", "list", ""]), Vec::<String>::new(), "{shell}");
+        let options = candidates(shell, &["bgctl", "status", "--j"]);
+        assert!(matches!(&options[..], [one] if one.starts_with("--json")), "{shell}: {options:?}");
+        assert!(candidates(shell, &["bgctl", "list", "-"]).iter().all(is_option), "{shell}");
+    }
+    daemon.cancel(&[id]);
+}

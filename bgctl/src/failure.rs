@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::id::TaskId;
+use bgd_shared::show::plain;
 use bgd_shared::socket::SocketError;
 use bgd_shared::transport::{ConnectError, Unresponsive};
 use serde::Serialize;
@@ -57,9 +58,10 @@ struct ErrorData<'a> {
 const LOCAL_CODE: i32 = -32000;
 
 impl Failure {
-    /// Creates a local failure.
+    /// Creates a local failure. What the message quotes of libraries becomes plain words.
     pub fn new(code: Code, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { code, kind, rpc_code: None, message: message.into(), hint: None, candidates: Vec::new() }
+        let message = plain(&message.into()).into_owned();
+        Self { code, kind, rpc_code: None, message, hint: None, candidates: Vec::new() }
     }
 
     /// Arguments that parse but are invalid.
@@ -223,7 +225,7 @@ impl From<ClientError> for Failure {
                 code,
                 kind: error.kind().as_str(),
                 rpc_code: Some(error.code),
-                message: error.message,
+                message: plain(&error.message).into_owned(),
                 hint: error.data.hint,
                 candidates: error.data.candidates,
             },
@@ -256,6 +258,12 @@ mod tests {
         assert_eq!(json["error"]["code"], -32002);
         assert_eq!(json["error"]["data"]["kind"], "ambiguous_id");
         assert_eq!(json["error"]["data"]["exit_code"], 66);
+    }
+
+    #[test]
+    fn an_error_of_the_system_has_no_number() {
+        let failure = Failure::io("can't read /x", &io::Error::from_raw_os_error(13));
+        assert_eq!(failure.to_string(), "bgctl: can't read /x: Permission denied\n");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::id::TaskId;
+use crate::show::plain;
 use crate::task::Task;
 
 /// Declares each kind once, with its wire name and code.
@@ -146,11 +147,11 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    /// Creates an error of this kind.
+    /// Creates an error of this kind. What the message quotes of libraries becomes plain words.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             code: kind.code(),
-            message: message.into(),
+            message: plain(&message.into()).into_owned(),
             data: ErrorData { kind, hint: None, candidates: Vec::new(), task: None, failure: None },
         }
     }

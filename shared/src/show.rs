@@ -8,6 +8,7 @@
 //!
 //! Only emoji keep their joiners and selectors, as they may consist of several characters.
 
+use std::borrow::Cow;
 use std::io;
 
 use nix::sys::signal::Signal;
@@ -191,6 +192,42 @@ pub fn step(step: &PlanStep) -> String {
     format!("{mark} {}", line(&step.text))
 }
 
+/// What libraries say of a wrong value, and how people say it.
+const PLAIN: [(&str, &str); 7] = [
+    ("invalid digit found in string", "not a whole number"),
+    ("cannot parse integer from empty string", "not a whole number"),
+    ("number too large to fit in target type", "too large"),
+    ("number too small to fit in target type", "too small"),
+    ("invalid float literal", "not a number"),
+    ("stream did not contain valid UTF-8", "not UTF-8"),
+    ("environment variable not found", "not set"),
+];
+
+/// Words a message that may quote an error of a library as people say it: without the number that the standard library
+/// adds to the system's words, as in `No such file or directory (os error 2)`.
+pub fn plain(message: &str) -> Cow<'_, str> {
+    let mut message = Cow::Borrowed(message);
+    for (theirs, ours) in PLAIN {
+        if message.contains(theirs) {
+            message = message.replace(theirs, ours).into();
+        }
+    }
+    let mut from = 0;
+    while let Some(begin) = message[from..].find(OS_ERROR).map(|at| from + at) {
+        let digits = begin + OS_ERROR.len();
+        let end = message[digits..].find(|c: char| !c.is_ascii_digit()).map(|count| digits + count);
+        from = digits;
+        if let Some(end) = end.filter(|end| *end > digits && message[*end..].starts_with(')')) {
+            message.to_mut().replace_range(begin..=end, "");
+            from = begin;
+        }
+    }
+    message
+}
+
+/// What the standard library puts between the system's words and the number of an error.
+const OS_ERROR: &str = " (os error ";
+
 /// Says what went with a daemon that was killed: `started` is the number of tasks that it had started, ended ones
 /// included, as only their outputs tell of them.
 pub fn lost_tasks(started: u64) -> String {
@@ -305,6 +342,30 @@ mod tests {
         \u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2060}\u{2066}\u{2067}\u{2068}\u{2069}\u{feff}\
         \u{fe00}\u{e000}\u{f8ff}\u{378}\u{115f}\u{1160}\u{3164}\u{ffa0}\u{2800}\u{34f}\u{180e}\u{e0001}\u{e0041}\
         \u{e007f}\u{e0100}\u{f0000}\u{10ffff}";
+
+    #[test]
+    fn errors_of_libraries_are_worded_as_people_say() {
+        let missing = io::Error::from_raw_os_error(2);
+        assert_eq!(
+            plain(&format!("/a: {missing}, /b: {missing}; x")),
+            "/a: No such file or directory, /b: No such file or directory; x"
+        );
+        let number = "x".parse::<u8>().unwrap_err().to_string();
+        assert_eq!(plain(&format!("--limit: {number}")), "--limit: not a whole number");
+        for error in ["".parse::<u8>(), "300".parse::<u8>()].map(Result::unwrap_err) {
+            assert_ne!(plain(&error.to_string()), error.to_string());
+        }
+        assert_ne!(
+            plain(&"-300".parse::<i8>().unwrap_err().to_string()),
+            "number too small to fit in target type"
+        );
+        assert_eq!(plain(&"x".parse::<f64>().unwrap_err().to_string()), "not a number");
+        assert_eq!(plain(&std::env::var("BGD_NO_SUCH").unwrap_err().to_string()), "not set");
+        for kept in ["", "ä (os error ", "(os error 2)", "a (os error x)", "a (os error )", "a (os error 2"]
+        {
+            assert_eq!(plain(kept), kept);
+        }
+    }
 
     #[test]
     fn what_was_used_is_said_in_few_words() {

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 
+use bgd_shared::show;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, Id};
 
@@ -81,6 +82,9 @@ pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) ->
     if error.kind() == ErrorKind::MissingRequiredArgument && args.iter().any(|arg| arg == "cancel") {
         return without_ids(command, error);
     }
+    if error.kind() == ErrorKind::ValueValidation {
+        return in_plain_words(error);
+    }
     let word = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
         (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word.clone(),
         _ => return error,
@@ -97,6 +101,34 @@ pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) ->
         }
         None => error,
     }
+}
+
+/// The error for a wrong value, if a library worded it.
+fn in_plain_words(error: clap::Error) -> clap::Error {
+    let text = error.to_string();
+    let message = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    let is_negative = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) => value.starts_with('-') && value.parse::<i64>().is_ok(),
+        _ => false,
+    };
+    let plain = match show::plain(message) {
+        plain if is_negative => plain.replacen("not a whole number", "must be 0 or more", 1),
+        plain => plain.into_owned(),
+    };
+    match between(&plain).unwrap_or(plain) {
+        plain if plain == message => error,
+        plain => clap::Error::raw(error.kind(), plain + "\n"),
+    }
+}
+
+/// Words that a number is out of its range, which clap writes as Rust does: `0 is not in 1..=9`.
+fn between(message: &str) -> Option<String> {
+    let (before, rest) = message.split_once(" is not in ")?;
+    let (least, rest) = rest.split_once("..=")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (most, after) = rest.split_at(digits);
+    least.parse::<i64>().ok()?;
+    Some(format!("{before} is not between {least} and {most}{after}"))
 }
 
 /// The error for a `cancel` without a task.
@@ -155,6 +187,24 @@ mod tests {
         assert!(told_nothing.contains("no task given") && told_nothing.contains("--all"), "{told_nothing}");
         assert!(!told(&["cancel", "--session", "s", "abcd"]).contains("no task given"));
         assert!(!told(&["block"]).contains("--all"));
+    }
+
+    #[test]
+    fn a_wrong_number_is_told_in_plain_words() {
+        for (words, wanted) in [
+            (
+                &["list", "--limit", "x"][..],
+                "error: invalid value 'x' for '--limit <N>': not a whole number\n\nFor more",
+            ),
+            (&["output", "--tail=-1"], "': must be 0 or more\n"),
+            (&["group", "set", "g", "--slots", "0"], "': 0 is not between 1 and 100000\n"),
+            (&["edit", "3f2a", "--priority", "101"], "': 101 is not between -100 and 100\n"),
+            (&["edit", "3f2a", "--priority", "x"], "': not a whole number\n"),
+        ] {
+            let text = told(words);
+            assert!(text.contains(wanted), "{words:?}: {text}");
+            assert!(text.starts_with("error: ") && text.ends_with("try '--help'.\n"), "{words:?}: {text:?}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::show::plain;
 use serde::Serialize;
 
 use super::{clean, clean_lines};
@@ -37,7 +38,8 @@ pub struct Check {
 impl Check {
     /// Something that works.
     pub fn ok(part: &'static str, name: impl Into<String>, found: impl Into<String>) -> Self {
-        Self { part, name: name.into(), state: State::Ok, found: found.into(), hint: None }
+        let found = plain(&found.into()).into_owned();
+        Self { part, name: name.into(), state: State::Ok, found, hint: None }
     }
 
     /// Something that could be better.

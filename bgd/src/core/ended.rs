@@ -1,6 +1,7 @@
 //! How a task ended, and why: its outcome, the reasons of failures and cancellations, and what is left of its tree.
 
 use bgd_shared::order::Condition;
+use bgd_shared::show::plain;
 use bgd_shared::task::{Exit, Status};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,8 @@ pub struct SpawnFailure {
 
 impl<T: Into<Box<str>>> From<T> for SpawnFailure {
     fn from(message: T) -> Self {
-        Self { errno: None, code: None, message: message.into() }
+        let message: Box<str> = message.into();
+        Self { errno: None, code: None, message: plain(&message).into() }
     }
 }
 

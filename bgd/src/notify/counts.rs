@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::request::{ChannelRetry, ChannelStatus};
+use bgd_shared::show::plain;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +103,7 @@ impl Counts {
             Ok(()) => Self::add(&self.sent),
             Err(Undelivered(why)) => {
                 Self::add(&self.failed);
-                known.last_error = Some((why, Timestamp::now()));
+                known.last_error = Some((plain(&why).into_owned(), Timestamp::now()));
             }
         }
         Self::subtract(&self.queued);

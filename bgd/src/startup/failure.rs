@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 
+use bgd_shared::show::{lines, plain};
 use bgd_shared::socket::SocketError;
 
 /// Why the daemon could not start or run: an exit code from bgctl's table, and a message.
@@ -13,7 +14,7 @@ pub struct Failure {
 
 impl Failure {
     pub(super) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: plain(&message.into()).into_owned() }
     }
 }
 
@@ -40,7 +41,7 @@ impl From<SocketError> for Failure {
 
 /// Reports on standard error why the daemon can't start. Ignores a closed standard error.
 pub(super) fn print_error(message: &str) {
-    let _ = writeln!(io::stderr(), "bgd: {}", bgd_shared::show::lines(message));
+    let _ = writeln!(io::stderr(), "bgd: {}", lines(&plain(message)));
 }
 
 /// Converts an I/O error of a startup step to a failure.

@@ -1,7 +1,8 @@
 //! The keys, as the live view, `bgctl top --help` and the man page show them.
 
-/// The keys that matter most, on one line.
-pub const SHORT: &str = "F1 help  q quit  Enter attach  o output  / filter  Tab fold  x cancel  y n answer";
+/// The keys that matter most, in this order.
+pub const SHORT: [&str; 8] =
+    ["F1 help", "q quit", "Enter open", "o output", "/ filter", "Tab fold", "x cancel", "y n answer"];
 
 /// All keys with what they do.
 pub const KEYS: [(&str, &str); 24] = [
@@ -30,8 +31,3 @@ pub const KEYS: [(&str, &str); 24] = [
     ("q", "quit"),
     ("", "Whatever ends work asks first."),
 ];
-
-/// The keys as lines.
-pub fn lines() -> Vec<String> {
-    KEYS.iter().map(|(keys, what)| format!("{keys:<12} {what}")).collect()
-}

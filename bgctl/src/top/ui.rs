@@ -43,8 +43,8 @@ pub enum Mode {
     Typing(Line, String),
     /// A question before something ends work.
     Confirm(String, Want),
-    /// The keys are shown.
-    Help,
+    /// The keys are shown, from this line on.
+    Help(usize),
     /// A graph is shown, from this line on.
     Graph(Vec<String>, usize),
 }
@@ -130,18 +130,13 @@ impl Ui {
                     None
                 }
             },
-            Mode::Help => None,
+            Mode::Help(at) => {
+                self.mode = scrolled(at, &key).map_or(Mode::List, Mode::Help);
+                None
+            }
             Mode::Graph(lines, at) => {
                 let most = lines.len().saturating_sub(1);
-                let at = match key {
-                    Key::Down | Key::Char('j') => at + 1,
-                    Key::Up | Key::Char('k') => at.saturating_sub(1),
-                    Key::PageDown => at + 10,
-                    Key::PageUp => at.saturating_sub(10),
-                    Key::Wheel(lines) => at.saturating_add_signed(lines),
-                    _ => return None,
-                };
-                self.mode = Mode::Graph(lines, at.min(most));
+                self.mode = scrolled(at, &key).map_or(Mode::List, |at| Mode::Graph(lines, at.min(most)));
                 None
             }
         }
@@ -187,7 +182,7 @@ impl Ui {
             Key::Char('?') => self.mode = Mode::Typing(Line::Search, String::new()),
             Key::Char(':') => self.mode = Mode::Typing(Line::Verb(self.target()), String::new()),
             Key::Char('g') => self.show_graph(),
-            Key::Help => self.mode = Mode::Help,
+            Key::Help => self.mode = Mode::Help(0),
             Key::Escape => return self.escape(),
             Key::Char('q') | Key::Ctrl('c') => return Some(Want::Quit),
             Key::Ctrl('l') => return Some(Want::Redraw),
@@ -445,6 +440,18 @@ impl Ui {
             return None;
         }
         Some(want)
+    }
+}
+
+/// The first line to show after a key. `None`: the key ends what is shown.
+fn scrolled(at: usize, key: &Key) -> Option<usize> {
+    match key {
+        Key::Down | Key::Char('j') => Some(at.saturating_add(1)),
+        Key::Up | Key::Char('k') => Some(at.saturating_sub(1)),
+        Key::PageDown => Some(at.saturating_add(10)),
+        Key::PageUp => Some(at.saturating_sub(10)),
+        Key::Wheel(lines) => Some(at.saturating_add_signed(*lines)),
+        _ => None,
     }
 }
 

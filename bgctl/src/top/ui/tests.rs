@@ -91,7 +91,7 @@ impl Ui {
     fn mode_text(&self) -> &str {
         match &self.mode {
             Mode::Typing(_, text) | Mode::Confirm(text, _) => text,
-            Mode::List | Mode::Help | Mode::Graph(..) => "",
+            Mode::List | Mode::Help(_) | Mode::Graph(..) => "",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Draws the state of the live view into cells. Lays out only what is visible; no I/O.
 
+mod help;
 mod list;
 mod preview;
 mod text;
@@ -104,9 +105,9 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, buffer: &mut Buffer) -> Frame {
     if footer > 0 {
         frame.cursor = foot(ui, scene, line(area, area.height - 1), buffer);
     }
-    match &ui.mode {
-        Mode::Help => boxed("Keys", &super::help::lines(), 0, body, buffer),
-        Mode::Graph(lines, at) => boxed("Dependencies", lines, *at, body, buffer),
+    match &mut ui.mode {
+        Mode::Help(at) => boxed("Keys", &help::lines(usize::from(body.width)), at, body, buffer),
+        Mode::Graph(lines, at) => boxed("Dependencies", lines, at, body, buffer),
         Mode::List | Mode::Typing(..) | Mode::Confirm(..) => {}
     }
     frame
@@ -217,11 +218,11 @@ fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(
             put(buffer, area, 0, question, scene.style(Color::Yellow).add_modifier(Modifier::BOLD));
             return None;
         }
-        Mode::List | Mode::Help | Mode::Graph(..) => {
+        Mode::List | Mode::Help(_) | Mode::Graph(..) => {
             let dim = Style::new().add_modifier(Modifier::DIM);
             match &ui.note {
                 Some(note) => put(buffer, area, 0, note, Style::new()),
-                None => put(buffer, area, 0, super::help::SHORT, dim),
+                None => put(buffer, area, 0, &help::short(usize::from(area.width)), dim),
             };
             return None;
         }
@@ -239,8 +240,16 @@ fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(
     Some((area.x + end.min(area.width.saturating_sub(1)), area.y))
 }
 
-/// Draws lines over everything else, from one of them on.
-fn boxed(title: &str, lines: &[String], from: usize, area: Rect, buffer: &mut Buffer) {
+/// Draws lines over everything else, from one of them on. At the end there is no room without lines.
+fn boxed(title: &str, lines: &[String], from: &mut usize, area: Rect, buffer: &mut Buffer) {
+    let rows = usize::from(area.height.saturating_sub(1));
+    *from = (*from).min(lines.len().saturating_sub(rows));
+    let mut title = title.to_owned();
+    if rows < lines.len() {
+        // Writing to a string can't fail.
+        let _ = write!(title, " {}-{} of {}", *from + 1, *from + rows, lines.len());
+        title.push_str(": Up and Down scroll, any other key returns");
+    }
     for row in 0..area.height {
         let area = line(area, row);
         for column in 0..area.width {
@@ -248,10 +257,11 @@ fn boxed(title: &str, lines: &[String], from: usize, area: Rect, buffer: &mut Bu
         }
         match usize::from(row).checked_sub(1) {
             None => {
-                put(buffer, area, 0, title, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED));
+                let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+                put(buffer, area, 0, &title, style);
             }
             Some(number) => {
-                let text = lines.get(from + number).map_or("", String::as_str);
+                let text = lines.get(*from + number).map_or("", String::as_str);
                 put(buffer, area, 0, text, Style::new());
             }
         }

@@ -160,7 +160,7 @@ fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
             "- done 1",
             " 00000005 completed        1m                   build",
             "",
-            "F1 help  q quit  Enter attach  o output  / filter  Tab fold  x cancel  y n answ…",
+            "F1 help  q quit  Enter open  o output  / filter  Tab fold  x cancel  y n answer",
         ]
     );
 }
@@ -314,8 +314,22 @@ fn r162_what_is_typed_and_asked_is_in_the_last_line() {
     assert_eq!((lines[7].as_str(), frame.cursor), ("cancel 00000001 review the code? y/n", None));
     ui.key(Key::Char('n'));
     ui.key(Key::Help);
-    let (lines, _) = drawn(&mut ui, &HashMap::new(), (8, 60));
-    assert_eq!(lines[1], "Keys");
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (8, 80));
+    let (title, rows) = lines[1].split_at("Keys 1-5 of ".len());
+    assert_eq!(title, "Keys 1-5 of ");
+    assert!(rows.ends_with(": Up and Down scroll, any other key returns"), "{rows}");
+    assert!(lines.iter().all(|line| !line.contains('…')), "{lines:#?}");
+    for _ in 0..9 {
+        ui.key(Key::PageDown);
+    }
+    let (end, _) = drawn(&mut ui, &HashMap::new(), (8, 80));
+    assert!(end[6].ends_with("Whatever ends work asks first."), "{end:#?}");
+    ui.key(Key::Up);
+    assert_ne!(drawn(&mut ui, &HashMap::new(), (8, 80)).0, end, "a key is seen at once");
+    let (large, _) = drawn(&mut ui, &HashMap::new(), (50, 80));
+    assert_eq!((large[1].as_str(), &large[2][..11]), ("Keys", "Up Down k j"));
+    ui.key(Key::Char('q'));
+    assert_eq!(ui.mode, Mode::List);
 }
 
 #[test]

@@ -31,6 +31,22 @@ pub fn cut(text: &str, columns: usize) -> String {
     out
 }
 
+/// A text in lines of this many columns, parted at blanks. A word that is longer has a line of its own.
+pub fn fold(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if width(line) + 1 + width(word) <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Writes a text on one line of an area, at this column of it. Returns the column behind it.
 pub fn put(buffer: &mut Buffer, area: Rect, column: u16, text: &str, style: Style) -> u16 {
     let left = area.width.saturating_sub(column);
@@ -63,6 +79,13 @@ mod tests {
         assert_eq!(cut("漢字x", 4), "漢…");
         assert_eq!(cut("e\u{301}e\u{301}", 2), "e\u{301}e\u{301}");
         assert_eq!((cut("ab", 1), cut("ab", 0)), ("…".into(), String::new()));
+    }
+
+    #[test]
+    fn a_text_is_folded_at_blanks() {
+        assert_eq!(fold("a bc  def", 4), ["a bc", "def"]);
+        assert_eq!(fold("漢字 x longer", 4), ["漢字", "x", "longer"]);
+        assert_eq!((fold("", 4), fold("ab c", 0)), (vec![String::new()], vec!["ab".into(), "c".into()]));
     }
 
     proptest! {

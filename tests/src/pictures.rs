@@ -111,7 +111,7 @@ fn top() -> String {
     let agent = daemon.submit_with(&params).id;
     let mut command: Command = daemon.bgctl(&["top"]);
     let mut top = Terminal::sized(command.env("COLORTERM", ""), (16, 116));
-    top.wait_text("2 wait for you  1 asks");
+    top.wait_text("1 question and 1 failure wait for you");
     for line in [" 42%  cargo build", " 37%  train --seed 7"] {
         top.wait_text(line);
     }

@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn r163_a_frame_is_text() {
         let lines =
-            ["nothing waits for you  1 running", " ID       STATE            AGE     DONE DESCRIPTION"];
+            ["nothing waits for you | 1 running", " ID       STATE            AGE     DONE DESCRIPTION"];
         let rows = ["- running 1", " 3f2a9c1e running          1m 40s       make -j8"];
         assert_eq!(frame(false), format!("{}\n", [lines, rows].concat().join("\n")));
     }
@@ -176,9 +176,9 @@ mod tests {
         let ended = Clock::of_tests().now;
         let task = Task { status: Status::Failed, completed_at: Some(ended), ..samples::task() };
         let frame = |looked| still(task.clone(), looked, false);
-        assert!(frame(None).starts_with("1 waits for you  1 failed\n"));
+        assert!(frame(None).starts_with("1 failure waits for you\n"));
         let looked = Looked { at: ended, unseen: std::collections::BTreeSet::new() };
-        assert!(frame(Some(looked)).starts_with("nothing waits for you  1 done\n"));
+        assert!(frame(Some(looked)).starts_with("nothing waits for you | 1 done\n"));
     }
 
     #[test]

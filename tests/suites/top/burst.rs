@@ -25,7 +25,7 @@ fn r163_a_burst_drops_frames_never_events() {
     let mut top = top(&daemon);
     top.wait_text("no tasks");
     burst(&daemon, 10_000);
-    top.wait_text("nothing waits for you  10000 done\n");
+    top.wait_text("nothing waits for you | 10000 done\n");
     assert_eq!(daemon.status().summary.cancelled, 10_000);
     daemon.run(&["clear", "--all-sessions"]).success();
     top.wait_text("no tasks");
@@ -44,7 +44,7 @@ fn r163_lost_events_lead_to_a_new_list() {
     burst(&daemon, 10_000);
     burst(&daemon, 10_000);
     process.signal(Signal::CONT).unwrap();
-    top.wait_text("nothing waits for you  20000 done\n");
+    top.wait_text("nothing waits for you | 20000 done\n");
     assert_eq!(daemon.status().summary.cancelled, 20_000);
 }
 
@@ -77,7 +77,7 @@ fn r163_a_hundred_thousand_tasks_take_at_most_60_mb() {
         burst(&daemon, 10_000);
     }
     let mut top = top(&daemon);
-    top.wait_text("nothing waits for you  100000 done\n");
+    top.wait_text("nothing waits for you | 100000 done\n");
     let oldest = daemon.run(&["list", "--all", "--quiet"]).success().stdout_text();
     let oldest = oldest.lines().last().unwrap();
     // Each key that reads or orders all of them.

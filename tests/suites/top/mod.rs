@@ -52,10 +52,10 @@ fn r160_what_happens_is_seen_without_a_key() {
     top.wait_text("nothing waits for you");
     top.wait_text("no tasks");
     let id = waits_at(&daemon, "gate", "exit 3");
-    top.wait_text("nothing waits for you  1 running");
+    top.wait_text("nothing waits for you | 1 running");
     top.wait_text(&format!(" {} running ", id.short()));
     open_gate(&daemon, "gate");
-    top.wait_text("1 waits for you  1 failed");
+    top.wait_text("1 failure waits for you");
     top.wait_text(&format!(" {} failed (3) ", id.short()));
     daemon.run(&["clear", &id.to_string()]).success();
     top.wait_text("no tasks");
@@ -87,7 +87,7 @@ fn r160_an_agent_that_asks_is_on_top_and_answered_by_a_key() {
     top.wait_text(&other.short());
     for (key, answer) in [("y", "allowed: allow-once"), ("n", "denied")] {
         let id = daemon.prompt("ask May I?");
-        top.wait_text("1 waits for you  1 asks");
+        top.wait_text("1 question waits for you");
         top.type_keys("\x1b[H\x1b[B");
         top.wait_text("asks: May I?");
         top.type_keys(key);
@@ -158,7 +158,7 @@ fn r163_a_frame_for_scripts() {
     let lines: Vec<&str> = frame.lines().collect();
     assert_eq!(
         (lines[0], lines[2], lines.len()),
-        ("nothing waits for you  1 running", "- running 1", 4),
+        ("nothing waits for you | 1 running", "- running 1", 4),
         "{frame}"
     );
     assert!(

@@ -32,7 +32,7 @@ fn r163_the_tasks_of_another_machine_are_shown_over_a_cut() {
     let second = far.run(&["submit", "-d", "second", "--", "sleep", "1000"]).word::<TaskId>();
     top.wait_text(&format!(" {} running ", second.short()));
     top.type_keys("xy");
-    top.wait_text("1 running  1 done");
+    top.wait_text("1 running, 1 done");
     top.type_keys("q");
     assert!(top.ended().success());
 }

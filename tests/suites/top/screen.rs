@@ -47,7 +47,7 @@ fn r160_tasks_are_folded_by_session_group_batch_and_dependency() {
     let items = daemon.home().join("items");
     let batch = submit(&["--hold", "--each", items.to_str().unwrap(), "--", "echo", "{}"]);
     let mut top = sized(&daemon, &[], (20, 90));
-    top.wait_text("1 running  4 pending\n");
+    top.wait_text("1 running, 4 pending\n");
     for (name, heads) in [
         ("session", vec!["- chat: 1 pending\n".to_owned()]),
         ("group", vec!["- default: 1 running, 3 pending\n".to_owned(), "- gpu: 1 pending\n".to_owned()]),

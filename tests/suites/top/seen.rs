@@ -17,7 +17,7 @@ fn failed(daemon: &TestDaemon, description: &str) -> TaskId {
 /// The beginning of the title of a frame.
 fn title(daemon: &TestDaemon) -> String {
     let frame = daemon.run(&["top", "--once"]).success().stdout_text();
-    frame.lines().next().unwrap_or_default().split("  ").next().unwrap_or_default().to_owned()
+    frame.lines().next().unwrap_or_default().split(" | ").next().unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -25,16 +25,16 @@ fn r160_only_failures_that_were_on_the_screen_are_looked_at() {
     let daemon = TestDaemon::start();
     failed(&daemon, "hidden by the filter");
     failed(&daemon, "shown");
-    assert_eq!(title(&daemon), "2 wait for you");
-    assert_eq!(title(&daemon), "2 wait for you", "a frame that is printed is no look");
+    assert_eq!(title(&daemon), "2 failures wait for you");
+    assert_eq!(title(&daemon), "2 failures wait for you", "a frame that is printed is no look");
     let mut first = sized(&daemon, &["shown"], (20, 90));
     first.wait_text(" shown\n");
     first.wait_text("/shown (1)");
     first.type_keys("q");
     assert!(first.ended().success());
-    assert_eq!(title(&daemon), "1 waits for you");
+    assert_eq!(title(&daemon), "1 failure waits for you");
     let mut last = top(&daemon);
-    last.wait_text("1 waits for you  1 failed  1 done");
+    last.wait_text("1 failure waits for you | 1 done");
     last.wait_text(" hidden by the filter\n");
     last.type_keys("q");
     assert!(last.ended().success());
@@ -46,20 +46,20 @@ fn r160_the_title_counts_what_waits_for_the_user() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     waits_at(&daemon, "gate", "exit 3");
     let mut top = sized(&daemon, &[], (20, 90));
-    top.wait_text("nothing waits for you  1 running");
+    top.wait_text("nothing waits for you | 1 running");
     let asks = daemon.prompt("ask May I?");
-    top.wait_text("1 waits for you  1 asks  1 running");
+    top.wait_text("1 question waits for you | 1 running");
     open_gate(&daemon, "gate");
-    top.wait_text("2 wait for you  1 asks  1 failed\n");
+    top.wait_text("1 question and 1 failure wait for you\n");
     failed(&daemon, "fails too");
-    top.wait_text("3 wait for you  1 asks  2 failed\n");
+    top.wait_text("1 question and 2 failures wait for you\n");
     // What is filtered out waits, too.
     top.type_keys("/nothing like this\r");
-    top.wait_text("3 wait for you  1 asks  2 failed  /nothing like this (0)\n");
+    top.wait_text("1 question and 2 failures wait for you | /nothing like this (0)\n");
     daemon.run(&["answer", &asks.to_string(), "allow"]).success();
-    top.wait_text("2 wait for you  2 failed  1 done");
+    top.wait_text("2 failures wait for you | 1 done");
     daemon.run(&["clear", "--all-sessions"]).success();
-    top.wait_text("nothing waits for you  /nothing like this (0)\n");
+    top.wait_text("nothing waits for you | /nothing like this (0)\n");
 }
 
 #[test]

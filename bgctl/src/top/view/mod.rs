@@ -150,47 +150,58 @@ fn is_lost(ui: &Ui, host: HostNo) -> bool {
     ui.model.silence(host).is_some_and(|silence| silence.since.is_some() || ui.is_still)
 }
 
-/// The title: first what waits for the user.
+/// What the title says of the tasks that wait for the user: those that ask, and failures that nobody has looked at.
+fn waiting(model: &Model) -> Option<String> {
+    let counts = model.counts();
+    let kinds = [(Section::Asks, "question", "questions"), (Section::Failed, "failure", "failures")];
+    let words = kinds.into_iter().filter_map(|(section, one, several)| match counts[section as usize] {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        count => Some(format!("{count} {several}")),
+    });
+    let words: Vec<String> = words.collect();
+    let verb = if model.waiting() == 1 { "waits" } else { "wait" };
+    (!words.is_empty()).then(|| format!("{} {verb} for you", words.join(" and ")))
+}
+
+/// The parts of the title, with their styles: first what waits for the user, then the other tasks, then how they are shown.
 fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
-    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let bold = |style: Style| style.add_modifier(Modifier::BOLD);
+    let dim = Style::new().add_modifier(Modifier::DIM);
+    let mut parts = Vec::new();
+    parts.extend(silent(ui).map(|lost| (lost, bold(scene.style(Color::Red)))));
+    parts.push(match waiting(&ui.model) {
+        Some(words) => (words, bold(scene.style(Color::Yellow))),
+        None => ("nothing waits for you".to_owned(), bold(Style::new())),
+    });
     let counts = ui.model.counts();
-    let waiting = ui.model.waiting();
-    let mut at = 0;
-    if let Some(lost) = silent(ui) {
-        at = put(buffer, area, at, &lost, scene.style(Color::Red).add_modifier(Modifier::BOLD));
-        at = put(buffer, area, at, "  ", Style::new());
+    let others = [Section::Running, Section::Pending, Section::Done];
+    let others = others.into_iter().filter(|section| counts[*section as usize] > 0);
+    let others: Vec<String> =
+        others.map(|section| format!("{} {}", counts[section as usize], section.name())).collect();
+    if !others.is_empty() {
+        parts.push((others.join(", "), Style::new()));
     }
-    let (words, style) = match waiting {
-        0 => ("nothing waits for you".to_owned(), bold),
-        1 => ("1 waits for you".to_owned(), scene.style(Color::Yellow).add_modifier(Modifier::BOLD)),
-        count => (format!("{count} wait for you"), scene.style(Color::Yellow).add_modifier(Modifier::BOLD)),
-    };
-    at = put(buffer, area, at, &words, style);
-    for section in Section::ALL {
-        let count = counts[section as usize];
-        if count > 0 {
-            at = put(buffer, area, at, &format!("  {count} {}", section.name()), Style::new());
-        }
-    }
-    let mut rest = String::new();
     if ui.model.by() != By::Section {
-        rest.push_str("  by ");
-        rest.push_str(ui.model.by().name());
+        parts.push((format!("by {}", ui.model.by().name()), dim));
     }
     if !ui.model.filter().is_empty() {
-        // Writing to a string can't fail.
-        let _ = write!(rest, "  /{} ({})", ui.model.filter(), ui.model.shown());
+        parts.push((format!("/{} ({})", ui.model.filter(), ui.model.shown()), dim));
     }
-    if let Some(search) = &ui.search {
-        rest.push_str(&searched(search, &ui.model));
+    parts.extend(ui.search.as_ref().map(|search| (searched(search, &ui.model), dim)));
+    let mut at = 0;
+    for (number, (words, style)) in parts.iter().enumerate() {
+        if number > 0 {
+            at = put(buffer, area, at, " | ", dim);
+        }
+        at = put(buffer, area, at, words, *style);
     }
-    put(buffer, area, at, &rest, Style::new().add_modifier(Modifier::DIM));
 }
 
 /// How far a search is, and what it has found: of what the filter hides, the number.
 fn searched(search: &State, model: &Model) -> String {
     let State { text, done, all, cut } = search;
-    let mut words = format!("  ?{text} (");
+    let mut words = format!("?{text} (");
     // Writing to a string can't fail.
     if search.continues() {
         let _ = write!(words, "searching {done}/{all}, ");

@@ -147,7 +147,7 @@ fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
     assert_eq!(
         lines((14, 80)),
         [
-            "2 wait for you  1 asks  1 failed  1 running  1 pending  1 done",
+            "1 question and 1 failure wait for you | 1 running, 1 pending, 1 done",
             " ID       STATE            AGE     QUIET   DONE DESCRIPTION",
             "- asks 1",
             " 00000001 running (asks)   1m 40s  1m 40s       review the code",
@@ -213,9 +213,9 @@ fn r160_what_a_pending_task_waits_for_is_readable() {
 fn r163_a_tiny_terminal_shows_what_matters() {
     assert_eq!(
         lines((5, 20)),
-        ["2 wait for you  1 a…", "- asks 1", " running review the…", "- failed 1", "F1 help  q quit  En…"]
+        ["1 question and 1 fa…", "- asks 1", " running review the…", "- failed 1", "F1 help  q quit"]
     );
-    assert_eq!(lines((2, 9)), ["2 wait f…", " review …"]);
+    assert_eq!(lines((2, 9)), ["1 questi…", " review …"]);
     assert_eq!(lines((1, 1)), ["…"]);
 }
 
@@ -357,7 +357,7 @@ fn r163_nothing_to_show_says_what_to_do() {
     ui.model.set_silence(HostNo::default(), Some(Silence { since, why }));
     ui.model.set_filter("nobody");
     let (lines, _) = drawn(&mut ui, &HashMap::new(), (6, 60));
-    assert_eq!(lines[0], "the daemon is gone; waiting for it  2 wait for you  1 asks …");
+    assert_eq!(lines[0], "the daemon is gone; waiting for it | 1 question and 1 failu…");
     assert_eq!(lines[1], "no task matches; Esc shows all");
 }
 
@@ -391,7 +391,7 @@ fn r144_several_hosts_have_a_column_and_silent_ones_a_line() {
     assert_eq!(
         lines[..9],
         [
-            "me@a-very-long-name does not answer  1 waits for you  1 failed  2 running",
+            "me@a-very-long-name does not answer | 1 failure waits for you | 2 running",
             " HOST             ID       STATE            AGE     DONE DESCRIPTION",
             "- me@a-very-long-name: no answer since 00:16:42: no route; trying again",
             "- new: connecting",

@@ -127,7 +127,7 @@ fn part(text: &mut String, title: &str, tasks: &[Task], more: usize, look: &Look
     let _ = write!(text, "{title}\n{}", list(shown, look));
     let more = more + tasks.len() - shown.len();
     if more > 0 {
-        let _ = writeln!(text, "and {more} more");
+        let _ = writeln!(text, "and {more} more: bgctl list");
     }
     text.push('\n');
 }
@@ -200,7 +200,7 @@ mod tests {
         );
         let many = |task: Task| std::iter::repeat_n(task, 30).collect::<Vec<Task>>();
         let (shown, unseen) = of(many(samples::task()), vec![], many(ended(Status::Failed, 1_090)), vec![]);
-        assert_eq!(shown.matches("and 20 more\n").count(), 2, "{shown}");
+        assert_eq!(shown.matches("and 20 more: bgctl list\n").count(), 2, "{shown}");
         assert_eq!(unseen.len(), 20, "what was not shown was not looked at");
     }
 

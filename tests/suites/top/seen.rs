@@ -113,7 +113,7 @@ fn r167_what_asks_and_runs_is_told_however_old_it_is() {
     shell.wait_text("asks you:\n");
     shell.wait_text(&asks.short());
     shell.wait_text(&gate.short());
-    shell.wait_text(&format!("and {} more\n", LIST_PAGE + 100 + 1 - 10));
+    shell.wait_text(&format!("and {} more: bgctl list\n", LIST_PAGE + 100 + 1 - 10));
     shell.wait_text(&format!("\n  bgctl answer {}  see the question", asks.short()));
     shell.wait_prompt();
 }

@@ -182,6 +182,9 @@ fn r170_a_page_is_readable_on_a_terminal_without_being_installed() {
     assert!(shown.ended().success());
     let screen = shown.screen();
     assert!(screen.contains("bgd-order") && !screen.contains(".SH"), "{screen}");
+    // Without a name it is that of bgctl itself.
+    let alone = home.run(&["man"]).success().stdout;
+    assert_eq!(alone, home.run(&["man", "bgctl"]).success().stdout);
     // Without `man` its source is better than nothing.
     let mut shell = Terminal::shell(&home);
     shell.type_line("b=$(command -v bgctl); PATH=/nonexistent $b man bgd-order");

@@ -77,6 +77,7 @@ pub enum ShellName {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
+  bgctl man                           read the manual of bgctl
   bgctl man install                   then `man bgctl` shows the manual
   bgctl man uninstall
   bgctl man bgd-config                read a page without installing it; in a pipe, its source
@@ -87,6 +88,7 @@ where `man` looks because ~/.cargo/bin is in your PATH; if bgctl is not in a fol
 the pages of the new version. Packages of distributions bring the pages themselves.")]
 pub struct ManArgs {
     /// The page to print, or `install` or `uninstall`
-    #[arg(value_name = "PAGE|install|uninstall", value_parser = PossibleValuesParser::new(manual::words()))]
+    #[arg(value_name = "PAGE|install|uninstall", default_value = "bgctl",
+        value_parser = PossibleValuesParser::new(manual::words()))]
     pub what: String,
 }

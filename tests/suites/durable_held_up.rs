@@ -66,6 +66,26 @@ impl Withheld {
     }
 }
 
+/// What a task runs here that may run once.
+const ONCE: &str = "echo ran >> \"$HOME/ran\"; exit 9";
+
+/// Submits such a task whose program can't be read, and waits until the daemon is about to run it.
+#[track_caller]
+fn withheld(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withheld, TaskId) {
+    let mut program = Withheld::script(daemon.home().join("job"), ONCE);
+    let argv = Some(vec![program.path.as_os_str().into()]);
+    let task = daemon.submit_with(&SubmitParams { argv, pty, ..daemon.params() }).id;
+    program.wanted();
+    (program, task)
+}
+
+/// Waits for the end of such a task.
+#[track_caller]
+fn has_run_once(daemon: &TestDaemon, task: TaskId) {
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(9)));
+    assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
+}
+
 /// Others that go on: each ends with its own code once it is told to.
 struct Others {
     tasks: Vec<(TaskId, i32)>,
@@ -119,11 +139,7 @@ fn state_of(process: &Process) -> char {
 fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
-    let mut program = Withheld::script(daemon.home().join("job"), "echo ran >> ran; exit 9");
-    let argv = Some(vec![program.path.as_os_str().into()]);
-    let pty = Some(TerminalSize { rows: 24, cols: 80 });
-    let task = daemon.submit_with(&SubmitParams { argv, pty, ..daemon.params() }).id;
-    program.wanted();
+    let (program, task) = withheld(&daemon, Some(TerminalSize { rows: 24, cols: 80 }));
     daemon.kill9();
     let of_task = format!("--terminal-leader {task}");
     let leader = daemon.processes().into_iter().find(|process| process.cmdline().ends_with(&of_task));
@@ -135,8 +151,7 @@ fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run(
 
     daemon.launch();
 
-    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(9)));
-    assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
+    has_run_once(&daemon, task);
     others.go_on(&daemon);
 }
 
@@ -146,18 +161,14 @@ fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
     for pty in [None, Some(TerminalSize { rows: 24, cols: 80 })] {
         let mut daemon = durable();
         let others = Others::start(&daemon);
-        let mut program = Withheld::script(daemon.home().join("job"), "echo ran >> ran; exit 9");
-        let argv = Some(vec![program.path.as_os_str().into()]);
-        let task = daemon.submit_with(&SubmitParams { argv, pty, ..daemon.params() }).id;
-        program.wanted();
+        let (program, task) = withheld(&daemon, pty);
         for _ in 0..2 {
             daemon.kill9();
             daemon.launch();
             assert_eq!(daemon.task(task).status, Status::Running);
         }
         program.release();
-        assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(9)));
-        assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
+        has_run_once(&daemon, task);
         others.go_on(&daemon);
     }
 }

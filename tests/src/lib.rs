@@ -51,6 +51,7 @@ pub mod svg;
 pub mod systemd;
 pub mod templates;
 mod terminal;
+pub mod tracer;
 pub mod upgrades;
 pub mod user;
 mod viewer;

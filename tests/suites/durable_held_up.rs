@@ -10,7 +10,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{SubmitParams, TerminalSize};
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::{Process, TestDaemon, executable, wait};
+use bgd_tests::tracer::Tracer;
+use bgd_tests::{Process, TestDaemon, Word, executable, wait};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
@@ -205,5 +206,28 @@ fn r126_a_stranger_who_is_connected_to_the_keeper_does_not_hold_it_up() {
     daemon.kill9();
     daemon.launch();
     assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].exit, Some(Exit::Code(0)));
+    others.go_on(&daemon);
+}
+
+/// A process that a debugger has stopped does not go on by SIGCONT.
+#[test]
+fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_everything_as_root() {
+    let mut daemon = durable();
+    let others = Others::start(&daemon);
+    let stopped = Tracer::stop(&daemon.keepers()[0]);
+    daemon.kill9();
+
+    let failure = daemon.try_launch().expect_err("it does not start without its keeper");
+
+    assert_eq!(failure.status.code(), Some(69), "{failure}");
+    let Word::Error { exit: 69, message } = &failure.word else { panic!("{failure}") };
+    assert!(
+        message.contains("the keeper of running tasks") && message.contains("does not answer"),
+        "{message}"
+    );
+    let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).expect("a log");
+    assert!(log.lines().any(|line| line.contains("ERROR") && line.contains(message)), "{log}");
+    drop(stopped);
+    daemon.launch();
     others.go_on(&daemon);
 }

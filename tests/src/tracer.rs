@@ -1,0 +1,95 @@
+//! A debugger, as far as it stops others: what it has stopped goes on for nobody else, whatever it is sent. Needs root, as
+//! no other program of a user may look into bgd.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::process::Process;
+use crate::user::must_be_root;
+
+/// Stops the process, or each thread when it starts another process, and says so. Ends at the end of its input, by which all
+/// goes on.
+const DEBUGGER: &str = r#"
+import ctypes, os, sys
+ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+ptrace.restype = ctypes.c_long
+SEIZE, INTERRUPT, EVENT_MESSAGE, TRACE_VFORK, EVENT_VFORK, WALL = 0x4206, 0x4207, 0x4201, 4, 2, 0x40000000
+def do(request, pid, data=None):
+    if ptrace(request, pid, None, data) != 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+what, *ids = sys.argv[1:]
+for pid in map(int, ids):
+    do(SEIZE, pid, TRACE_VFORK if what == "births" else None)
+    if what == "stop":
+        do(INTERRUPT, pid)
+        os.waitpid(pid, WALL)
+print("ready", flush=True)
+while what == "births":
+    pid, status = os.waitpid(-1, WALL)
+    if status >> 16 == EVENT_VFORK:
+        born = ctypes.c_ulong()
+        do(EVENT_MESSAGE, pid, ctypes.byref(born))
+        print(born.value, flush=True)
+        break
+sys.stdin.read()
+"#;
+
+/// A debugger that runs. What it has stopped goes on when it is dropped.
+#[derive(Debug)]
+pub struct Tracer {
+    debugger: Child,
+    says: BufReader<ChildStdout>,
+}
+
+impl Tracer {
+    /// Stops a process.
+    #[track_caller]
+    pub fn stop(process: &Process) -> Self {
+        Self::start("stop", &[process.pid()])
+    }
+
+    /// Stops the next process that a daemon starts before its first step. If the daemon is killed then, it does not end.
+    #[track_caller]
+    pub fn at_birth(daemon: &Process) -> Self {
+        let name = |thread: &i32| fs::read_to_string(daemon.proc(&format!("task/{thread}/comm")));
+        let starts = |thread: &i32| name(thread).is_ok_and(|name| name.starts_with("spawner"));
+        let threads: Vec<i32> = daemon.threads().into_iter().filter(starts).collect();
+        assert!(!threads.is_empty(), "no thread of {daemon:?} starts processes");
+        Self::start("births", &threads)
+    }
+
+    #[track_caller]
+    fn start(what: &str, ids: &[i32]) -> Self {
+        must_be_root();
+        let mut command = Command::new("python3");
+        command.args(["-c", DEBUGGER, what]).args(ids.iter().map(i32::to_string));
+        let mut debugger = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+        let says = BufReader::new(debugger.stdout.take().expect("a pipe"));
+        let mut this = Self { debugger, says };
+        assert_eq!(this.line(), "ready");
+        this
+    }
+
+    #[track_caller]
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.says.read_line(&mut line).expect("a pipe can be read");
+        line.trim_end().to_owned()
+    }
+
+    /// Waits for the process that it stops at its birth.
+    #[track_caller]
+    pub fn born(&mut self) -> Process {
+        let pid = self.line().parse().expect("a pid");
+        Process::open(pid).expect("it has stopped")
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        drop(self.debugger.stdin.take());
+        let _ = self.debugger.wait();
+    }
+}

@@ -56,11 +56,21 @@ enum Word {
     Drop = 2,
     /// Close all, and end.
     End = 3,
-    /// From the keeper: that was all.
+    /// From the keeper: that was all. Its text is [`OTHERS_MAY_SAY_MORE`] or [`NOBODY_ELSE`]; that of an earlier keeper is
+    /// empty.
     Done = 4,
     /// Close the one descriptor of this key whose place the text says, as one byte.
     Part = 5,
+    /// From the next daemon, which has the locks of the one before: take no more from anybody else, and say what has come
+    /// until then. An earlier keeper does not know it.
+    Alone = 6,
 }
+
+/// Those that were connected before may still announce something.
+const OTHERS_MAY_SAY_MORE: &[u8] = &[0];
+
+/// From now on only this connection is heard.
+const NOBODY_ELSE: &[u8] = &[1];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Message<'a> {
@@ -103,6 +113,7 @@ impl<'a> Message<'a> {
             3 => Word::End,
             4 => Word::Done,
             5 => Word::Part,
+            6 => Word::Alone,
             _ => return None,
         };
         let key = Key { task: TaskId::from_u128(u128::from_le_bytes(*task)), run: u32::from_le_bytes(*run) };

@@ -17,7 +17,10 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{Shutdown, SocketFlags, accept_with, listen, shutdown};
 
-use super::{ARGUMENT, BACKLOG, HEAD_BYTES, Key, MESSAGE_BYTES, Message, SOCKET, Word};
+use super::{
+    ARGUMENT, BACKLOG, HEAD_BYTES, Key, MESSAGE_BYTES, Message, NOBODY_ELSE, OTHERS_MAY_SAY_MORE, SOCKET,
+    Word,
+};
 use crate::os::inherited;
 use crate::os::pidfd::PidFd;
 
@@ -37,6 +40,8 @@ const CONNECTIONS: usize = 64;
 struct Held {
     message: Vec<u8>,
     descriptors: Vec<OwnedFd>,
+    /// Its place in the order in which everything came or was changed.
+    number: u64,
 }
 
 impl Held {
@@ -57,6 +62,10 @@ struct Connection {
     process: Option<PidFd>,
     /// What it is yet to be given. `None` once it has everything.
     to_give: Option<BTreeSet<Key>>,
+    /// The number of the last that came before it had connected.
+    since: u64,
+    /// Whether nobody else is heard since it has said that it has the locks.
+    is_alone: bool,
     /// Whether too many descriptors of this user are on their way to be given more.
     is_crowded: bool,
 }
@@ -65,6 +74,8 @@ struct Connection {
 enum Heard {
     /// A message, or nothing yet.
     Something,
+    /// It has the locks of the daemon before.
+    Alone,
     /// Nothing more comes from it.
     Gone,
     /// There is nothing left to do.
@@ -78,6 +89,8 @@ struct Keeper {
     listener: OwnedFd,
     connections: Vec<Connection>,
     held: BTreeMap<Key, Held>,
+    /// The number of what came last.
+    latest: u64,
     /// When the last connection was lost.
     alone_since: Option<Instant>,
     /// Whether no descriptor was left for one that wants to connect.
@@ -112,15 +125,16 @@ fn begin() -> io::Result<()> {
     let place = PathBuf::from(folder).join(SOCKET);
     // Whoever connects learns the pid of the one that has done this last.
     listen(&listener, BACKLOG)?;
-    let connections = vec![Connection::new(daemon, None)];
-    Keeper { place, listener, connections, held: BTreeMap::new(), alone_since: None, is_short: false }.live();
+    let mut keeper = Keeper::new(place, listener);
+    keeper.connections.push(Connection::new(daemon, None, 0));
+    keeper.live();
     Ok(())
 }
 
 impl Connection {
-    fn new(socket: OwnedFd, to_give: Option<BTreeSet<Key>>) -> Self {
+    fn new(socket: OwnedFd, to_give: Option<BTreeSet<Key>>, since: u64) -> Self {
         let process = fds::peer_pid(&socket).and_then(|pid| PidFd::open(pid).ok());
-        Self { socket, process, to_give, is_crowded: false }
+        Self { socket, process, to_give, since, is_alone: false, is_crowded: false }
     }
 
     fn has_process(&self) -> bool {
@@ -150,7 +164,8 @@ impl Connection {
             }
             keys.remove(&key);
         }
-        let done = Message { pid: std::process::id().cast_signed(), ..Message::bare(Word::Done) };
+        let text = if self.is_alone { NOBODY_ELSE } else { OTHERS_MAY_SAY_MORE };
+        let done = Message { pid: std::process::id().cast_signed(), text, ..Message::bare(Word::Done) };
         if !fds::send_now(&self.socket, &done.encode(), &[]).is_err_and(|error| is_passing(&error)) {
             self.to_give = None;
         }
@@ -163,6 +178,18 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 impl Keeper {
+    fn new(place: PathBuf, listener: OwnedFd) -> Self {
+        Self {
+            place,
+            listener,
+            connections: Vec::new(),
+            held: BTreeMap::new(),
+            latest: 0,
+            alone_since: None,
+            is_short: false,
+        }
+    }
+
     fn live(mut self) {
         loop {
             let ready = match self.wait() {
@@ -174,6 +201,7 @@ impl Keeper {
             self.is_short = false;
             let is_asked = ready[0].contains(PollFlags::POLLIN);
             let connections = std::mem::take(&mut self.connections);
+            let mut alone = None;
             for (connection, events) in connections.into_iter().zip(&ready[1..]) {
                 let heard = if (*events - PollFlags::POLLOUT).is_empty() {
                     Heard::Something
@@ -182,9 +210,15 @@ impl Keeper {
                 };
                 match heard {
                     Heard::Something => self.connections.push(connection),
+                    Heard::Alone => alone = Some(connection),
                     Heard::Gone => {}
                     Heard::End => return,
                 }
+            }
+            if let Some(connection) = alone
+                && !self.hear_only(connection)
+            {
+                return;
             }
             if is_asked && !self.welcome() {
                 return;
@@ -251,15 +285,19 @@ impl Keeper {
         match Message::decode(&bytes) {
             Some(Message { word: Word::Keep, key, .. }) => {
                 bytes.shrink_to_fit();
-                self.held.insert(key, Held { message: bytes, descriptors });
+                self.latest += 1;
+                self.held.insert(key, Held { message: bytes, descriptors, number: self.latest });
             }
             Some(Message { word: Word::Drop, key, .. }) => _ = self.held.remove(&key),
             Some(Message { word: Word::Part, key, text, .. }) => {
                 if let (Some(held), [place]) = (self.held.get_mut(&key), text) {
                     held.close(usize::from(*place));
+                    self.latest += 1;
+                    held.number = self.latest;
                 }
             }
             Some(Message { word: Word::End, .. }) => return Heard::End,
+            Some(Message { word: Word::Alone, .. }) => return Heard::Alone,
             // A later daemon may say more.
             Some(Message { word: Word::Done, .. }) | None => {}
         }
@@ -288,23 +326,43 @@ impl Keeper {
         if self.connections.len() >= CONNECTIONS {
             return is_on;
         }
-        self.connections.push(Connection::new(socket, Some(self.held.keys().copied().collect())));
+        let all = self.held.keys().copied().collect();
+        self.connections.push(Connection::new(socket, Some(all), self.latest));
         is_on
     }
 
-    /// Takes no more from daemons that have ended, after what they and what they have started have said. Whatever would
-    /// announce itself later can't, and so does not run its program: the next daemon starts it. Returns false if there is
-    /// nothing left to do.
+    /// Takes no more from daemons that have ended, after what they and what they have started have said. Returns false if
+    /// there is nothing left to do.
     fn cut_off_the_dead(&mut self) -> bool {
-        let (living, dead): (Vec<_>, Vec<_>) =
+        let (living, dead) =
             std::mem::take(&mut self.connections).into_iter().partition(Connection::has_process);
         self.connections = living;
-        for Connection { socket, .. } in dead {
+        self.cut_off(dead)
+    }
+
+    /// Takes no more from anybody but the daemon that has the locks, and gives it what the others have said since it
+    /// connected. The one before has lost its locks, but its process may be long in ending. Returns false if there is
+    /// nothing left to do.
+    fn hear_only(&mut self, mut next: Connection) -> bool {
+        let others = std::mem::take(&mut self.connections);
+        let is_on = self.cut_off(others);
+        let new = self.held.iter().filter(|(_, held)| held.number > next.since).map(|(key, _)| *key);
+        next.to_give.get_or_insert_default().extend(new);
+        next.is_alone = true;
+        self.connections.push(next);
+        is_on
+    }
+
+    /// Takes no more from these, after what they and what they have started have said. Whatever would announce itself later
+    /// can't, and so does not run its program: the next daemon starts it. Returns false if there is nothing left to do.
+    fn cut_off(&mut self, all: Vec<Connection>) -> bool {
+        for Connection { socket, .. } in all {
             // From now on a send fails, and a receive has an end.
             let _ = shutdown(&socket, Shutdown::Read);
             loop {
                 match self.hear(&socket) {
-                    Heard::Something => {}
+                    // The locks are of one that has connected later.
+                    Heard::Something | Heard::Alone => {}
                     Heard::Gone => break,
                     Heard::End => return false,
                 }
@@ -324,6 +382,7 @@ mod tests {
 
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, socket_with, socketpair};
 
+    use super::super::reach::Reached;
     use super::*;
 
     fn seqpacket() -> OwnedFd {
@@ -348,44 +407,58 @@ mod tests {
         (message.word, message.key.run)
     }
 
+    /// A keeper that lives on a thread, and the socket of a daemon that it knows.
+    struct Lives {
+        folder: tempfile::TempDir,
+        thread: thread::JoinHandle<()>,
+    }
+
+    impl Lives {
+        fn with(process: Option<PidFd>) -> (Self, OwnedFd) {
+            let folder = tempfile::tempdir().unwrap();
+            let (place, listener) = (folder.path().join(SOCKET), seqpacket());
+            bind(&listener, &SocketAddrUnix::new(&place).unwrap()).unwrap();
+            listen(&listener, BACKLOG).unwrap();
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            let mut keeper = Keeper::new(place, listener);
+            keeper.connections.push(Connection { process, ..Connection::new(theirs, None, 0) });
+            (Self { folder, thread: thread::spawn(|| keeper.live()) }, ours)
+        }
+
+        fn connect(&self) -> OwnedFd {
+            let socket = seqpacket();
+            connect(&socket, &SocketAddrUnix::new(self.folder.path().join(SOCKET)).unwrap()).unwrap();
+            socket
+        }
+
+        fn end(self, last: &OwnedFd) {
+            say(last, Word::End, 0).unwrap();
+            self.thread.join().unwrap();
+        }
+    }
+
     /// What a dead daemon was about to start has announced itself to this keeper, or does not run: the next daemon starts it.
     #[test]
     fn r126_what_announces_itself_after_the_next_daemon_has_come_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let (place, listener) = (folder.path().join(SOCKET), seqpacket());
-        let address = SocketAddrUnix::new(&place).unwrap();
-        bind(&listener, &address).unwrap();
-        listen(&listener, BACKLOG).unwrap();
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let of_dead = Connection { socket: theirs, process: None, to_give: None, is_crowded: false };
-        let keeper = Keeper {
-            place,
-            listener,
-            connections: vec![of_dead],
-            held: BTreeMap::new(),
-            alone_since: None,
-            is_short: false,
-        };
+        let (keeper, ours) = Lives::with(None);
         say(&ours, Word::Keep, 2).unwrap();
-        let lives = thread::spawn(|| keeper.live());
         say(&ours, Word::Keep, 3).unwrap();
-        let next = seqpacket();
-        connect(&next, &address).unwrap();
+        let next = keeper.connect();
         assert_eq!(
             [heard(&next), heard(&next), heard(&next)],
             [(Word::Keep, 2), (Word::Keep, 3), (Word::Done, 0)]
         );
         assert_eq!(say(&ours, Word::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         // Another one that is connected holds up nobody.
-        let other = seqpacket();
-        connect(&other, &address).unwrap();
+        let other = keeper.connect();
         say(&next, Word::Drop, 2).unwrap();
         say(&next, Word::Keep, 5).unwrap();
         drop((next, ours));
+        let deadline = Instant::now() + Duration::from_mins(1);
         let last = loop {
-            let last = seqpacket();
-            connect(&last, &address).unwrap();
+            assert!(Instant::now() < deadline, "what the one before has said is not heard");
+            let last = keeper.connect();
             let mut all: Vec<_> =
                 std::iter::from_fn(|| Some(heard(&last)).filter(|(word, _)| *word != Word::Done)).collect();
             all.sort_by_key(|(_, run)| *run);
@@ -394,8 +467,26 @@ mod tests {
                 break last;
             }
         };
-        say(&last, Word::End, 0).unwrap();
-        lives.join().unwrap();
+        keeper.end(&last);
         drop(other);
+    }
+
+    /// Its locks are free before its process has ended, which can be long in doing so.
+    #[test]
+    fn r126_the_daemon_with_the_locks_is_the_only_one_that_is_heard_though_the_one_before_has_not_ended() {
+        let own = PidFd::open(std::process::id().cast_signed()).unwrap();
+        let (keeper, ours) = Lives::with(Some(own));
+        say(&ours, Word::Keep, 2).unwrap();
+        let next = keeper.connect();
+        assert_eq!([heard(&next), heard(&next)], [(Word::Keep, 2), (Word::Done, 0)]);
+        say(&ours, Word::Keep, 3).unwrap();
+        say(&next, Word::Alone, 0).unwrap();
+        assert_eq!([heard(&next), heard(&next)], [(Word::Keep, 3), (Word::Done, 0)], "only what is new");
+        assert_eq!(say(&ours, Word::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        let last = Reached::connect(keeper.folder.path()).unwrap().unwrap();
+        let (all, _) = last.receive_all().unwrap();
+        assert_eq!(all.iter().map(|kept| kept.key.run).collect::<Vec<_>>(), [2, 3]);
+        keeper.end(&last.into_socket());
+        drop((ours, next));
     }
 }

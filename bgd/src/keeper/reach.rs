@@ -1,6 +1,7 @@
 //! The way to the keeper of a daemon that is gone. One that does not answer is waited for as long as it may live: without it,
 //! whatever ran would be lost.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::{HEAD_BYTES, Kept, MESSAGE_BYTES, Message, PATIENCE, SOCKET, Word};
+use super::{HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, OTHERS_MAY_SAY_MORE, PATIENCE, SOCKET, Word};
 use crate::os::pidfd::PidFd;
 
 /// How long a keeper may be silent until the daemon does not start for now.
@@ -78,9 +79,12 @@ impl Reached {
         self.socket
     }
 
-    /// Receives all that it holds. Returns it with its pid.
+    /// Receives all that it holds, and has it take nothing more from anybody else: call it with the locks of the daemon
+    /// before. Returns it with its pid.
     pub(super) fn receive_all(&self) -> Result<(Vec<Kept>, i32), NotFound> {
-        let mut all = Vec::new();
+        let mut all: BTreeMap<Key, Kept> = BTreeMap::new();
+        fds::send(&self.socket, &Message::bare(Word::Alone).encode(), &[])
+            .map_err(|error| self.failed(error))?;
         let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
         loop {
             self.wait(LONGEST)?;
@@ -88,10 +92,11 @@ impl Reached {
                 fds::receive(&self.socket, &mut bytes).map_err(|error| self.failed(error))?;
             match Message::decode(&bytes[..count]) {
                 Some(Message { word: Word::Keep, key, pid, text }) => {
-                    all.push(Kept { key, pid, text: text.to_vec(), descriptors });
+                    all.insert(key, Kept { key, pid, text: text.to_vec(), descriptors });
                 }
-                Some(Message { word: Word::Done, pid, .. }) => return Ok((all, pid)),
-                Some(Message { word: Word::Drop | Word::End | Word::Part, .. }) => {}
+                Some(Message { word: Word::Done, text, .. }) if text == OTHERS_MAY_SAY_MORE => {}
+                Some(Message { word: Word::Done, pid, .. }) => return Ok((all.into_values().collect(), pid)),
+                Some(Message { word: Word::Drop | Word::End | Word::Part | Word::Alone, .. }) => {}
                 None if count == 0 => return Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
                 None => return Err(NotFound::Silent(io::Error::other("it says something unknown"))),
             }

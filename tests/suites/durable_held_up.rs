@@ -11,7 +11,8 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{SubmitParams, TerminalSize};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::tracer::Tracer;
-use bgd_tests::{Process, TestDaemon, Word, executable, wait};
+use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
+use bgd_tests::{Outcome, Process, TestDaemon, Word, executable, wait};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
@@ -131,7 +132,11 @@ fn keeper_socket(daemon: &TestDaemon) -> PathBuf {
 }
 
 fn state_of(process: &Process) -> char {
-    let stat = fs::read_to_string(process.proc("stat")).unwrap_or_default();
+    state_in(&process.proc("stat"))
+}
+
+fn state_in(path: &Path) -> char {
+    let stat = fs::read_to_string(path).unwrap_or_default();
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('X')
 }
 
@@ -230,4 +235,41 @@ fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_ev
     drop(stopped);
     daemon.launch();
     others.go_on(&daemon);
+}
+
+/// Its locks are free then, but a debugger has not taken note of the end of its threads; a disk that does not answer holds up
+/// the end of a process as well.
+#[test]
+fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_started_once_as_root() {
+    must_be_root();
+    let (programs, uid) = (Programs::copy(), unused_uid(0));
+    // Root's next daemon would see what is being started, and end it.
+    let build = || TestDaemon::builder().config("durable = true").prelude(programs.exec());
+    let mut home = as_user(uid, || build().home_only());
+    // So that its end is nobody's to wait for here.
+    let mut start = Command::new(programs.path().join("bgctl"));
+    start.env_clear().envs(home.environment()).env("BGD_DAEMON", programs.path().join("bgd"));
+    start.args(["daemon", "start"]).current_dir(home.home());
+    as_user(uid, || Outcome::of(&mut start).success());
+    let before = as_user(uid, || home.process());
+    let mut tracer = Tracer::at_birth(&before);
+    let params = SubmitParams { shell: Some(ONCE.into()), ..home.params() };
+    let task = as_user(uid, || home.submit_with(&params).id);
+    let born = tracer.born();
+    before.signal(Signal::KILL).expect("a process of this machine");
+    wait::poll_until("all of its threads have ended", || {
+        let of = |thread: i32| state_in(&before.proc(&format!("task/{thread}/stat")));
+        before.threads().into_iter().all(|thread| matches!(of(thread), 'Z' | 'X')).then_some(())
+    });
+    assert!(before.is_alive() && born.is_alive());
+
+    as_user(uid, || home.launch());
+    as_user(uid, || has_run_once(&home, task));
+    drop(tracer);
+    born.gone();
+
+    as_user(uid, || {
+        has_run_once(&home, task);
+        drop(home);
+    });
 }

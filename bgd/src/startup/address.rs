@@ -26,7 +26,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::carry::{Fd, Named};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::path_watch::PathWatch;
-use crate::os::pidfd::PidFd;
 
 /// How long a killed daemon's socket may still be served by what it was about to start, and the interval between looks
 /// at that.
@@ -288,21 +287,16 @@ impl Obstruction {
 }
 
 /// Whether a process listens on the socket, even if its queue is full. A process that was just being started has copies of
-/// its daemon's descriptors, for as long as its program can't be read: if the daemon with the pid `before` made this
-/// socket, and is gone, nobody listens.
+/// its daemon's descriptors, for as long as its program can't be read: nobody listens if the daemon with the pid `before`
+/// made this socket, whose lock this process has now. Its own process may be long in ending after that.
 fn is_served(path: &Path, before: Option<NonZeroI32>) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let connected = UnixAddr::new(path).and_then(|address| {
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
         connect(socket.as_raw_fd(), &address).map(|()| socket)
     });
-    let is_gone = |pid: i32| match PidFd::open(pid) {
-        Ok(process) => process.has_ended(),
-        Err(error) => error.raw_os_error() == Some(Errno::ESRCH as i32),
-    };
     match connected {
-        Ok(socket) => !fds::peer_pid(&socket)
-            .is_some_and(|pid| before.is_some_and(|before| before.get() == pid) && is_gone(pid)),
+        Ok(socket) => before.is_none_or(|before| fds::peer_pid(&socket) != Some(before.get())),
         Err(errno) => errno == Errno::EAGAIN,
     }
 }

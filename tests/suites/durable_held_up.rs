@@ -3,14 +3,17 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::num::NonZeroI32;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use bgd_tests::shared::holder::Note;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{SubmitParams, TerminalSize};
+use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::tracer::Tracer;
+use bgd_tests::upgrades::{failing, params};
 use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
 use bgd_tests::{Outcome, Process, TestDaemon, Word, executable, wait};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -177,6 +180,22 @@ fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
         has_run_once(&daemon, task);
         others.go_on(&daemon);
     }
+}
+
+/// Its lock names its process all the same, or else the socket of which only a copy is left would be another program's.
+#[test]
+fn r126_a_program_that_can_not_be_read_holds_up_no_daemon_after_an_upgrade_from_a_nameless_one() {
+    let mut daemon = durable();
+    let nameless = params(&failing(&daemon, "nameless"));
+    daemon.client().call::<DaemonUpgrade>(&nameless).expect("it is upgraded");
+    let note = Note::read(&daemon.socket_path().beside("lock"));
+    assert_eq!(note.pid.map(NonZeroI32::get), Some(daemon.pid()), "{note:?}");
+    let (program, task) = withheld(&daemon, None);
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(daemon.task(task).status, Status::Running);
+    program.release();
+    has_run_once(&daemon, task);
 }
 
 #[test]

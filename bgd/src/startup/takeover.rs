@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::num::NonZeroI32;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use bgd_shared::holder::Note;
 use bgd_shared::request::UpgradeResult;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::AsyncListener;
@@ -205,7 +207,7 @@ struct Built {
     daemon: Daemon,
     listener: AsyncListener,
     connections: Vec<Arc<Connection>>,
-    note: bgd_shared::holder::Note,
+    note: Note,
     asked: Option<Answer>,
     from: String,
     since: Stamp,
@@ -288,6 +290,8 @@ fn take(
         program,
         keeper,
     } = premises;
+    // A program before this one may not have said it.
+    let note = Note { pid: NonZeroI32::new(std::process::id().cast_signed()), ..note };
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
     let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use bgd::carry::handover::go_back;
-use bgd::carry::image::{Head, Image};
+use bgd::carry::image::{self, Head, Image};
 use bgd::carry::program::{CARRIED, FORMATS, Formats, Found, REFUSED, TRY};
 use bgd::os::inherited::set_inheritable;
 use nix::sys::stat::Mode;
@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         }
         "turning-back" if has(CARRIED) => turn_back(&args),
         "late" if has(CARRIED) => fail_late(&args, has(REFUSED)),
+        "nameless" if has(CARRIED) => forget_pid(&args),
         _ => bgd::startup::main(),
     }
 }
@@ -159,6 +160,24 @@ fn turn_back(args: &[String]) -> ExitCode {
         let error = go_back(&image.head, state, "it can't be built again");
         let _ = writeln!(std::io::stderr(), "next_bgd: {error}");
     }
+    ExitCode::FAILURE
+}
+
+/// Executes this program again with the state of a program that does not say its pid in its lock, and then takes over with
+/// that.
+fn forget_pid(args: &[String]) -> ExitCode {
+    let Some((own, image)) = carried(args) else { return ExitCode::from(2) };
+    let state = image.state::<serde_json::Value>().ok().and_then(|mut state| {
+        let note = state.pointer_mut("/premises/note")?.as_object_mut()?;
+        note.remove("pid").map(|_| state)
+    });
+    let Some(state) = state else { return bgd::startup::main() };
+    let Ok((file, _)) = image::write(&state, image.head.program, &image.head.descriptors) else {
+        return ExitCode::FAILURE;
+    };
+    let _ = set_inheritable(&[own], false);
+    let error = go_on_with(&image.head, file.into_raw_fd(), args);
+    let _ = writeln!(std::io::stderr(), "next_bgd: {error}");
     ExitCode::FAILURE
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
+use bgd_tests::wait::PATIENCE;
 use bgd_tests::{Raw, TestDaemon, shared::request::SubmitParams};
 use serde_json::{Value, json};
 
@@ -51,10 +52,10 @@ impl Progress {
 
     /// Waits until every reader has seen this event.
     fn wait_for(&self, seq: u64) {
-        let mut guard = self.lock.lock().unwrap();
-        while self.seen.iter().any(|seen| seen.load(Ordering::Relaxed) < seq) {
-            guard = self.moved.wait(guard).unwrap();
-        }
+        let guard = self.lock.lock().unwrap();
+        let is_missing = |(): &mut ()| self.seen.iter().any(|seen| seen.load(Ordering::Relaxed) < seq);
+        let (_guard, waited) = self.moved.wait_timeout_while(guard, PATIENCE, is_missing).unwrap();
+        assert!(!waited.timed_out(), "not every reader has seen event {seq}");
     }
 }
 

@@ -198,6 +198,7 @@ fn r10_who_is_refused_because_of_finished_tasks_is_told_what_makes_room() {
             break outcome.stderr;
         }
         daemon.block(&[outcome.word()]);
+        assert!(daemon.status().held_bytes <= 1 << 20, "there is no limit");
     };
     assert!(refused.contains("(limits.memory)"), "{refused}");
     let (_, hint) = refused.split_once("`bgctl ").expect("a command");

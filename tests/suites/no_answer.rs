@@ -169,7 +169,9 @@ fn a_wait_is_given_up_when_its_time_is_over_and_the_daemon_silent() {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Wait until `bgctl` has connected, so that the daemon goes silent only after that.
     let mut client = daemon.client();
-    while client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections < 2 {}
+    wait::poll_until("it has connected", || {
+        (client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections >= 2).then_some(())
+    });
     let stopped = Stopped::now(&daemon);
     says_who_and_what_to_do(&end_of(child), stopped.process.pid());
 }

@@ -206,7 +206,10 @@ fn a_few_connections_are_kept_for_the_daemon_s_own_methods() {
     daemon.run(&["daemon", "status"]).success();
     daemon.run(&["daemon", "reload"]).success();
     // The number of reserved connections is bounded, too.
-    while inside[0].call(1, "daemon.status", &json!({}))["result"]["connections"] != 2 {}
+    wait::poll_until("two connections are left", || {
+        let status = inside[0].call(1, "daemon.status", &json!({}));
+        (status["result"]["connections"] == 2).then_some(())
+    });
     let mut kept: Vec<Raw> = (0..4).map(|_| Raw::connect(daemon.socket())).collect();
     assert!(kept.iter_mut().all(Raw::is_served));
     let answer = Raw::connect(daemon.socket()).receive().expect("a word");

@@ -280,7 +280,9 @@ mod tests {
         let (mut master, mut keyboard) = terminal(Mode::Raw);
         assert!(keyboard.take());
         master.write_all(b"ls\r").unwrap();
+        let deadline = Instant::now() + Duration::from_mins(1);
         while keyboard.waiting() < 3 {
+            assert!(Instant::now() < deadline, "what is typed does not arrive");
             std::thread::yield_now();
         }
         keyboard.give_back();

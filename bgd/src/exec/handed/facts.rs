@@ -131,6 +131,7 @@ mod tests {
     use super::*;
     use std::io::Read as _;
     use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
 
     fn handle(pid: i32) -> PidFd {
         PidFd::open(pid).unwrap()
@@ -169,11 +170,13 @@ mod tests {
             let (pid, ended) = (child.id().cast_signed(), handle(child.id().cast_signed()));
             until_ended(&ended);
             // `wchan` is set a moment after the end is reported.
+            let deadline = Instant::now() + Duration::from_mins(1);
             let seen = loop {
                 match remains(pid, &ended) {
                     Remains::Hidden => std::thread::yield_now(),
                     seen => break seen,
                 }
+                assert!(Instant::now() < deadline, "it is never set");
             };
             assert_eq!(seen, Remains::Exit(exit.clone()));
             assert!(!matches!(ended.exit_info(), Ok(Some(_))), "the kernel keeps it only afterwards");

@@ -6,8 +6,9 @@ use bgd_tests::TestDaemon;
 use bgd_tests::clock::WallClock;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::shared::time::Timestamp;
+use bgd_tests::upgrades::upgrade;
 use bgd_tests::user::must_be_root;
 use bgd_tests::wait;
 
@@ -88,5 +89,35 @@ fn r128_nothing_waits_longer_after_a_reboot_wherever_the_clock_was_set_as_root()
             }
             daemon.cancel(&[late, again]);
         }
+    }
+}
+
+/// Without a restart of the machine the kernel's clock goes on, which nobody sets.
+#[test]
+fn r127_a_clock_that_is_set_while_no_daemon_runs_or_before_an_upgrade_changes_no_wait() {
+    for set in [-24 * HOUR, 400 * HOUR] {
+        let clock = WallClock::new();
+        let mut daemon = TestDaemon::builder().config("durable = true").prelude(clock.prelude()).start();
+        let submit = |daemon: &TestDaemon, args: &[&str]| {
+            daemon.run(&[&["submit"], args].concat()).success().word::<TaskId>()
+        };
+        let soon = submit(&daemon, &["--in", "2s", "--", "true"]);
+        let late = submit(&daemon, &["--in", "1h", "--", "true"]);
+        let again = submit(&daemon, &["--retry", "1", "--retry-delay", &format!("{LONG}h"), "--", "false"]);
+        let has_failed = |task: &Task| task.attempts.len() == 1 && task.status == Status::Pending;
+        wait::poll_until("an attempt has failed", || has_failed(&daemon.task(again)).then_some(()));
+
+        daemon.kill9();
+        clock.set(set);
+        daemon.launch();
+        assert_eq!(daemon.block(&[soon])[0].status, Status::Completed);
+        let soon = submit(&daemon, &["--in", "2s", "--", "true"]);
+        clock.set(-set);
+        upgrade(&daemon);
+        assert_eq!(daemon.block(&[soon])[0].status, Status::Completed);
+
+        assert_eq!(daemon.task(late).status, Status::Pending);
+        assert!(has_failed(&daemon.task(again)));
+        daemon.cancel(&[late, again]);
     }
 }

@@ -4,8 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use bgd_tests::cgroups::Delegated;
+use bgd_tests::shared::request::{Hello, HelloParams};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, wait};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
@@ -86,5 +88,26 @@ fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_en
     assert_eq!(daemon.status().summary.total(), 0);
     assert!(before.iter().all(|path| !path.exists()), "{:?}", cgroup.inside());
     assert!(daemon.stop().success());
+    assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
+}
+
+/// A service manager signals the processes of a unit cgroup by cgroup. Where one vanishes meanwhile, systemd takes that for a
+/// failure and kills what is left, the daemon in the midst of its work.
+#[test]
+fn r11_a_daemon_that_is_signalled_to_end_removes_the_cgroups_of_its_tasks_last_as_root() {
+    let cgroup = Delegated::new();
+    let mut daemon = cgroup.daemon("");
+    let instance = daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance;
+    for _ in 0..3 {
+        daemon.wait_running(daemon.submit(&["sleep", "1000"]));
+    }
+    let gone = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+    let tasks = cgroup.inside().into_iter().find(|path| path.ends_with(format!("bgd-{instance}"))).unwrap();
+    for folder in [&tasks, &daemon.state_dir().join("instances")] {
+        gone.add_watch(folder, AddWatchFlags::IN_DELETE).unwrap();
+    }
+    assert!(daemon.stop().success());
+    let names: Vec<_> = gone.read_events().unwrap().into_iter().filter_map(|event| event.name).collect();
+    assert_eq!((names.len(), names[0].to_str()), (4, Some(&*instance)), "{names:?}");
     assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
 }

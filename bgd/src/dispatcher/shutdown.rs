@@ -1,5 +1,6 @@
 //! The dispatcher's part in shutting down.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Dispatcher;
@@ -20,6 +21,7 @@ impl Dispatcher {
     /// Shuts down on a signal. A second signal means at once.
     pub(super) fn terminate(&mut self, signal: &str) {
         tracing::info!(signal, "shutting down");
+        self.context.is_told_to_end.store(true, Ordering::Relaxed);
         let is_second = self.core.is_closing();
         let grace_ms = is_second.then_some(0);
         let request = self.prepare_shutdown(grace_ms, Leaves::All);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::adopted::Adopted;
 use super::helper::Lives;
@@ -29,6 +30,8 @@ pub struct Context {
     pub helpers: Lives,
     /// Clients that wait for other machines.
     pub waits: Waits,
+    /// Whether a signal has told the daemon to end: the cgroups of tasks stay until it does.
+    pub is_told_to_end: Arc<AtomicBool>,
     /// The path of the daemon's socket.
     pub socket: Arc<Path>,
 }

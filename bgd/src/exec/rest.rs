@@ -1,5 +1,6 @@
 //! What outlives its leader in the supervisor: waits until it has ended, too.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::cgroup;
@@ -54,8 +55,13 @@ impl Supervisor {
         self.report(Fact::TreeEmpty);
     }
 
+    /// Removes the cgroup. Not while a service manager may be about to signal all processes of the daemon's unit, one cgroup
+    /// after the other: where one vanishes meanwhile, systemd takes that for a failure, and kills the daemon. The daemon
+    /// removes them all at its very end.
     pub(super) fn remove_cgroup(&mut self) {
-        if let Some(cgroup) = self.tree.cgroup.take() {
+        if let Some(cgroup) = self.tree.cgroup.take()
+            && !self.context.is_told_to_end.load(Ordering::Relaxed)
+        {
             self.context.workers.later(move || cgroup::remove(&cgroup));
         }
     }

@@ -322,6 +322,7 @@ fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context)
         adopted,
         helpers: Lives::default(),
         waits: Waits::default(),
+        is_told_to_end: Arc::default(),
         socket,
     };
     let local = Local::new(orders, reported, context.clone()).kept_by(keeper.clone());

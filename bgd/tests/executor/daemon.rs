@@ -117,8 +117,18 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let (reports, _) = messages::reports();
     let path = socket.as_path();
     let (adopted, helpers, waits) = (Arc::default(), Lives::default(), Waits::default());
-    let context =
-        Context { folder, outputs, workers, facts, reports, adopted, helpers, waits, socket: path.into() };
+    let context = Context {
+        folder,
+        outputs,
+        workers,
+        facts,
+        reports,
+        adopted,
+        helpers,
+        waits,
+        is_told_to_end: Arc::default(),
+        socket: path.into(),
+    };
     // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
     let agents = AgentThread::new(Arc::default(), context.clone());

@@ -56,7 +56,18 @@ impl Daemon {
         world.begin(facts.clone(), internals.clone());
         let (adopted, helpers, waits) = (Arc::default(), Lives::default(), Waits::default());
         let socket = state.into();
-        let context = Context { folder, outputs, workers, facts, reports, adopted, helpers, waits, socket };
+        let context = Context {
+            folder,
+            outputs,
+            workers,
+            facts,
+            reports,
+            adopted,
+            helpers,
+            waits,
+            is_told_to_end: Arc::default(),
+            socket,
+        };
         let executors = Executors::default().with(ExecutorName::LOCAL, Simulated(Arc::clone(world)));
         let agents = AgentThread::new(Arc::default(), context.clone());
         let (limits, _) = watch::channel(ServerLimits::from(&config));

@@ -264,7 +264,7 @@ impl Model {
         let sort_key = self.sort_key(known);
         self.counts[sort_key.section as usize] += 1;
         if self.is_shown(known) {
-            self.order.insert(sort_key.clone());
+            self.order.insert(&sort_key);
         }
         if let Some(was_at) = was_at.map(Spot::Task) {
             if self.selected.as_ref() == Some(&was_at) {
@@ -374,7 +374,7 @@ impl Model {
         }
         if let Some(known) = self.known.get(&key).filter(|known| self.is_shown(known)) {
             let sort_key = self.sort_key(known);
-            self.order.insert(sort_key);
+            self.order.insert(&sort_key);
         }
     }
 

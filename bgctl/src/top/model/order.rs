@@ -166,13 +166,13 @@ pub struct Order {
 
 impl Order {
     /// Adds a task.
-    pub fn insert(&mut self, sort_key: SortKey) {
+    pub fn insert(&mut self, sort_key: &SortKey) {
         let place = self.enter(sort_key);
         self.places.insert(place);
     }
 
     /// Counts a task below its heading, and returns its place.
-    fn enter(&mut self, sort_key: SortKey) -> Place {
+    fn enter(&mut self, sort_key: &SortKey) -> Place {
         let below = self.head(&sort_key.head);
         below.counts[sort_key.section as usize] += 1;
         let number = below.number;
@@ -231,7 +231,7 @@ impl Order {
     /// a heading are newest first already.
     pub fn fill(&mut self, most: usize, sort_keys: impl Iterator<Item = SortKey>) {
         let mut places = Vec::with_capacity(most);
-        places.extend(sort_keys.map(|sort_key| self.enter(sort_key)));
+        places.extend(sort_keys.map(|sort_key| self.enter(&sort_key)));
         // There are few headings, so that this is cheap; each then has its tasks in one run, or nearly so.
         places.sort_by_key(|place| (place.head, place.section));
         self.places = Places::of(places);

@@ -104,15 +104,15 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
         } else {
             context.link.exchange(|client| client.call_within::<TaskBlock>(&params, takes))
         };
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         match outcome {
             // The time is over. Connecting again would only give up a connection that others share.
-            Err(failure) if failure.kind == "no_answer" && left == Some(Duration::ZERO) => {
+            Err(failure) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
                 return Err(failure);
             }
-            Err(failure) => context.link.recover(failure)?,
+            Err(failure) => context.link.recover_until(failure, deadline)?,
             answered => return answered,
         }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         params.timeout_ms = left.and_then(|left| u64::try_from(left.as_millis()).ok());
     }
 }

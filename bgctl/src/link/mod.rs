@@ -429,10 +429,19 @@ impl Link {
     /// The failure, if the daemon is on this machine; it can't be reached again within the timeout; no daemon runs
     /// there any more, or another one.
     pub fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
+        self.recover_until(failure, None)
+    }
+
+    /// Like [`Self::recover`], but waits no longer than until then.
+    ///
+    /// # Errors
+    /// As for [`Self::recover`].
+    pub fn recover_until(&mut self, failure: Failure, until: Option<Instant>) -> Result<(), Failure> {
         let Some(host) = self.host().filter(|_| is_lost(&failure)).cloned() else { return Err(failure) };
         self.forget(&host);
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
+        let deadline = until.map_or(deadline, |until| until.min(deadline));
         let [mut pause, longest] = HOST_PAUSES;
         loop {
             // Nobody expects a question now.

@@ -56,6 +56,8 @@ pub(super) struct Watchdog {
     first_answer: Duration,
     later_answer: Duration,
     has_answered: bool,
+    /// Whether somebody else carries the connection.
+    is_carried: bool,
     pause: Duration,
     /// When the awaited answer is due, if known.
     due: Option<Instant>,
@@ -70,6 +72,7 @@ impl Watchdog {
             first_answer: FIRST_ANSWER,
             later_answer: LATER_ANSWER,
             has_answered: false,
+            is_carried: false,
             pause: FIRST_PAUSE,
             due: None,
             was_busy: false,
@@ -78,7 +81,12 @@ impl Watchdog {
 
     /// Watches a connection that somebody else carries to a daemon.
     pub fn carried(now: Instant) -> Self {
-        Self { first_answer: CARRIED_ANSWER, later_answer: CARRIED_ANSWER, ..Self::new(now) }
+        Self {
+            first_answer: CARRIED_ANSWER,
+            later_answer: CARRIED_ANSWER,
+            is_carried: true,
+            ..Self::new(now)
+        }
     }
 
     /// Sets how long the first answer may take, counted from its call.
@@ -109,17 +117,18 @@ impl Watchdog {
     /// Returns when to check next while an answer is pending.
     pub fn until(&self) -> Instant {
         match self.state {
-            State::Heard(next) => self.in_time(next, FIRST_ANSWER / 2),
-            State::Asked(since) => self.in_time(since + self.patience() / 2, FIRST_ANSWER / 2),
-            State::Probed(_, until) => self.in_time(until, FIRST_ANSWER),
-            State::Lost(until, _) => until,
+            State::Heard(next) => self.in_time(next),
+            State::Asked(since) if self.is_carried => self.in_time(since + self.patience() / 2),
+            State::Asked(since) => since + self.patience() / 2,
+            State::Probed(_, until) if self.is_carried => self.in_time(until),
+            State::Probed(_, until) | State::Lost(until, _) => until,
         }
     }
 
-    /// Not later than so long after the answer is due. Whoever said how long to wait has waited for it then: also somebody
-    /// who carries the connection is not waited for any longer.
-    fn in_time(&self, at: Instant, after_due: Duration) -> Instant {
-        self.due.map_or(at, |due| at.min(due + after_due))
+    /// Not later than shortly after the answer is due: the daemon is asked then. Whoever said how long to wait has waited
+    /// for it, so that nobody who carries the connection is waited for much longer.
+    fn in_time(&self, at: Instant) -> Instant {
+        self.due.map_or(at, |due| at.min(due + FIRST_ANSWER / 2))
     }
 
     /// Decides what to do now. The caller must have read everything that has arrived.
@@ -127,18 +136,27 @@ impl Watchdog {
         if now < self.until() {
             return Step::Wait;
         }
+        let due = self.due.filter(|due| *due <= now);
+        let shortly = self.first_answer.min(FIRST_ANSWER) / 2;
         match self.state {
             State::Heard(_) => {
-                let is_due = self.due.is_some_and(|due| due <= now);
-                let patience =
-                    if is_due { self.first_answer.min(FIRST_ANSWER) / 2 } else { self.later_answer };
-                self.due = self.due.filter(|_| !is_due);
+                let patience = due.map_or(self.later_answer, |_| shortly);
+                self.due = self.due.filter(|_| due.is_none());
                 self.pause = (self.pause * 2).min(LONGEST_PAUSE);
                 self.state = State::Probed(now, now + patience);
                 Step::Probe
             }
             State::Asked(since) => {
-                self.state = State::Probed(since, now + self.patience() / 2);
+                let is_late = due.is_some() && self.is_carried;
+                let patience = if is_late { shortly } else { self.patience() / 2 };
+                self.due = self.due.filter(|_| !is_late);
+                self.state = State::Probed(since, now + patience);
+                Step::Probe
+            }
+            // It was asked before, and it is not yet time to give it up.
+            State::Probed(since, until) if now < until => {
+                self.due = None;
+                self.state = State::Probed(since, now + shortly);
                 Step::Probe
             }
             State::Probed(since, _) => {
@@ -157,7 +175,6 @@ impl Watchdog {
         let was_busy = std::mem::replace(&mut self.was_busy, is_busy);
         let is_excused = (is_busy || was_busy) && silent < BUSY;
         if is_excused {
-            self.due = None;
             self.state = State::Probed(now.checked_sub(silent).unwrap_or(now), now + FIRST_ANSWER / 2);
         }
         is_excused
@@ -245,8 +262,16 @@ mod tests {
                 watchdog.heard(begin);
             }
             watchdog.due(Some(at(begin, 20_000)));
-            assert_eq!(ask(&mut watchdog), Some(25), "also if it was asked before");
+            assert_eq!(ask(&mut watchdog), Some(26), "also if it was asked before");
         }
+        // Who was stopped itself meanwhile, with what carries it, asks before it gives up.
+        let mut watchdog = Watchdog::carried(begin);
+        watchdog.asked(begin);
+        watchdog.due(Some(at(begin, 20_000)));
+        let later = at(begin, 3_600_000);
+        assert_eq!(watchdog.tick(later), Step::Probe);
+        assert_eq!(watchdog.tick(later), Step::Wait);
+        assert_eq!(watchdog.tick(later + FIRST_ANSWER), Step::GiveUp(later + FIRST_ANSWER - begin));
     }
 
     #[test]

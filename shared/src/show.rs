@@ -193,11 +193,12 @@ pub fn step(step: &PlanStep) -> String {
 }
 
 /// What libraries say of a wrong value, and how people say it.
-const PLAIN: [(&str, &str); 7] = [
+const PLAIN: [(&str, &str); 8] = [
     ("invalid digit found in string", "not a whole number"),
     ("cannot parse integer from empty string", "not a whole number"),
     ("number too large to fit in target type", "too large"),
     ("number too small to fit in target type", "too small"),
+    ("number would be zero for non-zero type", "must be 1 or more"),
     ("invalid float literal", "not a number"),
     ("stream did not contain valid UTF-8", "not UTF-8"),
     ("environment variable not found", "not set"),

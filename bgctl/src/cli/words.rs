@@ -112,7 +112,7 @@ fn in_plain_words(error: clap::Error) -> clap::Error {
         _ => false,
     };
     let plain = match show::plain(message) {
-        plain if is_negative => plain.replacen("not a whole number", "must be 0 or more", 1),
+        plain if is_negative => plain.replacen("not a whole number", "must not be negative", 1),
         plain => plain.into_owned(),
     };
     match between(&plain).unwrap_or(plain) {
@@ -196,7 +196,7 @@ mod tests {
                 &["list", "--limit", "x"][..],
                 "error: invalid value 'x' for '--limit <N>': not a whole number\n\nFor more",
             ),
-            (&["output", "--tail=-1"], "': must be 0 or more\n"),
+            (&["output", "--tail=-1"], "': must not be negative\n"),
             (&["group", "set", "g", "--slots", "0"], "': 0 is not between 1 and 100000\n"),
             (&["edit", "3f2a", "--priority", "101"], "': 101 is not between -100 and 100\n"),
             (&["edit", "3f2a", "--priority", "x"], "': not a whole number\n"),

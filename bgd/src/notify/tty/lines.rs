@@ -37,7 +37,7 @@ const KINDS: [(NoticeKind, &str); 5] = [
     (NoticeKind::Completed, "completed"),
     (NoticeKind::Failed, "failed"),
     (NoticeKind::Cancelled, "cancelled"),
-    (NoticeKind::NeedsInput, "need input"),
+    (NoticeKind::NeedsInput, "waiting for input"),
     (NoticeKind::Started, "started"),
 ];
 
@@ -73,7 +73,9 @@ impl Lines {
     fn drop_least_urgent(&mut self, most: usize) {
         while self.each.len() > most {
             // Of equals the first one, which is the oldest.
-            let least = self.each.iter().enumerate().min_by_key(|(_, line)| line.kind().map(urgency));
+            // A line of an older daemon does not say its kind, and may be of a failure.
+            let urgency = |line: &Line| urgency(line.kind().unwrap_or(NoticeKind::Failed));
+            let least = self.each.iter().enumerate().min_by_key(|(_, line)| urgency(line));
             let Some((at, _)) = least else { return };
             self.each.remove(at);
         }

@@ -66,7 +66,7 @@ const THREADS: usize = 2;
 /// # Errors
 /// The system allows no more threads, or `/dev/null` can't be opened.
 pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<StartSender> {
-    let (orders, queue) = start_queue();
+    let (orders, queue) = start_queue::<StartOrder>();
     let null = std::fs::File::open("/dev/null")?;
     let common = Arc::new(Common {
         settings,

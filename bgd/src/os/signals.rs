@@ -24,7 +24,8 @@ pub fn unblock() {
 
 /// Keeps SIGCHLD pending for [`of_children`], in this thread and those that it starts. Call it before there are others:
 /// any that does not block it would take it from the descriptor. If the parent ignores it, so that the system would reap
-/// children itself, that ends here.
+/// children itself, that ends here. `os::spawn` gives each task an empty mask; a `Command` passes this one on, so it may
+/// start only this program.
 #[allow(unsafe_code, reason = "the safe wrapper asks for a promise about handlers, and there is none here")]
 pub fn block_child() {
     let _ = child().thread_block();

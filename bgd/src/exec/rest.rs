@@ -1,5 +1,6 @@
 //! What outlives its leader in the supervisor: waits until it has ended, too.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -59,10 +60,13 @@ impl Supervisor {
     /// after the other: where one vanishes meanwhile, systemd takes that for a failure, and kills the daemon. The daemon
     /// removes them all at its very end.
     pub(super) fn remove_cgroup(&mut self) {
-        if let Some(cgroup) = self.tree.cgroup.take()
-            && !self.context.is_told_to_end.load(Ordering::Relaxed)
-        {
-            self.context.workers.later(move || cgroup::remove(&cgroup));
+        if let Some(cgroup) = self.tree.cgroup.take() {
+            let is_told_to_end = Arc::clone(&self.context.is_told_to_end);
+            self.context.workers.later(move || {
+                if !is_told_to_end.load(Ordering::Relaxed) {
+                    cgroup::remove(&cgroup);
+                }
+            });
         }
     }
 }

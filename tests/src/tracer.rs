@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::process::Process;
 use crate::user::must_be_root;
+use crate::wait;
 
 /// Stops the process, or each thread when it starts another process, and says so. Ends at the end of its input, by which all
 /// goes on.
@@ -75,6 +77,11 @@ impl Tracer {
     #[track_caller]
     fn line(&mut self) -> String {
         let mut line = String::new();
+        let pipe = self.says.get_ref().as_fd();
+        assert!(
+            !self.says.buffer().is_empty() || wait::readable(pipe, wait::PATIENCE),
+            "the tracer says nothing"
+        );
         self.says.read_line(&mut line).expect("a pipe can be read");
         line.trim_end().to_owned()
     }

@@ -256,7 +256,7 @@ fn boxed(title: &str, lines: &[String], from: &mut usize, area: Rect, buffer: &m
     let rows = usize::from(area.height.saturating_sub(1));
     *from = (*from).min(lines.len().saturating_sub(rows));
     let mut title = title.to_owned();
-    if rows < lines.len() {
+    if (1..lines.len()).contains(&rows) {
         // Writing to a string can't fail.
         let _ = write!(title, " {}-{} of {}", *from + 1, *from + rows, lines.len());
         title.push_str(": Up and Down scroll, any other key returns");

@@ -6,8 +6,10 @@
 mod in_terminal;
 
 use std::ffi::CString;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -19,7 +21,7 @@ use bgd_shared::request::{Stdin, Stream, TerminalSize};
 use bgd_shared::rlimit::{RESOURCES, Rlimits};
 use bgd_shared::text::{Env, OsText};
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::sys::stat::fstat;
@@ -67,10 +69,9 @@ const THREADS: usize = 2;
 /// The system allows no more threads, or `/dev/null` can't be opened.
 pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<StartSender> {
     let (orders, queue) = start_queue::<StartOrder>();
-    let null = std::fs::File::open("/dev/null")?;
     let common = Arc::new(Common {
         settings,
-        null: null.into(),
+        null: Null::open()?,
         reset_signals: ignored_signals(),
         own_limits: own_limits(),
     });
@@ -90,6 +91,32 @@ pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<StartSend
         })?;
     }
     Ok(orders)
+}
+
+/// `/dev/null`, for reading.
+struct Null {
+    /// The daemon's standard input, which usually is it: descriptors are scarce.
+    stdin: io::Stdin,
+    /// Its own one, if the standard input is something else.
+    own: Option<OwnedFd>,
+}
+
+impl Null {
+    fn open() -> io::Result<Self> {
+        let stdin = io::stdin();
+        let null = fs::metadata("/dev/null")?.rdev();
+        let is_null = fstat(&stdin).is_ok_and(|stat| stat.st_rdev == null);
+        let is_readable = fcntl(&stdin, FcntlArg::F_GETFL)
+            .is_ok_and(|flags| OFlag::from_bits_truncate(flags) & OFlag::O_ACCMODE != OFlag::O_WRONLY);
+        let own = if is_null && is_readable { None } else { Some(File::open("/dev/null")?.into()) };
+        Ok(Self { stdin, own })
+    }
+}
+
+impl AsFd for Null {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.own.as_ref().map_or_else(|| self.stdin.as_fd(), OwnedFd::as_fd)
+    }
 }
 
 /// Returns the signals that the daemon handles or ignores; a child begins with the default for all of them.
@@ -131,10 +158,10 @@ struct Open {
 }
 
 impl Open {
-    fn stdio<'a>(&'a self, null: &'a OwnedFd) -> [BorrowedFd<'a>; 3] {
+    fn stdio<'a>(&'a self, null: BorrowedFd<'a>) -> [BorrowedFd<'a>; 3] {
         let [out, err] = &self.given;
         [
-            self.stdin.as_ref().unwrap_or(null).as_fd(),
+            self.stdin.as_ref().map_or(null, OwnedFd::as_fd),
             out.as_ref().unwrap_or(&self.out).as_fd(),
             err.as_ref().or(self.err.as_ref()).unwrap_or(&self.out).as_fd(),
         ]
@@ -166,7 +193,7 @@ struct InTerminal<'a> {
 
 struct Common {
     settings: SpawnSettings,
-    null: OwnedFd,
+    null: Null,
     reset_signals: Vec<i32>,
     /// The daemon's own resource limits, which children inherit.
     own_limits: Vec<(&'static str, Resource, libc::rlimit)>,
@@ -244,7 +271,7 @@ impl Common {
             umask: spec.umask,
             rlimits: &self.rlimits(spec.rlimits.as_deref(), mark),
             reset_signals: &self.reset_signals,
-            stdio: streams.stdio(&self.null),
+            stdio: streams.stdio(self.null.as_fd()),
             cgroup,
             control: JobControl::Session,
             announce: None,
@@ -481,7 +508,7 @@ fn rlimits_to_set(
 }
 
 fn set_blocking(fd: &OwnedFd) -> nix::Result<()> {
-    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFL(OFlag::empty())).map(drop)
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).map(drop)
 }
 
 /// Describes a system error, naming the limit that was reached.

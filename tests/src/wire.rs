@@ -119,9 +119,9 @@ impl Wire {
 
     /// How often the most quiet client that was connected when the wire was frozen, and still is, has sent something
     /// since; none of it arrived. An ssh does so as often as its keep-alives say. Whoever waits for an answer may give
-    /// up its connection, and make another one.
-    pub fn asked_in_vain(&self) -> usize {
-        self.shared.state().asked.values().copied().min().unwrap_or_default()
+    /// up its connection, and make another one. `None`: no client is left of those.
+    pub fn asked_in_vain(&self) -> Option<usize> {
+        self.shared.state().asked.values().copied().min()
     }
 
     /// Lets everything through again.

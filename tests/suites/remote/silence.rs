@@ -98,7 +98,7 @@ fn r142_half_a_minute_of_silence_decides_nothing() {
     wait_drawn(&far, &mut bounded, id.parse().unwrap());
     wire.freeze();
     // ssh asks for a sign of life every 15 seconds, and gives up after the third time.
-    wait::poll_until("two questions", || (wire.asked_in_vain() >= 2).then_some(()));
+    wait::poll_until("two questions", || wire.asked_in_vain().filter(|asked| *asked >= 2));
     assert_eq!(far.here().task(on).status, Status::Running);
     let submit = begin(&far, &["submit", "-d", "in the silence", "--", "true"]);
     let later: TaskId = far.run_here(&["submit", "--on", "far", "-d", "later", "--", "true"]).word();

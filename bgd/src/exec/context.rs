@@ -35,3 +35,29 @@ pub struct Context {
     /// The path of the daemon's socket.
     pub socket: Arc<Path>,
 }
+
+impl Context {
+    /// Follows outputs in this folder, each of at most so many bytes; nothing has been carried over an upgrade.
+    pub fn new(
+        folder: Arc<OutputFolder>,
+        limit: u64,
+        workers: Workers,
+        facts: Facts,
+        reports: Reports,
+        socket: Arc<Path>,
+    ) -> Self {
+        let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
+        Self {
+            folder,
+            outputs,
+            workers,
+            facts,
+            reports,
+            adopted: Arc::default(),
+            helpers: Lives::default(),
+            waits: Waits::default(),
+            is_told_to_end: Arc::default(),
+            socket,
+        }
+    }
+}

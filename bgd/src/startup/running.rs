@@ -21,16 +21,13 @@ use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
 use crate::dispatcher::state::PremisesState;
 use crate::dispatcher::upgrading;
-use crate::exec::adopted::Adopted;
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
-use crate::exec::helper::Lives;
 use crate::exec::local::Local;
 use crate::exec::mark::Marks;
 use crate::exec::messages::{self, Facts};
-use crate::exec::output::{OutputFolder, OutputWatch};
+use crate::exec::output::OutputFolder;
 use crate::exec::remote::Machines;
-use crate::exec::silence::Waits;
 use crate::exec::slurm::Clusters;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
@@ -308,23 +305,10 @@ fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context)
     };
     let (reports, reported) = messages::reports();
     let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
-    let adopted = Arc::new(Adopted::default());
-    adopted.look_at(fosters.iter().copied());
-    reaper::start(Arc::clone(&adopted)).map_err(failed("SIGCHLD"))?;
     let limit = config.limits.output_bytes.0;
-    let outputs = OutputWatch::start(Arc::clone(&folder), limit, facts.clone(), workers.clone());
-    let context = Context {
-        folder,
-        outputs,
-        workers,
-        facts,
-        reports,
-        adopted,
-        helpers: Lives::default(),
-        waits: Waits::default(),
-        is_told_to_end: Arc::default(),
-        socket,
-    };
+    let context = Context::new(folder, limit, workers, facts, reports, socket);
+    context.adopted.look_at(fosters.iter().copied());
+    reaper::start(Arc::clone(&context.adopted)).map_err(failed("SIGCHLD"))?;
     let local = Local::new(orders, reported, context.clone()).kept_by(keeper.clone());
     Ok((local, context))
 }

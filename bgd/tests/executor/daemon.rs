@@ -13,10 +13,8 @@ use bgd::dispatcher::Dispatcher;
 use bgd::exec::agent::AgentThread;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
-use bgd::exec::helper::Lives;
 use bgd::exec::messages;
-use bgd::exec::output::{OutputFolder, OutputWatch};
-use bgd::exec::silence::Waits;
+use bgd::exec::output::OutputFolder;
 use bgd::exec::workers::Workers;
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::connection::Shared;
@@ -113,22 +111,9 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
     let workers = Workers::start().unwrap();
     let folder = Arc::new(OutputFolder::open(state.to_owned()).unwrap());
-    let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
     let (reports, _) = messages::reports();
     let path = socket.as_path();
-    let (adopted, helpers, waits) = (Arc::default(), Lives::default(), Waits::default());
-    let context = Context {
-        folder,
-        outputs,
-        workers,
-        facts,
-        reports,
-        adopted,
-        helpers,
-        waits,
-        is_told_to_end: Arc::default(),
-        socket: path.into(),
-    };
+    let context = Context::new(folder, u64::MAX, workers, facts, reports, path.into());
     // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
     let agents = AgentThread::new(Arc::default(), context.clone());

@@ -15,10 +15,8 @@ use bgd::dispatcher::state::DispatcherState;
 use bgd::exec::agent::AgentThread;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
-use bgd::exec::helper::Lives;
 use bgd::exec::messages;
-use bgd::exec::output::{OutputFolder, OutputWatch};
-use bgd::exec::silence::Waits;
+use bgd::exec::output::OutputFolder;
 use bgd::exec::workers::Workers;
 use bgd::journal::Journal;
 use bgd::os::clock::Clock;
@@ -51,23 +49,9 @@ impl Daemon {
         let jobs = Arc::clone(world);
         let workers = Workers::simulated(move |job| jobs.job(job));
         let folder = Arc::new(OutputFolder::open(state.to_owned()).unwrap());
-        let outputs = OutputWatch::start(Arc::clone(&folder), u64::MAX, facts.clone(), workers.clone());
         let (reports, _) = messages::reports();
         world.begin(facts.clone(), internals.clone());
-        let (adopted, helpers, waits) = (Arc::default(), Lives::default(), Waits::default());
-        let socket = state.into();
-        let context = Context {
-            folder,
-            outputs,
-            workers,
-            facts,
-            reports,
-            adopted,
-            helpers,
-            waits,
-            is_told_to_end: Arc::default(),
-            socket,
-        };
+        let context = Context::new(folder, u64::MAX, workers, facts, reports, state.into());
         let executors = Executors::default().with(ExecutorName::LOCAL, Simulated(Arc::clone(world)));
         let agents = AgentThread::new(Arc::default(), context.clone());
         let (limits, _) = watch::channel(ServerLimits::from(&config));

@@ -448,7 +448,9 @@ impl TestDaemon {
     fn explain(&self) {
         eprintln!("--- stderr of bgd\n{}", self.stderr_text());
         for entry in fs::read_dir(self.state_dir()).into_iter().flatten().flatten() {
-            if entry.path().extension().is_some_and(|ending| ending == "log") {
+            // A test may have put a pipe in its place, whose reader would wait for ever.
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            if is_file && entry.path().extension().is_some_and(|ending| ending == "log") {
                 let text = fs::read(entry.path()).unwrap_or_default();
                 let text = String::from_utf8_lossy(&text[text.len().saturating_sub(8000)..]).into_owned();
                 eprintln!("--- end of {}\n{text}", entry.path().display());

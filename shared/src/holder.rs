@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use serde::{Deserialize, Serialize};
 
-use crate::proc::ProcessStat;
+use crate::proc;
 use crate::socket::SocketPath;
 use crate::text::OsText;
 
@@ -113,7 +113,7 @@ pub fn of(socket: &SocketPath) -> Option<Holder> {
 impl Holder {
     /// Returns the state of its process as the kernel reports it.
     pub fn state(&self) -> Option<State> {
-        ProcessStat::of(self.pid)?.state().map(State)
+        proc::state(self.pid).map(State)
     }
 }
 

@@ -124,10 +124,15 @@ pub fn open_flags(pid: impl Display, descriptor: &OsStr) -> Option<i32> {
     i32::from_str_radix(flags.trim(), 8).ok()
 }
 
+/// Returns the folders of the threads of a process.
+fn threads(pid: impl Display) -> impl Iterator<Item = PathBuf> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().filter_map(Result::ok);
+    threads.map(|thread| thread.path())
+}
+
 /// Returns the children of a process, across all its threads.
 pub fn children(pid: impl Display) -> Vec<i32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().filter_map(Result::ok);
-    threads.flat_map(|thread| pids_in(&thread.path().join("children"))).collect()
+    threads(pid).flat_map(|thread| pids_in(&thread.join("children"))).collect()
 }
 
 /// Returns the children of one thread of a process.
@@ -158,7 +163,20 @@ pub fn cgroup_folder(pid: impl Display) -> Option<PathBuf> {
     Some(Path::new(mount).join(cgroup(pid)?.strip_prefix('/')?))
 }
 
-/// Flag of an exiting process (`PF_EXITING`): its descriptors may be closed already.
+/// Whether a process has ended, or is exiting and no longer runs code of its own.
+pub fn has_ended(pid: i32) -> bool {
+    ProcessStat::of(pid).is_none_or(|stat| stat.has_ended() && ProcessStat::of_living_thread(pid).is_none())
+}
+
+/// Returns the state of a process, a letter of proc(5): that of a thread which lives if the first one has ended. `None`
+/// if it does not exist or is hidden.
+pub fn state(pid: i32) -> Option<char> {
+    let first = ProcessStat::of(pid)?;
+    let living = if first.has_ended() { ProcessStat::of_living_thread(pid) } else { None };
+    living.unwrap_or(first).state()
+}
+
+/// Flag of an exiting thread (`PF_EXITING`): its descriptors may be closed already.
 const EXITING: u64 = 4;
 
 /// More than `/proc/PID/stat` ever holds: about 50 numbers and a short name.
@@ -172,6 +190,17 @@ impl ProcessStat {
     /// Reads the fields of the process with this pid. `None` if it does not exist or is hidden.
     pub fn of(pid: i32) -> Option<Self> {
         Self::parse(&read(&format!("/proc/{pid}/stat"), STAT_BYTES))
+    }
+
+    /// Reads the fields of a thread of this process that has not ended, if there is one. A process is shown as ended, and
+    /// without its memory, as soon as its first thread has: after `pthread_exit` in `main`, and for a moment while another
+    /// thread executes a program.
+    pub fn of_living_thread(pid: i32) -> Option<Self> {
+        let mut stats = threads(pid).filter_map(|thread| {
+            let path = thread.join("stat");
+            Self::parse(&read(path.to_str()?, STAT_BYTES))
+        });
+        stats.find(|stat| !stat.has_ended())
     }
 
     /// Reads the fields of this process.
@@ -191,7 +220,7 @@ impl ProcessStat {
         self.0.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
     }
 
-    /// Returns the state of the process, a letter of proc(5).
+    /// Returns the state of the thread, a letter of proc(5).
     pub fn state(&self) -> Option<char> {
         self.field(3)
     }
@@ -201,7 +230,7 @@ impl ProcessStat {
         self.field(4)
     }
 
-    /// Whether it has ended, or is exiting and no longer runs code of its own.
+    /// Whether the thread has ended, or is exiting. Those of a process are of its first thread: see [`has_ended`].
     pub fn has_ended(&self) -> bool {
         self.field::<u64>(9).is_some_and(|flags| flags & EXITING != 0)
             || matches!(self.state(), Some('Z' | 'X'))

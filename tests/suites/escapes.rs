@@ -29,7 +29,7 @@ const SHED: &str = "home=$PWD; mkfifo gate; setsid env -i sh -c '
     mv $0/shed.new $0/shed; exec sleep 1000' \"$home\" & exit 0";
 
 #[track_caller]
-fn noted(daemon: &TestDaemon) -> Process {
+pub(crate) fn noted(daemon: &TestDaemon) -> Process {
     let note = daemon.home().join("note");
     let pid = wait::for_line(&note, "").parse().expect("a process id");
     fs::remove_file(note).expect("the note");

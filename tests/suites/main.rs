@@ -66,6 +66,7 @@ mod fault_start;
 mod fault_trees;
 mod fault_watches;
 mod fault_wire;
+mod first_thread;
 mod foreground;
 mod handoff;
 mod handoff_ends;

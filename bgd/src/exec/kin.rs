@@ -7,7 +7,7 @@
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
-use bgd_shared::proc::ProcessStat;
+use bgd_shared::proc::has_ended;
 
 use super::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
@@ -81,10 +81,6 @@ pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> 
     let hint = "only its parent, or a child of that, can hand it over; in a subshell such as $(...) use `exec bgctl \
          handoff`";
     Err(RpcError::new(ErrorKind::ForeignProcess, message).hint(hint))
-}
-
-fn has_ended(process: i32) -> bool {
-    ProcessStat::of(process).is_none_or(|stat| stat.has_ended())
 }
 
 /// Whether `parent` may have adopted an orphan: it is pid 1, or the daemon, the client or an ancestor of one of them.

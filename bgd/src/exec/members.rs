@@ -108,7 +108,8 @@ pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
     found
 }
 
-/// The fields of `/proc/PID/stat` that trees are built from.
+/// The fields of `/proc/PID/stat` that trees are built from. State, memory and image are those of a thread that lives, if
+/// there is one.
 pub(super) struct Stat {
     pub(super) state: char,
     pub(super) parent: i32,
@@ -138,14 +139,16 @@ impl Stat {
 
     pub(super) fn of(pid: i32) -> Option<Self> {
         let stat = ProcessStat::of(pid)?;
+        let living = if stat.has_ended() { ProcessStat::of_living_thread(pid) } else { None };
+        let living = living.as_ref().unwrap_or(&stat);
         Some(Self {
-            state: stat.field::<char>(3)?,
+            state: living.state()?,
             parent: stat.parent()?,
             group: stat.field(5)?,
             session: stat.field(6)?,
-            memory: stat.field(23)?,
+            memory: living.field(23)?,
             born: stat.field(22)?,
-            image: Image([stat.field(26)?, stat.field(27)?, stat.field(28)?]),
+            image: Image([living.field(26)?, living.field(27)?, living.field(28)?]),
         })
     }
 
@@ -155,10 +158,6 @@ impl Stat {
         let born = self.born.saturating_mul(1000) / clock_ticks_per_second().max(1);
         up.saturating_sub(Duration::from_millis(born))
     }
-}
-
-pub(super) fn is_zombie(pid: i32) -> bool {
-    Stat::of(pid).is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Returns how often a process has gone to sleep voluntarily; 0 if there is no such process.

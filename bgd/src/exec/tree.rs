@@ -20,7 +20,7 @@ use super::handed::tree::HandedTree;
 use super::mark::Mark;
 use super::members::{
     AGENT_MARK, BRIDGE_MARK, HOOK_MARK, MAX_DEPTH, Member, Stat, TASK_MARK, appends_to, descendants_of,
-    has_mark, has_open, hold, is_zombie, survivor, wait_for_leaving,
+    has_mark, has_open, hold, survivor, wait_for_leaving,
 };
 use super::newborn::Newborns;
 use super::output::OutputFiles;
@@ -151,7 +151,7 @@ impl Tree {
         match hold(pid) {
             Ok(Some(handle)) => {
                 let is_mine = is_marked() || self.member(pid).is_ok_and(|member| member.is_some());
-                !is_mine && !is_zombie(pid) && !handle.has_ended()
+                !is_mine && !handle.has_ended()
             }
             Ok(None) | Err(_) => false,
         }
@@ -183,7 +183,7 @@ impl Tree {
             Some(cgroup) => is_in_cgroup(pid, cgroup) || self.is_mine(pid),
             None => self.is_mine(pid),
         };
-        Ok((is_member && !is_zombie(pid) && !handle.has_ended()).then_some(Member { pid, handle }))
+        Ok((is_member && !handle.has_ended()).then_some(Member { pid, handle }))
     }
 
     fn descendants(&self) -> Vec<i32> {

@@ -10,7 +10,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::fds;
 use bgd_shared::frame::{Frame, FrameDecoder, FrameError, Rest};
 use bgd_shared::message::{error_line, parse_request};
-use bgd_shared::proc::ProcessStat;
+use bgd_shared::proc;
 use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -331,8 +331,7 @@ impl Connection {
     /// Whether a program that has ended since hands over its child: nobody else looks after that child.
     fn is_bequest(&self, method: &str) -> bool {
         // The kernel closes a process's connections before it reports the process as ended.
-        let has_ended = |pid| ProcessStat::of(pid).is_none_or(|stat| stat.has_ended());
-        method == TaskHandoff::NAME && self.client.process.is_some_and(has_ended)
+        method == TaskHandoff::NAME && self.client.process.is_some_and(proc::has_ended)
     }
 
     /// Waits until the client has closed its reading side as well, and so waits for nothing any more.

@@ -13,9 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::facts::{Leads, Named, named_by};
-use crate::exec::members::{
-    MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, is_zombie, processes_of_user,
-};
+use crate::exec::members::{MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, processes_of_user};
 use crate::exec::newborn::Newborns;
 use crate::os::pidfd::{PidFd, SIGKILL};
 
@@ -197,7 +195,7 @@ impl HandedTree {
     fn member(&self, pid: i32, held: &HashSet<i32>) -> io::Result<Option<Member>> {
         let Some(handle) = hold(pid)? else { return Ok(None) };
         // As with other trees: opened first, looked at then, and still alive afterwards.
-        let is_member = self.is_mine(pid, held) && !is_zombie(pid) && !handle.has_ended();
+        let is_member = self.is_mine(pid, held) && !handle.has_ended();
         Ok(is_member.then_some(Member { pid, handle }))
     }
 

@@ -268,9 +268,9 @@ pub fn shell_at(terminal: &OriginTerminal) -> Option<Shell> {
 
 /// Whether a process is alive and not in the terminal's foreground group.
 pub fn is_in_background(pid: i32, terminal: &OriginTerminal) -> bool {
-    let has_ended = ProcessStat::of(pid).is_none_or(|stat| stat.has_ended());
     let (process, leader) = (Stat::of(pid), Stat::of(terminal.leader));
-    !has_ended && process.zip(leader).is_some_and(|(process, leader)| process.group != leader.front)
+    !proc::has_ended(pid)
+        && process.zip(leader).is_some_and(|(process, leader)| process.group != leader.front)
 }
 
 /// Opens a handle to a process, unless it has ended.

@@ -83,6 +83,16 @@ impl Remote {
         }
     }
 
+    /// Returns its name and settings if it is the daemon of another machine.
+    pub fn ssh(&self) -> Option<(&Arc<str>, &Ssh)> {
+        if let RemoteSettings::Ssh(ssh) = &self.settings { Some((&self.name, ssh)) } else { None }
+    }
+
+    /// Returns its name and settings if it is a cluster.
+    pub fn slurm(&self) -> Option<(&Arc<str>, &Slurm)> {
+        if let RemoteSettings::Slurm(slurm) = &self.settings { Some((&self.name, slurm)) } else { None }
+    }
+
     /// Returns the machine it is reached by, if that is another one.
     pub fn host(&self) -> Option<&str> {
         match &self.settings {

@@ -1,5 +1,5 @@
-//! Tests the executor interface: an executor unknown to the rest of the daemon runs tasks for real clients. It takes
-//! one folder, and one line in the table of executors.
+//! Tests the executor interface: an executor unknown to the rest of the daemon runs tasks for real clients, in the place of
+//! the local one. Nothing of the dispatcher or the core knows which one it is.
 
 #[path = "executor/daemon.rs"]
 mod daemon;

@@ -18,6 +18,9 @@ pub enum ExecutorKind {
 }
 
 impl ExecutorKind {
+    /// All kinds.
+    pub const ALL: [Self; 2] = [Self::Ssh, Self::Slurm];
+
     /// The name on the wire and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {

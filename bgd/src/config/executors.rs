@@ -72,6 +72,28 @@ pub const KEYS: [&str; 16] = [
     "work_folder",
 ];
 
+/// A key that only some kinds of executors have: which ones, and whether a table gives it.
+type Special = (&'static str, &'static [ExecutorKind], fn(&ExecutorConfig) -> bool);
+
+/// The keys that only some kinds have.
+const SPECIAL: [Special; 11] = [
+    ("bootstrap", SSH, |config| config.bootstrap.is_some()),
+    ("folder", SSH, |config| config.folder.is_some()),
+    ("partition", SLURM, |config| config.partition.is_some()),
+    ("account", SLURM, |config| config.account.is_some()),
+    ("qos", SLURM, |config| config.qos.is_some()),
+    ("time", SLURM, |config| config.time.is_some()),
+    ("cpus", SLURM, |config| config.cpus.is_some()),
+    ("memory", SLURM, |config| config.memory.is_some()),
+    ("gpus", SLURM, |config| config.gpus.is_some()),
+    ("options", SLURM, |config| config.options.is_some()),
+    ("work_folder", SLURM, |config| config.work_folder.is_some()),
+];
+
+const SSH: &[ExecutorKind] = &[ExecutorKind::Ssh];
+
+const SLURM: &[ExecutorKind] = &[ExecutorKind::Slurm];
+
 /// Maximum number of executors.
 const EXECUTORS: usize = 64;
 
@@ -89,10 +111,11 @@ impl ExecutorConfig {
             );
             return Err(fault("", &what));
         }
-        let kind = self.kind.ok_or_else(|| fault(".type", "is missing: \"ssh\" or \"slurm\""))?;
-        if let Some((key, _)) = self.foreign(kind).into_iter().find(|(_, is_given)| *is_given) {
-            let other = if kind == ExecutorKind::Ssh { "slurm" } else { "ssh" };
-            return Err(fault(&format!(".{key}"), &format!("requires type = \"{other}\"")));
+        let kind =
+            self.kind.ok_or_else(|| fault(".type", &format!("is missing: {}", named(&ExecutorKind::ALL))))?;
+        let is_foreign = |(_, kinds, is_given): &&Special| is_given(self) && !kinds.contains(&kind);
+        if let Some((key, kinds, _)) = SPECIAL.iter().find(is_foreign) {
+            return Err(fault(&format!(".{key}"), &format!("requires type = {}", named(kinds))));
         }
         let shell = self.shell().map_err(|(key, what)| fault(key, &what))?;
         let env = self.env.clone().unwrap_or_default();
@@ -125,26 +148,6 @@ impl ExecutorConfig {
             }
         };
         Ok(Remote { name: name.into(), settings })
-    }
-
-    /// Returns the keys that the other kind has, and whether they are given.
-    fn foreign(&self, kind: ExecutorKind) -> Vec<(&'static str, bool)> {
-        match kind {
-            ExecutorKind::Ssh => vec![
-                ("partition", self.partition.is_some()),
-                ("account", self.account.is_some()),
-                ("qos", self.qos.is_some()),
-                ("time", self.time.is_some()),
-                ("cpus", self.cpus.is_some()),
-                ("memory", self.memory.is_some()),
-                ("gpus", self.gpus.is_some()),
-                ("options", self.options.is_some()),
-                ("work_folder", self.work_folder.is_some()),
-            ],
-            ExecutorKind::Slurm => {
-                vec![("folder", self.folder.is_some()), ("bootstrap", self.bootstrap.is_some())]
-            }
-        }
     }
 
     fn resources(&self) -> Resources {
@@ -185,6 +188,11 @@ impl ExecutorConfig {
         }
         Ok(u64::try_from(time.as_millis()).ok())
     }
+}
+
+/// Returns the names of kinds of executors, as the configuration has them.
+fn named(kinds: &[ExecutorKind]) -> String {
+    kinds.iter().map(|kind| format!("{:?}", kind.as_str())).collect::<Vec<_>>().join(" or ")
 }
 
 fn is_variable(name: &str, value: &str) -> bool {

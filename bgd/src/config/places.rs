@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::agents::{AgentConfig, Fault};
 use super::executors::ExecutorConfig;
 use crate::agents::{Agent, Machine};
-use crate::remotes::{Remote, RemoteSettings};
 
 /// Builds and checks an agent, with the machine that its program runs on.
 ///
@@ -23,14 +22,14 @@ pub fn agent(
     let Some(executor) = executors.get(on) else {
         return Err(fault(format!("is {on:?}, but there is no [executors.{on}]")));
     };
-    match executor.remote(on)? {
-        Remote { name, settings: RemoteSettings::Ssh(ssh) } => {
-            Ok(Agent { on: Some(Arc::new(Machine { name, ssh })), ..agent })
-        }
-        Remote { settings: RemoteSettings::Slurm(_), .. } => Err(fault(format!(
-            "is {on:?}, a Slurm cluster: an agent runs on a machine, an executor with type = \"ssh\""
-        ))),
-    }
+    let remote = executor.remote(on)?;
+    let Some((name, ssh)) = remote.ssh() else {
+        let kind = remote.kind().as_str();
+        return Err(fault(format!(
+            "is {on:?}, which has type = {kind:?}: an agent runs on a machine, an executor with type = \"ssh\""
+        )));
+    };
+    Ok(Agent { on: Some(Arc::new(Machine { name: Arc::clone(name), ssh: ssh.clone() })), ..agent })
 }
 
 #[cfg(test)]
@@ -47,7 +46,7 @@ mod tests {
         };
         for (on, more, words) in [
             ("near", "", "there is no [executors.near]"),
-            ("hpc", "", "a Slurm cluster: an agent runs on a machine"),
+            ("hpc", "", "which has type = \"slurm\": an agent runs on a machine"),
             ("far", "protocol = \"template\"", "requires protocol = \"acp\""),
         ] {
             let (key, what) = placed(on, more).unwrap_err();

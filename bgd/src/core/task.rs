@@ -49,10 +49,13 @@ impl ExecutorName {
     pub const LOCAL: Self = Self("local");
     /// Gives prompts to AI agents.
     pub const AGENT: Self = Self("agent");
-    /// Has the daemons of other machines run tasks.
-    pub const SSH: Self = Self("ssh");
-    /// Has Slurm clusters run tasks.
-    pub const SLURM: Self = Self("slurm");
+}
+
+/// Each kind of place elsewhere has an executor of its name.
+impl From<ExecutorKind> for ExecutorName {
+    fn from(kind: ExecutorKind) -> Self {
+        Self(kind.as_str())
+    }
 }
 
 /// Where a submitter can be reached. Tasks with equal places share one.
@@ -149,12 +152,16 @@ impl Spec {
 
     /// Returns the name of the executor that runs it.
     pub fn executor(&self) -> ExecutorName {
-        match (&self.work, self.on.as_ref().map(|on| on.kind)) {
+        match (&self.work, &self.on) {
             (Work::Agent(_), _) => ExecutorName::AGENT,
             (Work::Argv(_) | Work::Shell(_), None) => ExecutorName::LOCAL,
-            (Work::Argv(_) | Work::Shell(_), Some(ExecutorKind::Ssh)) => ExecutorName::SSH,
-            (Work::Argv(_) | Work::Shell(_), Some(ExecutorKind::Slurm)) => ExecutorName::SLURM,
+            (Work::Argv(_) | Work::Shell(_), Some(on)) => on.kind.into(),
         }
+    }
+
+    /// Whether it runs as a process of this machine.
+    pub fn is_here(&self) -> bool {
+        self.executor() == ExecutorName::LOCAL
     }
 
     /// Returns whether it is a process or an agent.

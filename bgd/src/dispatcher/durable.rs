@@ -44,8 +44,7 @@ impl LeftRuns {
     pub fn retain_known(&mut self, kept: &Kept) {
         let of = |(_, row): &(Ordinal, TaskRow)| {
             let task = &row.task;
-            let is_local = task.agent.is_none() && task.spec.on.is_none();
-            is_local.then_some((Key { task: task.id, run: task.run }, task.has_run()))
+            task.spec.is_here().then_some((Key { task: task.id, run: task.run }, task.has_run()))
         };
         let known: HashMap<Key, bool> = kept.tasks.iter().filter_map(of).collect();
         self.runs.retain(|key, run| known.get(key).is_some_and(|has_run| *has_run || run.is_drained()));
@@ -54,7 +53,7 @@ impl LeftRuns {
 
 /// Whether a task's process announces itself before it executes its program.
 fn announces_itself(task: &Task) -> bool {
-    task.agent.is_none() && task.spec.on.is_none()
+    task.spec.is_here()
 }
 
 impl Dispatcher {

@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use bgd_shared::error::RpcError;
 use bgd_shared::request::{ExecutorCheck, ExecutorInfo, ExecutorListParams, ExecutorListResult};
-use bgd_shared::resources::ExecutorKind;
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
-use crate::core::ExecutorName;
 use crate::exec::silence;
 use crate::remotes::Remote;
 
@@ -65,11 +63,7 @@ impl Dispatcher {
     }
 
     fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
-        let name = match remote.kind() {
-            ExecutorKind::Ssh => ExecutorName::SSH,
-            ExecutorKind::Slurm => ExecutorName::SLURM,
-        };
-        match self.executors.of(name) {
+        match self.executors.of(remote.kind().into()) {
             Some(executor) => executor.check(remote),
             None => oneshot::channel().1,
         }

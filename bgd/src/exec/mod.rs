@@ -49,18 +49,21 @@ pub mod tree;
 pub mod usage;
 pub mod workers;
 
+use bgd_shared::resources::ExecutorKind;
+
 use self::agent::AgentThread;
 use self::executor::Executors;
 use self::local::Local;
+use self::places::Elsewhere;
 use self::remote::Machines;
 use self::slurm::Clusters;
 use crate::core::ExecutorName;
 
 /// Returns the daemon's executors.
-pub fn table(local: Local, agents: AgentThread, machines: Machines, clusters: Clusters) -> Executors {
+pub fn table(local: Local, agents: AgentThread, elsewhere: &Elsewhere) -> Executors {
     Executors::default()
         .with(ExecutorName::LOCAL, local)
         .with(ExecutorName::AGENT, agents)
-        .with(ExecutorName::SSH, machines)
-        .with(ExecutorName::SLURM, clusters)
+        .with(ExecutorKind::Ssh.into(), Machines::new(elsewhere.clone()))
+        .with(ExecutorKind::Slurm.into(), Clusters::new(elsewhere.clone()))
 }

@@ -2,6 +2,7 @@
 //! that takes orders. This module passes orders on; it decides nothing.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -9,8 +10,23 @@ use bgd_shared::request::ExecutorCheck;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::context::Context;
 use super::executor::{Asked, Close, Done};
 use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
+use crate::remotes::Remotes;
+
+/// What every executor elsewhere is made with.
+#[derive(Clone, Debug)]
+pub struct Elsewhere {
+    pub context: Context,
+    /// The state folder.
+    pub state: PathBuf,
+    /// Names this run of the daemon, or a durable daemon as a whole.
+    pub instance: String,
+    /// The configured places, of every kind.
+    pub remotes: Arc<Remotes>,
+    pub is_durable: bool,
+}
 
 /// An order for a place, which has runs of this kind and these settings.
 #[derive(Debug)]

@@ -27,8 +27,7 @@ use crate::exec::local::Local;
 use crate::exec::mark::Marks;
 use crate::exec::messages::{self, Facts};
 use crate::exec::output::OutputFolder;
-use crate::exec::remote::Machines;
-use crate::exec::slurm::Clusters;
+use crate::exec::places::Elsewhere;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
@@ -101,10 +100,16 @@ impl Daemon {
         let (nofile, marks, strays, keeper) =
             (premises.nofile, premises.marks, premises.strays, premises.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-        // A durable daemon is the same one after each start.
-        let name = if config.durable == Durable::No { &life } else { &instance.id };
-        let (machines, clusters) = elsewhere(&config, &context, &state, name);
-        let executors = exec::table(local, agents.clone(), machines, clusters);
+        let is_durable = config.durable != Durable::No;
+        let elsewhere = Elsewhere {
+            context: context.clone(),
+            state: state.clone(),
+            // A durable daemon is the same one after each start.
+            instance: if is_durable { instance.id.clone() } else { life.clone() },
+            remotes: Arc::new(config.remotes().unwrap_or_default()),
+            is_durable,
+        };
+        let executors = exec::table(local, agents.clone(), &elsewhere);
         let config_modified = Timestamp::of_file(&config_path);
         let identity = Identity {
             instance: instance.id.clone(),
@@ -260,16 +265,6 @@ impl Taken {
             }),
         }
     }
-}
-
-/// Creates the executors of tasks on other machines and on clusters.
-fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> (Machines, Clusters) {
-    let remotes = Arc::new(config.remotes().unwrap_or_default());
-    let is_durable = config.durable != Durable::No;
-    let (context, state, name) = (context.clone(), state.to_path_buf(), name.to_owned());
-    let (of_machines, its_state, its_name) = (context.clone(), state.clone(), name.clone());
-    let machines = Machines::new(of_machines, its_state, its_name, Arc::clone(&remotes), is_durable);
-    (machines, Clusters::new(context, state, name, remotes, is_durable))
 }
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has

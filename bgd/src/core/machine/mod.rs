@@ -398,7 +398,7 @@ impl Core {
     fn begin(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
-        let is_here = task.agent.is_none() && task.spec.on.is_none();
+        let is_here = task.spec.is_here();
         // Only where there may be a next daemon.
         let (env, is_kept) = (env.clone(), is_here && self.registry.is_tracked());
         if self.takes_back(ordinal) {

@@ -38,7 +38,7 @@ impl Core {
                 let env = env.clone();
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
                 // A process starts within a moment, and is ended then. An agent or a cluster may take long to start it.
-                if task.agent.is_some() || task.spec.on.is_some() {
+                if !task.spec.is_here() {
                     self.effects.push(end);
                 }
                 self.end_pause(ordinal);

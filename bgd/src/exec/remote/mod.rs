@@ -28,11 +28,11 @@ use super::context::Context;
 use super::executor::{Ask, Asked, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::left::Spared;
-use super::places::{self, Places};
+use super::places::{self, Elsewhere, Places};
 use crate::carry::{Named, Obstacle};
 use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, On, Spec, Work};
-use crate::remotes::{Remote, RemoteSettings, Remotes, Ssh};
+use crate::remotes::{Remote, Remotes, Ssh};
 
 /// The executor of tasks on other machines.
 #[derive(Debug)]
@@ -49,27 +49,21 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon, or a durable daemon as a
-    /// whole. Machines on which an earlier daemon may have left tasks are connected to, and those tasks ended, except those
-    /// that are taken up at once.
-    pub fn new(
-        context: Context,
-        state: PathBuf,
-        instance: String,
-        remotes: Arc<Remotes>,
-        is_durable: bool,
-    ) -> Self {
+    /// Creates the executor. Machines on which an earlier daemon may have left tasks are connected to, and those tasks
+    /// ended, except those that are taken up at once.
+    pub fn new(elsewhere: Elsewhere) -> Self {
+        let Elsewhere { context, state, instance, remotes, is_durable } = elsewhere;
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
         let places = Places::default();
         let origins = HashMap::new();
         let mut machines = Self { context, host, state, instance, is_durable, remotes, origins, places };
         let remotes = Arc::clone(&machines.remotes);
-        for (name, ssh) in remotes.all().filter_map(|remote| ssh_of(remote)) {
+        for (name, ssh) in remotes.all().filter_map(|remote| remote.ssh()) {
             if machines.origin(name).is_remembered() {
                 machines.serve(name, ssh, true);
             }
         }
-        let is_known = |name: &str| remotes.get(name).is_some_and(|remote| ssh_of(remote).is_some());
+        let is_known = |name: &str| remotes.get(name).is_some_and(|remote| remote.ssh().is_some());
         for (name, sessions) in sweep::unknown(&machines.state, &machines.context.socket, is_known) {
             let sessions = sessions.into_iter().collect::<Vec<_>>().join(" ");
             tracing::warn!(
@@ -99,7 +93,7 @@ impl Machines {
     fn serve_by_name(&mut self, name: &str) -> Option<()> {
         if !self.places.is_served(name) {
             let remotes = Arc::clone(&self.remotes);
-            let (name, ssh) = remotes.get(name).and_then(|remote| ssh_of(remote))?;
+            let (name, ssh) = remotes.get(name).and_then(|remote| remote.ssh())?;
             self.serve(name, ssh, false);
         }
         Some(())
@@ -127,7 +121,7 @@ impl Machines {
     ) -> Result<SubmitParams, String> {
         let remotes = Arc::clone(&self.remotes);
         let gone = || format!("the executor {} is no longer configured", on.name);
-        let (_, ssh) = remotes.get(&on.name).and_then(|remote| ssh_of(remote)).ok_or_else(gone)?;
+        let (_, ssh) = remotes.get(&on.name).and_then(|remote| remote.ssh()).ok_or_else(gone)?;
         self.serve_by_name(&on.name).ok_or_else(gone)?;
         let origin = self.origins.get(&on.name).ok_or_else(gone)?;
         Ok(params(run, spec, on, env, ssh, origin))
@@ -144,13 +138,6 @@ impl Machines {
             self.params((known.task, known.run), &known.spec, on, &env).map_err(|why| places::lost(&why))?;
         self.places.start(&on.name, known.task, Run::again(known, params));
         Ok(())
-    }
-}
-
-fn ssh_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Ssh)> {
-    match &remote.settings {
-        RemoteSettings::Ssh(ssh) => Some((&remote.name, ssh)),
-        RemoteSettings::Slurm(_) => None,
     }
 }
 
@@ -266,7 +253,7 @@ impl Executor for Machines {
 
     fn configure(&mut self, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
-        for (name, ssh) in remotes.all().filter_map(|remote| ssh_of(remote)) {
+        for (name, ssh) in remotes.all().filter_map(|remote| remote.ssh()) {
             self.places.configure(name, ssh.clone());
         }
     }

@@ -49,11 +49,11 @@ use super::context::Context;
 use super::executor::{Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::left::Spared;
-use super::places::{self, Places};
+use super::places::{self, Elsewhere, Places};
 use crate::carry::{Named, Obstacle};
 use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, Uncounted};
-use crate::remotes::{Remote, RemoteSettings, Remotes, Slurm};
+use crate::remotes::{Remote, Remotes, Slurm};
 
 /// The executor of tasks on clusters.
 #[derive(Debug)]
@@ -68,20 +68,15 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Creates the executor. `state` is the state folder, `instance` names this run of the daemon, or a durable daemon as a
-    /// whole. Jobs that an earlier daemon may have left are cancelled, except those that are taken up at once.
-    pub fn new(
-        context: Context,
-        state: PathBuf,
-        instance: String,
-        remotes: Arc<Remotes>,
-        is_durable: bool,
-    ) -> Self {
+    /// Creates the executor. Jobs that an earlier daemon may have left are cancelled, except those that are taken up at
+    /// once.
+    pub fn new(elsewhere: Elsewhere) -> Self {
+        let Elsewhere { context, state, instance, remotes, is_durable } = elsewhere;
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
         let mut clusters =
             Self { context, host, state, instance, remotes, is_durable, places: Places::default() };
         let remotes = Arc::clone(&clusters.remotes);
-        for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
+        for (name, slurm) in remotes.all().filter_map(|remote| remote.slurm()) {
             let origin = clusters.origin(name, slurm);
             let has_earlier = !origin.earlier().is_empty();
             if has_earlier || origin.has_been_there() {
@@ -94,7 +89,7 @@ impl Clusters {
 
     /// Ends what was left on clusters that are not configured any more.
     fn sweep_unknown(&mut self) {
-        let is_known = |name: &str| self.remotes.get(name).is_some_and(|remote| slurm_of(remote).is_some());
+        let is_known = |name: &str| self.remotes.get(name).is_some_and(|remote| remote.slurm().is_some());
         for (name, slurm) in origin::unknown(&self.state, &self.context.socket, is_known) {
             if let Some(slurm) = slurm {
                 tracing::info!(name, "jobs are ended on a cluster that is not configured any more");
@@ -132,7 +127,7 @@ impl Clusters {
     fn serve_by_name(&mut self, name: &str) -> Option<()> {
         if !self.places.is_served(name) {
             let remotes = Arc::clone(&self.remotes);
-            let (name, slurm) = remotes.get(name).and_then(|remote| slurm_of(remote))?;
+            let (name, slurm) = remotes.get(name).and_then(|remote| remote.slurm())?;
             self.serve(name, slurm, false);
         }
         Some(())
@@ -151,13 +146,6 @@ impl Clusters {
         let env = known.env.clone().unwrap_or_default();
         self.places.start(&on.name, known.task, Run::again(Instant::now(), known, env));
         Ok(())
-    }
-}
-
-fn slurm_of(remote: &Arc<Remote>) -> Option<(&Arc<str>, &Slurm)> {
-    match &remote.settings {
-        RemoteSettings::Slurm(slurm) => Some((&remote.name, slurm)),
-        RemoteSettings::Ssh(_) => None,
     }
 }
 
@@ -235,7 +223,7 @@ impl Executor for Clusters {
 
     fn configure(&mut self, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
-        for (name, slurm) in remotes.all().filter_map(|remote| slurm_of(remote)) {
+        for (name, slurm) in remotes.all().filter_map(|remote| remote.slurm()) {
             self.places.configure(name, slurm.clone());
         }
     }

@@ -155,7 +155,8 @@ impl ChannelConfig {
             },
             "desktop" => ChannelKind::Desktop,
             "tty" => ChannelKind::Tty,
-            _ => ChannelKind::Inbox,
+            "inbox" => ChannelKind::Inbox,
+            _ => return Err((".type", format!("is {kind:?}, which this bgd can't deliver to"))),
         })
     }
 
@@ -302,6 +303,23 @@ mod tests {
         assert_eq!((bot.chat.as_deref(), bot.token), (Some("42"), Token::File("/t".into())));
         assert!(!channel("type = \"tty\"").unwrap().started);
         assert!(channel("type = \"desktop\"\nstarted = true").unwrap().started);
+    }
+
+    #[test]
+    fn each_type_is_delivered_to_as_what_it_is() {
+        for (name, takes) in TYPES {
+            let keys = takes.iter().map(|key| match *key {
+                "command" => "command = [\"notify-me\"]\n",
+                "url" => "url = \"http://localhost\"\n",
+                "token" => "token = \"a\"\n",
+                _ => "",
+            });
+            let built = channel(&format!("type = {name:?}\n{}", keys.collect::<String>())).unwrap();
+            assert_eq!(built.kind.as_str(), name);
+        }
+        for chat in Chat::ALL {
+            assert!(TYPES.iter().any(|(name, _)| *name == chat.as_str()), "{chat:?}");
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ struct Column {
     dropped: Option<u8>,
 }
 
-/// The columns of a list. A new one is an entry here.
+/// The columns of a list, one for each [`Field`].
 const COLUMNS: [Column; 18] = [
     Column {
         field: Field::Host,

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{Condition, Dependency, Waiting, WaitingFor};
 use bgd_shared::task::{Kind, Progress};
+use clap::ValueEnum as _;
 
 use crate::render::samples::{question, task};
 
@@ -201,6 +202,15 @@ fn r115_what_a_task_waits_for_leaves_room_for_its_description() {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains(state) && text.trim_end().ends_with("make -j8"), "{text}");
     }
+}
+
+#[test]
+fn each_field_has_one_column() {
+    for field in Field::value_variants() {
+        let columns = COLUMNS.iter().filter(|column| column.field == *field);
+        assert_eq!(columns.count(), 1, "{field:?}");
+    }
+    assert_eq!(Field::value_variants().len(), COLUMNS.len());
 }
 
 #[test]

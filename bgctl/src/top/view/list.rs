@@ -51,45 +51,102 @@ struct Cell<'a> {
     now: Timestamp,
 }
 
-/// A column: its header, its width, the width of the list from which it is there, and its text.
+/// Everything that makes up one column.
 struct Column {
     of: Of,
     header: &'static str,
     width: u16,
+    /// The width of the list from which it is there.
     from: u16,
+    /// When it gives way to a long state: the lowest number first, as it is missed least. `None`: never.
+    yields: Option<u8>,
     text: fn(&Cell<'_>) -> String,
 }
 
-/// The columns before the description. A new one is an entry here.
-const COLUMNS: [Column; 11] = [
-    Column { of: Of::Host, header: "HOST", width: 4, from: HOST, text: |cell| cell.host.to_owned() },
-    Column { of: Of::Id, header: "ID", width: 8, from: 40, text: |cell| cell.row.id.short() },
+/// The columns before the description, one for each [`Of`].
+static COLUMNS: [Column; 11] = [
+    Column {
+        of: Of::Host,
+        header: "HOST",
+        width: 4,
+        from: HOST,
+        yields: Some(8),
+        text: |cell| cell.host.to_owned(),
+    },
+    Column { of: Of::Id, header: "ID", width: 8, from: 40, yields: None, text: |cell| cell.row.id.short() },
     Column {
         of: Of::State,
         header: "STATE",
         width: 16,
         from: STATE,
+        yields: None,
         text: |cell| cell.row.state.to_string(),
     },
-    Column { of: Of::Age, header: "AGE", width: 7, from: 48, text: |cell| age(cell.row, cell.now).0 },
-    Column { of: Of::Quiet, header: "QUIET", width: 7, from: 64, text: |cell| quiet(cell.row, cell.now) },
-    Column { of: Of::Cpu, header: "CPU", width: 7, from: USAGE, text: |cell| cpu(cell.row, cell.live) },
+    Column {
+        of: Of::Age,
+        header: "AGE",
+        width: 7,
+        from: 48,
+        yields: Some(7),
+        text: |cell| age(cell.row, cell.now).0,
+    },
+    Column {
+        of: Of::Quiet,
+        header: "QUIET",
+        width: 7,
+        from: 64,
+        yields: Some(0),
+        text: |cell| quiet(cell.row, cell.now),
+    },
+    Column {
+        of: Of::Cpu,
+        header: "CPU",
+        width: 7,
+        from: USAGE,
+        yields: Some(3),
+        text: |cell| cpu(cell.row, cell.live),
+    },
     Column {
         of: Of::Memory,
         header: "MEMORY",
         width: 9,
         from: USAGE,
+        yields: Some(2),
         text: |cell| memory(cell.row, cell.live),
     },
-    Column { of: Of::Tokens, header: "TOKENS", width: 6, from: CONSUMED, text: |cell| tokens(cell.row) },
-    Column { of: Of::Context, header: "CONTEXT", width: 7, from: CONSUMED, text: |cell| context(cell.row) },
-    Column { of: Of::Cost, header: "COST", width: 11, from: CONSUMED, text: |cell| cost(cell.row) },
-    Column { of: Of::Done, header: "DONE", width: 4, from: 56, text: |cell| done(cell.live) },
+    Column {
+        of: Of::Tokens,
+        header: "TOKENS",
+        width: 6,
+        from: CONSUMED,
+        yields: Some(6),
+        text: |cell| tokens(cell.row),
+    },
+    Column {
+        of: Of::Context,
+        header: "CONTEXT",
+        width: 7,
+        from: CONSUMED,
+        yields: Some(5),
+        text: |cell| context(cell.row),
+    },
+    Column {
+        of: Of::Cost,
+        header: "COST",
+        width: 11,
+        from: CONSUMED,
+        yields: Some(4),
+        text: |cell| cost(cell.row),
+    },
+    Column {
+        of: Of::Done,
+        header: "DONE",
+        width: 4,
+        from: 56,
+        yields: Some(1),
+        text: |cell| done(cell.live),
+    },
 ];
-
-/// The columns that give way to a long state, first the one that is missed least.
-const YIELDING: [Of; 9] =
-    [Of::Quiet, Of::Done, Of::Memory, Of::Cpu, Of::Cost, Of::Context, Of::Tokens, Of::Age, Of::Host];
 
 /// The widest column of hosts.
 const HOST_MOST: u16 = 16;
@@ -174,11 +231,12 @@ impl Layout {
         };
         let usual = columns[at].1;
         columns[at].1 = u16::try_from(needs.state).unwrap_or(STATE_MOST).clamp(usual, STATE_MOST);
-        for of in YIELDING {
-            let wide = columns.iter().any(|(column, width)| column.of == Of::State && *width > usual);
-            if wide && taken(&columns) + DESCRIPTION > width {
-                columns.retain(|(column, _)| column.of != of);
-            }
+        let is_wide = columns[at].1 > usual;
+        while is_wide && taken(&columns) + DESCRIPTION > width {
+            let yields =
+                columns.iter().enumerate().filter_map(|(at, (column, _))| Some((column.yields?, at)));
+            let Some((_, least)) = yields.min() else { break };
+            columns.remove(least);
         }
         let at = columns.iter().position(|(column, _)| column.of == Of::State).unwrap_or(at);
         let too_much = (taken(&columns) + DESCRIPTION).saturating_sub(width);

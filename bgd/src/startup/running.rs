@@ -100,15 +100,9 @@ impl Daemon {
         let (nofile, marks, strays, keeper) =
             (premises.nofile, premises.marks, premises.strays, premises.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-        let is_durable = config.durable != Durable::No;
-        let elsewhere = Elsewhere {
-            context: context.clone(),
-            state: state.clone(),
-            // A durable daemon is the same one after each start.
-            instance: if is_durable { instance.id.clone() } else { life.clone() },
-            remotes: Arc::new(config.remotes().unwrap_or_default()),
-            is_durable,
-        };
+        // A durable daemon is the same one after each start.
+        let name = if config.durable == Durable::No { &life } else { &instance.id };
+        let elsewhere = elsewhere(&config, &context, &state, name);
         let executors = exec::table(local, agents.clone(), &elsewhere);
         let config_modified = Timestamp::of_file(&config_path);
         let identity = Identity {
@@ -264,6 +258,17 @@ impl Taken {
                 (named.add(&*socket), socket.pid)
             }),
         }
+    }
+}
+
+/// Returns what the executors of tasks on other machines and on clusters are made with.
+fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> Elsewhere {
+    Elsewhere {
+        context: context.clone(),
+        state: state.to_path_buf(),
+        instance: name.to_owned(),
+        remotes: Arc::new(config.remotes().unwrap_or_default()),
+        is_durable: config.durable != Durable::No,
     }
 }
 

@@ -4,8 +4,9 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, WriteParams};
+use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
-use bgd_tests::{TestDaemon, bgctl_path};
+use bgd_tests::{Terminal, TestDaemon, bgctl_path};
 
 /// Start of a shell command: the program that follows lives in a user namespace without any inotify instance
 /// to give, so that nobody else is disturbed.
@@ -51,6 +52,42 @@ fn r20_an_output_is_followed_where_nothing_can_be_watched_as_root() {
     daemon.cancel(&[id]);
     assert!(lines.next().is_none());
     assert_eq!(following.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn r20_an_output_is_followed_on_a_terminal_where_nothing_can_be_watched_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    daemon.wait_running(id);
+    let mut following = Terminal::open(&bgctl(&daemon, &["output", "--follow", &id.to_string()]));
+    for word in ["one", "two", "three"] {
+        write(&daemon, id, &format!("{word}\n"));
+        following.wait_text(&format!("{word}\n"));
+    }
+    daemon.cancel(&[id]);
+    assert_eq!(following.ended().code(), Some(0), "{following:?}");
+}
+
+#[test]
+fn r61_a_job_leaves_a_terminal_and_comes_back_where_nothing_can_be_watched_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::builder().prelude(without_inotify()).start();
+    let mut job = Terminal::open(&bgctl(&daemon, &["run", "--", "cat"]));
+    job.type_keys("one\r");
+    job.wait_text("one\none\n");
+    job.type_keys("\x02");
+    assert_eq!(job.ended().code(), Some(0), "{job:?}");
+    let task = daemon.task(daemon.run(&["list", "-q"]).success().word());
+    assert_eq!(task.status, Status::Running);
+    let mut back = Terminal::open(&bgctl(&daemon, &["attach", &task.id.to_string()]));
+    back.wait_text("one\none\n");
+    back.type_keys("two\r");
+    back.wait_text("two\ntwo\n");
+    back.type_keys("\x04");
+    assert_eq!(back.ended().code(), Some(0), "{back:?}");
+    assert_eq!(daemon.output(task.id), b"one\r\none\r\ntwo\r\ntwo\r\n");
 }
 
 #[test]

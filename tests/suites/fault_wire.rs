@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
 use bgd_tests::shared::client::Client;
@@ -10,7 +11,8 @@ use bgd_tests::shared::request::{
     DaemonReload, DaemonStatusOf, NoParams, OutputParams, SubscribeParams, TaskOutput,
 };
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Process, Raw, TestDaemon, Watch};
+use bgd_tests::wait::poll_until;
+use bgd_tests::{Process, Raw, TestDaemon, Watch, wait};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
@@ -228,6 +230,51 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
     drop(deaf);
     until_connections(&daemon, 2);
     assert!(peak(&process) < before + 30 * 1024);
+}
+
+#[test]
+fn a_slow_reader_gets_every_answer_also_when_no_descriptor_is_left() {
+    const REQUESTS: u64 = 60;
+    let daemon = TestDaemon::start();
+    let text = "x".repeat(100_000);
+    let id = daemon.submit(&["true", &text]);
+    daemon.block(&[id]);
+    let (mut deaf, process) = (connect(&daemon), daemon.process());
+    assert!(deaf.is_served());
+    let held = fs::read_dir(process.proc("fd")).unwrap().count();
+    for limit in [None, Some(held as u64)] {
+        process.limit(rustix::process::Resource::Nofile, limit);
+        // Far more than its socket holds.
+        (0..REQUESTS).for_each(|number| deaf.request(number, "task.get", &json!({"id": id})));
+        for _ in 0..REQUESTS {
+            let answer = deaf.receive().expect("an answer");
+            assert_eq!(answer["result"]["task"]["argv"][1].as_str(), Some(&*text), "{}", answer["error"]);
+        }
+    }
+}
+
+#[test]
+fn nothing_wakes_the_daemon_when_its_answer_is_read() {
+    const ROUNDS: u64 = 50;
+    let daemon = TestDaemon::start();
+    let process = daemon.process();
+    let slept = || {
+        poll_until("the daemon to sleep", || {
+            let status = fs::read_to_string(process.proc("status")).unwrap();
+            status.contains("\nState:\tS").then(|| process.status_value("voluntary_ctxt_switches").unwrap())
+        })
+    };
+    let mut client = connect(&daemon);
+    let mut woken = 0;
+    for number in 0..ROUNDS {
+        client.request(number, "hello", &json!({}));
+        assert!(wait::readable(client.as_fd(), wait::PATIENCE));
+        let before = slept();
+        client.receive().unwrap();
+        woken += slept() - before;
+    }
+    // It may have had something else to do now and then.
+    assert!(woken < ROUNDS / 2, "{woken} times for {ROUNDS} answers");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use bgd_shared::client::{Client, ClientError};
+use bgd_shared::client::{Client, ClientError, Protocol};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, Method, OutputParams, TaskBlock,
@@ -25,6 +25,7 @@ use crate::percent::{LINE_BYTES, in_output};
 use crate::pick::{self, Chosen};
 use crate::remark::say;
 use crate::render::clean;
+use crate::render::json;
 use crate::render::page::denied;
 use crate::render::table::summary_line;
 use crate::render::wall::Clock;
@@ -69,28 +70,38 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::new(Code::NO_TASK, "task_not_found", "no task matches")
             .hint("`bgctl list` with the same options shows the matching tasks"));
     }
-    if context.json() {
-        context.print_json(&result)?;
-    } else {
-        let clock = Clock::system(Timestamp::now());
-        for task in &result.tasks {
-            context.print(&summary_line(task, &clock))?;
-        }
+    let clock = Clock::system(Timestamp::now());
+    context.print_bytes(&shown(&result, context.json(), &clock)?)?;
+    if !context.json() {
         context.flush()?;
-        for task in &result.tasks {
-            if task.exit.is_none() {
-                report_failure(task);
-            }
-            if let Some(loss) = task.output.loss() {
-                say(format_args!("bgctl: {}: {}", task.id, clean(&loss)));
-            }
-        }
+        remarks(&result).iter().for_each(|remark| say(format_args!("{remark}")));
     }
     Ok(match args.until {
         BlockUntil::Ready => code_of_ready(&result, args.any),
         BlockUntil::Ended if args.exit_code => own_code(&result),
         BlockUntil::Ended => code(&result),
     })
+}
+
+/// What standard output gets.
+fn shown(result: &BlockResult, json: bool, clock: &Clock) -> Result<Vec<u8>, Failure> {
+    if json {
+        return Ok(json::line(result)?);
+    }
+    Ok(result.tasks.iter().flat_map(|task| summary_line(task, clock).into_bytes()).collect())
+}
+
+/// An answer as it comes for a command that has ended well.
+const SAMPLE: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{"tasks":[{"id":"724fede0-9209-4435-bc37-e308e63f1f21","kind":"process","origin":"submit","foreground":false,"status":"completed","description":"make test","argv":["make","test"],"cwd":"/","pid":21330,"run":1,"resume_count":0,"created_at":"2026-01-01T00:00:00.000Z","started_at":"2026-01-01T00:00:00.004Z","completed_at":"2026-01-01T00:00:02.004Z","exit":{"code":0},"lingering":false,"usage":{"user_ms":0,"system_ms":0,"written_bytes":0},"progress":{"output_bytes":0,"tool_calls":0},"output":{"path":"/724fede0-9209-4435-bc37-e308e63f1f21.out","bytes":0,"dropped_bytes":0}}],"timed_out":false,"finished":["724fede0-9209-4435-bc37-e308e63f1f21"],"active":[]}}
+"#;
+
+/// Handles an answer that nobody gave, except that it prints nothing. Whoever waits has the time to read all code that the
+/// real answer needs, which would otherwise be read after the end that somebody waits for.
+fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
+    let result = Protocol::rehearse::<TaskBlock>(SAMPLE)?;
+    let text = shown(&result, json, &Clock::system(Timestamp::now()))?;
+    drop(remarks(&result));
+    Ok((text, code(&result)))
 }
 
 /// Waits, also over lost connections to another machine, and shows progress if that is wanted.
@@ -102,7 +113,10 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
         let outcome = if is_shown {
             watched(&params, takes, context)
         } else {
-            context.link.exchange(|client| client.call_within::<TaskBlock>(&params, takes))
+            let json = context.json();
+            context.link.exchange(|client| {
+                client.call_meanwhile::<TaskBlock>(&params, takes, || drop(rehearse(json)))
+            })
         };
         match outcome {
             // The time is over. Connecting again would only give up a connection that others share.
@@ -242,15 +256,28 @@ impl Progress {
     }
 }
 
+/// What people are told of tasks besides their lines.
+fn remarks(result: &BlockResult) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for task in &result.tasks {
+        if task.exit.is_none() {
+            remarks.extend(failure_of(task));
+        }
+        remarks.extend(task.output.loss().map(|loss| format!("bgctl: {}: {}", task.id, clean(&loss))));
+    }
+    remarks
+}
+
 /// Reports why a task failed whose exit status doesn't show it, and which permissions its agent was denied: even a
 /// successful task may lack something because of that.
 pub fn report_failure(task: &Task) {
-    if let Some(denied) = denied(&task.progress) {
-        say(format_args!("bgctl: {}: the agent was denied permission {denied}", task.id));
-    }
-    if let Some(error) = &task.error {
-        say(format_args!("bgctl: {}: {}", task.id, clean(error)));
-    }
+    failure_of(task).for_each(|remark| say(format_args!("{remark}")));
+}
+
+fn failure_of(task: &Task) -> impl Iterator<Item = String> {
+    let denied = denied(&task.progress).map(|denied| format!("the agent was denied permission {denied}"));
+    let error = task.error.as_deref().map(clean);
+    [denied, error].into_iter().flatten().map(|what| format!("bgctl: {}: {what}", task.id))
 }
 
 fn waiting_for(active: usize, all: usize) -> String {
@@ -325,6 +352,14 @@ mod tests {
         // With `--any`, only ended tasks count.
         assert_eq!(code(&result(vec![completed(), running()], false)), Code::OK);
         assert_eq!(code(&result(vec![ended(Status::Cancelled, None)], false)), Code::TASK_FAILED);
+    }
+
+    #[test]
+    fn what_is_rehearsed_is_an_answer() {
+        let (line, code) = rehearse(false).unwrap();
+        assert_eq!(line, b"724fede0-9209-4435-bc37-e308e63f1f21\tcompleted\t2s\tmake test\n");
+        assert_eq!(code, Code::OK);
+        assert!(rehearse(true).unwrap().0.starts_with(b"{\"tasks\":[{\"id\":\"724fede0"));
     }
 
     #[test]

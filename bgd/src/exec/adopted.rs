@@ -90,7 +90,12 @@ impl Adopted {
 /// Whether this is the first thread, and has no children: one question instead of a list of `/proc`, for each task that ends.
 fn is_childless() -> bool {
     let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::__WNOTHREAD;
-    gettid() == getpid() && waitid(Id::All, any) == Err(Errno::ECHILD)
+    IS_FIRST.with(|is_first| *is_first) && waitid(Id::All, any) == Err(Errno::ECHILD)
+}
+
+thread_local! {
+    /// Whether this is the first thread, whose children orphans become.
+    static IS_FIRST: bool = gettid() == getpid();
 }
 
 #[cfg(test)]

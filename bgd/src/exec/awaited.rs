@@ -33,11 +33,15 @@ pub struct Awaited {
 
 impl Awaited {
     /// Records how to tell when the process of this spec is ready; `None` if nobody wants to know.
-    pub fn new(spec: &Spec, sizes: [u64; 2], socket: Option<NotifySocket>) -> Option<Box<Self>> {
+    pub fn new(
+        spec: &Spec,
+        sizes: impl FnOnce() -> [u64; 2],
+        socket: Option<NotifySocket>,
+    ) -> Option<Box<Self>> {
         let ready = Ready::clone(spec.ready.as_deref()?);
         let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
         let folder = PathBuf::from(spec.cwd.as_os_str());
-        Some(Box::new(Self { ready, timeout, folder, sizes, socket }))
+        Some(Box::new(Self { ready, timeout, folder, sizes: sizes(), socket }))
     }
 }
 

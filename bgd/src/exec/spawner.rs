@@ -213,7 +213,7 @@ impl Common {
         variables.extend(notify.as_ref().map(NotifySocket::variable));
         let program = Program::new(&spec, env.get("PATH"), self.environment(name, task, &env, variables));
         let streams = self.streams(task, run, &spec, streams)?;
-        let awaited = Awaited::new(&spec, streams.sizes(), notify);
+        let awaited = Awaited::new(&spec, || streams.sizes(), notify);
         let cgroup = self.make_cgroup(task, run)?;
         let procs = cgroup.as_ref().map(|(_, procs)| procs.as_fd());
         let is_kept = self.settings.keeper.is_some();

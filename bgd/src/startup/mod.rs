@@ -150,7 +150,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     log::start(args.log_target(), &state).map_err(unusable)?;
     ready.detach();
     let internal = |error: io::Error| Failure::new(70, error.to_string());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
+    let runtime = running::runtime().map_err(internal)?;
     runtime.block_on(live(Life { socket, config, config_path, state, address }, ready))
 }
 

@@ -1,5 +1,6 @@
 //! The daemon at work: its parts put together, whether it has just started or has taken over from another program.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use bgd_shared::holder::{Note, Phase};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::time::Timestamp;
 use bgd_shared::transport::AsyncListener;
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::watch;
 
 use super::address::{self, Address};
@@ -45,6 +47,14 @@ use crate::wire::status::Identity;
 
 /// How long reads in progress may take at shutdown.
 const LAST_READS: Duration = Duration::from_secs(5);
+
+/// Makes the runtime of the daemon's first thread.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn runtime() -> io::Result<LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
 
 /// What the daemon has taken for itself.
 pub(super) struct Premises {
@@ -191,7 +201,14 @@ impl Daemon {
         let keeping = tokio::spawn(address.keep(made, leaves));
         ready(&instance);
 
-        let ending = Box::pin(dispatcher.run(mailbox, wall_clock)).await;
+        // A task of its own: to wake it costs nothing on this thread. To wake what the runtime blocks on would interrupt the wait
+        // for events, by a write to a descriptor that this waits for, each time that a call or a fact comes.
+        let dispatching = tokio::task::spawn_local(dispatcher.run(mailbox, wall_clock));
+        let ending = match dispatching.await {
+            Ok(ending) => ending,
+            // It is never cancelled.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
 
         notify_manager(sd_notify::NotifyState::Stopping);
         leaving.send_replace(true);

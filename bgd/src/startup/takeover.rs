@@ -27,7 +27,7 @@ use super::durable;
 use super::failure::{Failure, failed, print_error};
 use super::instance::Instance;
 use super::manager::{notify_manager, watch_signals};
-use super::running::{Daemon, Premises};
+use super::running::{self, Daemon, Premises};
 use crate::carry::Came;
 use crate::carry::handover::go_back;
 use crate::carry::image::{Head, Image};
@@ -107,7 +107,7 @@ fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
     let head = Head::read(&mut file).map_err(|error| internal(&error.to_string()))?;
     // A program that has gone back is not guarded: there is nothing else to go to.
     let guard = if args.refused.is_none() { Some(Guard::start(&head, file.as_raw_fd())?) } else { None };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match running::runtime() {
         Ok(runtime) => runtime,
         Err(error) => return Err(given_up(guard, internal(&error.to_string()))),
     };

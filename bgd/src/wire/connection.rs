@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::fds;
@@ -15,14 +16,15 @@ use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
+use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::watch as watched;
 use zeroize::Zeroize as _;
 
 use crate::carry::{self, Came, Fd, Named, Obstacle};
 use crate::client::{Client, ClientLimits, ClientState, IdleConnections, Room};
-use crate::os::descriptors;
+use crate::os::{descriptors, watch};
 use crate::wire::calls::{Body, Call};
 use crate::wire::connections::Connections;
 use crate::wire::mailbox::{Calls, Incoming};
@@ -30,11 +32,16 @@ use crate::wire::mailbox::{Calls, Incoming};
 /// The size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
+/// How long a full connection rests where no descriptor is left that could be watched for room.
+const REST: Duration = Duration::from_millis(100);
+
 /// A connection. Whatever it has begun is kept in [`Progress`], so that nothing is lost between two waits.
 #[derive(Debug)]
 pub struct Connection {
     pub client: Arc<Client>,
-    stream: AsyncStream,
+    /// Watched for requests alone: if the runtime watched it for room, too, each answer that the client reads would wake the
+    /// daemon.
+    stream: AsyncFd<OwnedFd>,
     calls: Calls,
     /// Which requests it may send.
     room: Room,
@@ -136,7 +143,7 @@ impl Connection {
     ) -> io::Result<Arc<Self>> {
         let ConnectionState { client, stream, room, is_silent, read, attachments, hand, no_more_requests } =
             state;
-        let stream = AsyncStream::try_from(came.take(stream)?)?;
+        let stream = watch::readable(came.take(stream)?)?;
         let take = |(line, fd)| came.take(fd).map(|fd| (line, fd));
         let attachments = attachments.into_iter().map(take).collect::<io::Result<_>>()?;
         let decoder = FrameDecoder::going_on(frame_bytes, Rest { bytes: read, attachments });
@@ -165,13 +172,17 @@ pub struct Shared {
 
 impl Connection {
     /// Adds a connection that was accepted. `frame_bytes` is the maximum length of a request line.
+    ///
+    /// # Errors
+    /// The system can't watch more descriptors.
     pub fn new(
         stream: AsyncStream,
         client: Arc<Client>,
         room: Room,
         frame_bytes: usize,
         shared: &Shared,
-    ) -> Arc<Self> {
+    ) -> io::Result<Arc<Self>> {
+        let stream = watch::readable(UnixStream::from(stream).into_std()?.into())?;
         let progress = Progress {
             decoder: FrameDecoder::new(frame_bytes),
             hand: Vec::new(),
@@ -179,11 +190,11 @@ impl Connection {
             is_known: false,
             no_more_requests: false,
         };
-        Self::added(stream, client, (room, true), progress, shared)
+        Ok(Self::added(stream, client, (room, true), progress, shared))
     }
 
     fn added(
-        stream: AsyncStream,
+        stream: AsyncFd<OwnedFd>,
         client: Arc<Client>,
         (room, is_silent): (Room, bool),
         progress: Progress,
@@ -202,7 +213,7 @@ impl Connection {
 
     /// Serves the client until it is gone, or until no more requests can come (it has closed its sending side, or the
     /// daemon is `closing`) and every response is written.
-    pub async fn serve(self: Arc<Self>, mut closing: watch::Receiver<bool>) {
+    pub async fn serve(self: Arc<Self>, mut closing: watched::Receiver<bool>) {
         if !self.progress().is_known {
             if self.calls.send(Incoming::Connected(Arc::clone(&self.client))).await.is_err() {
                 return;
@@ -249,8 +260,7 @@ impl Connection {
             if !self.take_all().await {
                 return Ok(());
             }
-            let socket = self.stream.inner();
-            let count = match socket.async_io(Interest::READABLE, || self.receive(socket)).await {
+            let count = match self.stream.async_io(Interest::READABLE, |socket| self.receive(socket)).await {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     self.client.tell(&error_line(None, &too_many_descriptors(&error.to_string())));
                     return Ok(());
@@ -290,7 +300,7 @@ impl Connection {
     }
 
     /// Reads once. The buffer is on the stack, so that ten thousand idle connections need none.
-    fn receive(&self, socket: &UnixStream) -> io::Result<usize> {
+    fn receive(&self, socket: &OwnedFd) -> io::Result<usize> {
         let mut buffer = [0; READ_BYTES];
         let (count, attachments) = fds::receive(socket, &mut buffer)?;
         if !attachments.is_empty() && descriptors::are_reserved(socket, descriptors::User::Client) {
@@ -336,8 +346,12 @@ impl Connection {
 
     /// Waits until the client has closed its reading side as well, and so waits for nothing any more.
     async fn until_hung_up(&self) {
+        // Nearly always: whoever has its answer closes both at once.
+        if self.is_abandoned() {
+            return;
+        }
         let hung_up = async {
-            let socket = crate::os::watch::writable(self.stream.as_fd().try_clone_to_owned()?)?;
+            let socket = watch::writable(self.stream.get_ref().try_clone()?)?;
             loop {
                 let mut ready = socket.writable().await?;
                 if ready.ready().is_write_closed() {
@@ -399,20 +413,41 @@ impl Connection {
 
     /// Writes the rest of what is being written.
     async fn write_hand(&self) -> io::Result<()> {
-        let socket = self.stream.inner();
+        let mut room = None;
         while self.progress().has_rest() {
-            socket.async_io(Interest::WRITABLE, || self.send(socket)).await?;
+            let sent = match &room {
+                None => self.send(),
+                Some(room) => match AsyncFd::writable(room).await?.try_io(|_| self.send()) {
+                    Ok(sent) => sent,
+                    Err(_is_full) => continue,
+                },
+            };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => room = self.watch_for_room().await,
+                sent => sent?,
+            }
         }
         let mut progress = self.progress();
         (progress.hand, progress.written) = (Vec::new(), 0);
         Ok(())
     }
 
+    /// Watches for room for more of an answer, until this is dropped. Without a descriptor for that, waits a moment.
+    async fn watch_for_room(&self) -> Option<AsyncFd<OwnedFd>> {
+        let socket = self.stream.get_ref();
+        let has_some = !descriptors::are_reserved(socket, descriptors::User::Client);
+        let room = if has_some { socket.try_clone().and_then(watch::writable).ok() } else { None };
+        if room.is_none() {
+            tokio::time::sleep(REST).await;
+        }
+        room
+    }
+
     /// Writes once.
-    fn send(&self, socket: &UnixStream) -> io::Result<()> {
+    fn send(&self) -> io::Result<()> {
         let mut progress = self.progress();
         let rest = progress.hand.get(progress.written..).unwrap_or_default();
-        progress.written += fds::send(socket, rest, &[])?;
+        progress.written += fds::send(&self.stream, rest, &[])?;
         Ok(())
     }
 }

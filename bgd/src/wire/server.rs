@@ -87,8 +87,10 @@ pub async fn run(
                     };
                     let client = Client::new(shared.connections.next_client(), limits.client);
                     let client = Arc::new(client.of_process(peer_pid(&stream)));
-                    let connection = Connection::new(stream, client, room, limits.frame_bytes, &shared);
-                    connections.spawn(connection.serve(closing.clone()));
+                    match Connection::new(stream, client, room, limits.frame_bytes, &shared) {
+                        Ok(connection) => _ = connections.spawn(connection.serve(closing.clone())),
+                        Err(error) => tracing::warn!(%error, "a connection can't be watched"),
+                    }
                 }
                 Err(error) => spare.handle_accept_error(&listener, &error).await,
             },

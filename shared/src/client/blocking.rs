@@ -112,8 +112,24 @@ impl Client {
         params: &M::Params,
         takes: Option<Duration>,
     ) -> Result<M::Result, ClientError> {
-        self.watchdog.due(takes.and_then(|takes| Instant::now().checked_add(takes)));
-        let outcome = self.call::<M>(params);
+        self.call_meanwhile::<M>(params, takes, || ())
+    }
+
+    /// Like [`Self::call_within`], and does something else while the daemon has the call.
+    ///
+    /// # Errors
+    /// As for [`Self::call_within`].
+    pub fn call_meanwhile<M: Method>(
+        &mut self,
+        params: &M::Params,
+        takes: Option<Duration>,
+        meanwhile: impl FnOnce(),
+    ) -> Result<M::Result, ClientError> {
+        let sent = self.send_within::<M>(params, takes);
+        let outcome = sent.and_then(|call| {
+            meanwhile();
+            self.answer::<M>(call)
+        });
         self.watchdog.due(None);
         outcome
     }

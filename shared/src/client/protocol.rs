@@ -147,6 +147,20 @@ impl Protocol {
         }))
     }
 
+    /// Parses an answer line as one to the first call on a connection, which nobody made: whoever waits for such an answer
+    /// has in memory then what the real one needs.
+    ///
+    /// # Errors
+    /// The line is no answer, or it does not fit the method.
+    pub fn rehearse<M: Method>(line: &[u8]) -> Result<M::Result, ClientError> {
+        let mut protocol = Self::default();
+        protocol.push(line);
+        match protocol.next_received()? {
+            Some(Received::Answer { outcome, .. }) => Self::result::<M>(outcome),
+            _ => Err(ClientError::Garbled("not an answer".into())),
+        }
+    }
+
     /// Parses the result of a call.
     ///
     /// # Errors

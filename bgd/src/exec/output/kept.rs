@@ -7,16 +7,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::fcntl::OFlag;
-use nix::sys::stat::{Mode, fstat, stat};
+use nix::libc::{dev_t, ino_t};
+use nix::sys::stat::{FileStat, Mode, fstat, stat};
 use tokio::sync::Notify;
 
 /// Recreates a folder with all that belongs to it.
 pub(super) type Restore = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
+/// An open folder, and which one it is: it stays that as long as it is open.
+struct Handle {
+    fd: Arc<OwnedFd>,
+    id: (dev_t, ino_t),
+}
+
 /// A handle to a folder.
 pub(super) struct Kept {
     path: PathBuf,
-    handle: Mutex<Arc<OwnedFd>>,
+    handle: Mutex<Handle>,
     /// `None` if the folder is never recreated.
     restore: Option<Restore>,
     renewed: Notify,
@@ -34,13 +41,13 @@ impl Kept {
     /// # Errors
     /// Returns the system error.
     pub fn open(path: PathBuf, restore: Option<Restore>) -> io::Result<Self> {
-        let handle = Mutex::new(Arc::new(open(&path)?));
+        let handle = Mutex::new(open(&path)?);
         Ok(Self { path, handle, restore, renewed: Notify::new() })
     }
 
     /// Returns the handle as of the last (re)creation.
     pub fn handle(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.handle.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.handle.lock().unwrap_or_else(PoisonError::into_inner).fd)
     }
 
     /// Waits until the folder is recreated.
@@ -56,15 +63,11 @@ impl Kept {
         let Some(restore) = &self.restore else { return Ok(()) };
         // Several threads may notice at the same time that it is gone.
         let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_there = || {
-            let (here, there) = (fstat(&**handle).ok()?, stat(&self.path).ok()?);
-            Some((here.st_dev, here.st_ino) == (there.st_dev, there.st_ino))
-        };
-        if is_there() == Some(true) {
+        if stat(&self.path).is_ok_and(|there| id(&there) == handle.id) {
             return Ok(());
         }
         restore()?;
-        *handle = Arc::new(open(&self.path)?);
+        *handle = open(&self.path)?;
         drop(handle);
         tracing::warn!(path = %self.path.display(), "the output folder was removed and has been recreated");
         self.renewed.notify_one();
@@ -72,7 +75,14 @@ impl Kept {
     }
 }
 
-fn open(path: &Path) -> io::Result<OwnedFd> {
+fn open(path: &Path) -> io::Result<Handle> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_PATH;
-    Ok(nix::fcntl::open(path, flags, Mode::empty())?)
+    let fd = nix::fcntl::open(path, flags, Mode::empty())?;
+    let id = id(&fstat(&fd)?);
+    Ok(Handle { fd: Arc::new(fd), id })
+}
+
+/// What tells a folder from all others.
+fn id(stat: &FileStat) -> (dev_t, ino_t) {
+    (stat.st_dev, stat.st_ino)
 }

@@ -76,6 +76,11 @@ pub fn arguments(pid: impl Display, most: u64) -> Vec<u8> {
 /// can't be read. Beyond 4 MiB, only the first complete entries.
 pub fn environment(pid: impl Display) -> Vec<u8> {
     let mut pairs = read(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES);
+    if pairs.is_empty() {
+        // If its first thread has ended, another one still shows it.
+        let of_thread = |thread: PathBuf| Some(read(thread.join("environ").to_str()?, ENVIRONMENT_BYTES));
+        pairs = threads(pid).filter_map(of_thread).find(|pairs| !pairs.is_empty()).unwrap_or_default();
+    }
     if pairs.len() as u64 == ENVIRONMENT_BYTES {
         pairs.truncate(pairs.iter().rposition(|byte| *byte == 0).unwrap_or(0));
     }
@@ -165,15 +170,14 @@ pub fn cgroup_folder(pid: impl Display) -> Option<PathBuf> {
 
 /// Whether a process has ended, or is exiting and no longer runs code of its own.
 pub fn has_ended(pid: i32) -> bool {
-    ProcessStat::of(pid).is_none_or(|stat| stat.has_ended() && ProcessStat::of_living_thread(pid).is_none())
+    ProcessStat::of(pid).is_none_or(|stat| stat.has_ended() && stat.living(pid).is_none())
 }
 
 /// Returns the state of a process, a letter of proc(5): that of a thread which lives if the first one has ended. `None`
 /// if it does not exist or is hidden.
 pub fn state(pid: i32) -> Option<char> {
     let first = ProcessStat::of(pid)?;
-    let living = if first.has_ended() { ProcessStat::of_living_thread(pid) } else { None };
-    living.unwrap_or(first).state()
+    first.living(pid).unwrap_or(first).state()
 }
 
 /// Flag of an exiting thread (`PF_EXITING`): its descriptors may be closed already.
@@ -192,10 +196,13 @@ impl ProcessStat {
         Self::parse(&read(&format!("/proc/{pid}/stat"), STAT_BYTES))
     }
 
-    /// Reads the fields of a thread of this process that has not ended, if there is one. A process is shown as ended, and
-    /// without its memory, as soon as its first thread has: after `pthread_exit` in `main`, and for a moment while another
-    /// thread executes a program.
-    pub fn of_living_thread(pid: i32) -> Option<Self> {
+    /// Reads the fields of another thread, which lives, if this first one of the process `pid` has ended. A process is shown
+    /// as ended, and without its memory, as soon as its first thread has: after `pthread_exit` in `main`, and for a moment
+    /// while another thread executes a program.
+    pub fn living(&self, pid: i32) -> Option<Self> {
+        if !self.has_ended() {
+            return None;
+        }
         let mut stats = threads(pid).filter_map(|thread| {
             let path = thread.join("stat");
             Self::parse(&read(path.to_str()?, STAT_BYTES))

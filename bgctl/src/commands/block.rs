@@ -1,5 +1,6 @@
 //! `block`: waits for tasks; the exit code tells how they ended.
 
+use std::cell::Cell;
 use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -74,7 +75,9 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     context.print_bytes(&shown(&result, context.json(), &clock)?)?;
     if !context.json() {
         context.flush()?;
-        remarks(&result).iter().for_each(|remark| say(format_args!("{remark}")));
+        for remark in remarks(&result) {
+            say(format_args!("{remark}"));
+        }
     }
     Ok(match args.until {
         BlockUntil::Ready => code_of_ready(&result, args.any),
@@ -88,7 +91,11 @@ fn shown(result: &BlockResult, json: bool, clock: &Clock) -> Result<Vec<u8>, Fai
     if json {
         return Ok(json::line(result)?);
     }
-    Ok(result.tasks.iter().flat_map(|task| summary_line(task, clock).into_bytes()).collect())
+    let mut text = Vec::new();
+    for task in &result.tasks {
+        text.extend_from_slice(summary_line(task, clock).as_bytes());
+    }
+    Ok(text)
 }
 
 /// An answer as it comes for a command that has ended well.
@@ -107,6 +114,8 @@ fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
 /// Waits, also over lost connections to another machine, and shows progress if that is wanted.
 fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<BlockResult, Failure> {
     let mut params = params;
+    // Who only asks has no time for it, and once is enough.
+    let rehearses = Cell::new(params.timeout_ms != Some(0));
     let deadline = params.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     loop {
         let takes = params.timeout_ms.map(Duration::from_millis);
@@ -115,7 +124,11 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
         } else {
             let json = context.json();
             context.link.exchange(|client| {
-                client.call_meanwhile::<TaskBlock>(&params, takes, || drop(rehearse(json)))
+                client.call_meanwhile::<TaskBlock>(&params, takes, || {
+                    if rehearses.take() {
+                        drop(rehearse(json));
+                    }
+                })
             })
         };
         match outcome {
@@ -271,7 +284,9 @@ fn remarks(result: &BlockResult) -> Vec<String> {
 /// Reports why a task failed whose exit status doesn't show it, and which permissions its agent was denied: even a
 /// successful task may lack something because of that.
 pub fn report_failure(task: &Task) {
-    failure_of(task).for_each(|remark| say(format_args!("{remark}")));
+    for remark in failure_of(task) {
+        say(format_args!("{remark}"));
+    }
 }
 
 fn failure_of(task: &Task) -> impl Iterator<Item = String> {

@@ -207,3 +207,31 @@ pub fn check(executors: &BTreeMap<String, ExecutorConfig>) -> Result<(), Fault> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_goes_with_all_kinds_or_says_with_which() {
+        const COMMON: [&str; 5] = ["type", "host", "ssh", "connect_timeout", "env"];
+        let special = SPECIAL.iter().map(|(key, ..)| *key);
+        let mut known: Vec<&str> = special.chain(COMMON).collect();
+        let mut keys = KEYS.to_vec();
+        known.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(known, keys);
+    }
+
+    #[test]
+    fn a_key_of_another_kind_is_refused_with_the_kinds_that_have_it() {
+        let of = |text: &str| toml::from_str::<ExecutorConfig>(text).unwrap().remote("x").unwrap_err();
+        for (text, key, what) in [
+            ("type = \"ssh\"\nhost = \"h\"\ngpus = 1", "executors.x.gpus", "requires type = \"slurm\""),
+            ("type = \"slurm\"\nfolder = \"/\"", "executors.x.folder", "requires type = \"ssh\""),
+            ("host = \"h\"", "executors.x.type", "is missing: \"ssh\" or \"slurm\""),
+        ] {
+            assert_eq!(of(text), (key.to_owned(), what.to_owned()));
+        }
+    }
+}

@@ -139,7 +139,7 @@ impl Stat {
 
     pub(super) fn of(pid: i32) -> Option<Self> {
         let stat = ProcessStat::of(pid)?;
-        let living = if stat.has_ended() { ProcessStat::of_living_thread(pid) } else { None };
+        let living = stat.living(pid);
         let living = living.as_ref().unwrap_or(&stat);
         Some(Self {
             state: living.state()?,

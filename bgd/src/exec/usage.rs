@@ -46,13 +46,16 @@ pub fn live(id: TaskId, pids: &[i32]) -> LiveUsage {
     let per_second = clock_ticks_per_second().max(1);
     let ms = |ticks: u64| ticks.saturating_mul(1000) / per_second;
     let mut sum = LiveUsage { id, processes: 0, user_ms: 0, system_ms: 0, memory_bytes: 0 };
-    for stat in pids.iter().filter_map(|pid| ProcessStat::of(*pid)) {
+    for (pid, stat) in pids.iter().filter_map(|pid| Some((*pid, ProcessStat::of(*pid)?))) {
         let field = |number| stat.field::<u64>(number).unwrap_or(0);
+        // A first thread that has ended has no memory any more.
+        let living = stat.living(pid);
+        let pages = living.as_ref().unwrap_or(&stat).field::<u64>(24).unwrap_or(0);
         sum.processes += 1;
         // Its own time, and that of its children that have ended.
         sum.user_ms += ms(field(14) + field(16));
         sum.system_ms += ms(field(15) + field(17));
-        sum.memory_bytes += field(24).saturating_mul(page_size() as u64);
+        sum.memory_bytes += pages.saturating_mul(page_size() as u64);
     }
     sum
 }

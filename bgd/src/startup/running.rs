@@ -201,8 +201,8 @@ impl Daemon {
         let keeping = tokio::spawn(address.keep(made, leaves));
         ready(&instance);
 
-        // A task of its own: to wake it costs nothing on this thread. To wake what the runtime blocks on would interrupt the wait
-        // for events, by a write to a descriptor that this waits for, each time that a call or a fact comes.
+        // A task of its own: each time that a call or a fact wakes what the runtime blocks on, the runtime looks for events once
+        // more before it runs that.
         let dispatching = tokio::task::spawn_local(dispatcher.run(mailbox, wall_clock));
         let ending = match dispatching.await {
             Ok(ending) => ending,

@@ -435,7 +435,8 @@ impl Connection {
     /// Watches for room for more of an answer, until this is dropped. Without a descriptor for that, waits a moment.
     async fn watch_for_room(&self) -> Option<AsyncFd<OwnedFd>> {
         let socket = self.stream.get_ref();
-        let has_some = !descriptors::are_reserved(socket, descriptors::User::Client);
+        // It does without one, if somebody needs it more.
+        let has_some = !descriptors::are_reserved(socket, descriptors::User::Task);
         let room = if has_some { socket.try_clone().and_then(watch::writable).ok() } else { None };
         if room.is_none() {
             tokio::time::sleep(REST).await;

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use bgd_tests::handed::Job;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{SelectParams, SubmitParams, TaskContinue, TaskPause, TerminalSize};
+use bgd_tests::shared::request::{
+    SelectParams, SubmitParams, TaskContinue, TaskPause, TaskUsage, TerminalSize, UsageParams,
+};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, wait};
 
@@ -20,6 +22,7 @@ const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 /// Runs a program that records its pid, and whose first thread ends while another one stays.
 const LEADERLESS: &str = "python3 -c '
 import ctypes, os, threading, time
+held = b\"x\" * (64 << 20)
 threading.Thread(target=time.sleep, args=(1000,)).start()
 with open(\"note.new\", \"w\") as note: print(os.getpid(), file=note)
 os.rename(\"note.new\", \"note\")
@@ -120,11 +123,14 @@ fn r05_r70_a_handed_process_whose_first_thread_has_ended_is_cancelled() {
 }
 
 #[test]
-fn r106_a_process_whose_first_thread_has_ended_is_paused() {
+fn r106_r164_a_process_whose_first_thread_has_ended_is_measured_and_paused() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let id = daemon.submit_shell(&format!("exec {LEADERLESS}"));
     let process = leaderless(&daemon);
     daemon.wait_running(id);
+    let now =
+        daemon.client().call::<TaskUsage>(&UsageParams { ids: vec![id.into()] }).unwrap().usages.remove(0);
+    assert!(now.memory_bytes > 64 << 20, "{now:?}");
     let select = SelectParams { ids: vec![id.into()], ..SelectParams::default() };
     daemon.client().call::<TaskPause>(&select).unwrap();
     assert_eq!(states(&process), ['T']);

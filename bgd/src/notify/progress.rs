@@ -1,6 +1,8 @@
 //! How far the delivery of a notice has come, for its adapter, which goes on with it, and for an upgrade in place, which
 //! carries it. This module delivers nothing.
 
+#![cfg_attr(not(feature = "chats"), allow(dead_code, reason = "only chats and webhooks try again and send"))]
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
@@ -10,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::hook::{Hook, HookLeft, HookState};
 use super::outcomes::Outcomes;
 use crate::carry::{Named, Obstacle};
-use crate::core::{Delivery, Tried};
+#[cfg(feature = "chats")]
+use crate::core::Delivery;
+use crate::core::Tried;
 
 /// How far the delivery of a notice has come.
 pub struct Progress {

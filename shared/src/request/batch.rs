@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
-use super::task::SubmitParams;
+use super::submit::SubmitParams;
 use crate::error::RpcError;
 use crate::id::TaskId;
 use crate::text::OsText;

@@ -15,22 +15,26 @@ use crate::id::TaskRef;
 use crate::text::OsText;
 
 mod batch;
+mod block;
 mod executor;
 mod foreground;
 mod group;
 mod order;
 mod session;
 mod status;
+mod submit;
 mod task;
 mod usage;
 
 pub use batch::*;
+pub use block::*;
 pub use executor::*;
 pub use foreground::*;
 pub use group::*;
 pub use order::*;
 pub use session::*;
 pub use status::*;
+pub use submit::*;
 pub use task::*;
 pub use usage::*;
 

@@ -1,6 +1,7 @@
 //! The daemon's start: stale files, a place already taken, paths that must not be trusted, and who starts it.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
@@ -86,6 +87,38 @@ fn refused(home: &mut TestDaemon, exit: i32, words: &[&str]) {
         assert!(said.stderr.contains(word), "{}", said.stderr);
     }
     assert!(!home.state_dir().join("instances").exists());
+}
+
+/// Holds the lock of daemons that begin, as one does that is stopped meanwhile.
+const BEGINS: &str = "
+import fcntl, sys
+lock = open(sys.argv[1], 'w')
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print('held', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn r01_a_start_does_not_wait_for_ever_for_another_one_that_stands_still() {
+    let home = TestDaemon::home_only();
+    let lock = home.state_dir().join("instances.lock");
+    fs::create_dir_all(home.state_dir()).unwrap();
+    let mut other = Command::new("python3")
+        .args(["-c", BEGINS, lock.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    let said = home.run(&["list"]).expect_code(69).stderr;
+    for word in [&format!("(pid {})", other.id()), lock.to_str().unwrap(), "continue or end it"] {
+        assert!(said.contains(word), "{said}");
+    }
+    drop(other.stdin.take());
+    assert!(other.wait().unwrap().success());
+    home.run(&["list"]).success();
 }
 
 #[test]

@@ -56,19 +56,22 @@ const KEPT: &str = "durable";
 /// How long to wait for killed processes of a dead instance to end.
 const SWEEP: Duration = Duration::from_secs(5);
 
+/// How long to wait for another daemon that begins. Whoever starts this one waits longer, and learns why it gave up.
+const TURN: Duration = Duration::from_secs(20);
+
 impl Instance {
     /// Creates the directory of a new instance, named by a unique UUID, and cleans up after dead ones. Of what the
     /// instance itself has left, these runs go on.
     ///
     /// # Errors
-    /// The state directory can't be written.
+    /// The state directory can't be written, or another daemon is at its cleanup there for longer than [`TURN`].
     pub fn begin(state: &Path, id: String, is_kept: bool, spared: &Spared) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         spread(&folder);
         // Held while instances are created and cleaned up, so that a directory whose lock does not exist yet is
         // never taken for a dead one's.
-        let _turn = ProcessLock::take(&state.join("instances.lock"))?;
+        let _turn = turn(&state.join("instances.lock"))?;
         let path = folder.join(&id);
         DirBuilder::new().mode(0o700).recursive(is_kept).create(&path)?;
         DirBuilder::new().mode(0o700).recursive(is_kept).create(path.join("output"))?;
@@ -185,6 +188,21 @@ impl Instance {
         }
         remove(&self.path);
     }
+}
+
+/// Waits until no other daemon begins.
+fn turn(path: &Path) -> io::Result<ProcessLock> {
+    if let Some(lock) = ProcessLock::take_within(path, TURN)? {
+        return Ok(lock);
+    }
+    let holder =
+        of_lock(path).ok().flatten().map(|holder| format!(" (pid {})", holder.pid)).unwrap_or_default();
+    let message = format!(
+        "another process{holder} has held {} for {} s; a daemon holds it while it starts, so if it is stopped, continue or end it",
+        path.display(),
+        TURN.as_secs()
+    );
+    Err(io::Error::new(io::ErrorKind::TimedOut, message))
 }
 
 /// Returns the PID of a living daemon that serves this socket path, even if the socket is gone: it holds the lock

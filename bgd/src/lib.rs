@@ -9,7 +9,6 @@ pub mod carry;
 pub mod channels;
 pub mod client;
 pub mod config;
-pub mod core;
 pub mod dispatcher;
 pub mod exec;
 pub mod features;
@@ -22,3 +21,5 @@ pub mod os;
 pub mod remotes;
 pub mod startup;
 pub mod wire;
+
+pub use bgd_core as core;

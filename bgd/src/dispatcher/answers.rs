@@ -18,7 +18,7 @@ use crate::client::answer::Answer;
 use crate::core::{CoreError, Reply, Snapshot};
 use crate::exec::executor::Done;
 use crate::exec::silence;
-use crate::wire::view;
+use crate::wire::{refusals, view};
 
 /// How long an answer waits until what it reports is done: processes may take a moment to stop.
 const DONE: Duration = Duration::from_secs(6);
@@ -119,7 +119,7 @@ impl Dispatcher {
             CoreError::EndedFirst(id, _) => self.core.get(&(*id).into()).ok(),
             _ => None,
         };
-        let mut error = RpcError::from(error);
+        let mut error = refusals::of_core(error);
         error.data.task = ended.map(|task| Box::new(view::task(&task, &self.context.folder)));
         error
     }

@@ -8,14 +8,14 @@ use super::Dispatcher;
 use crate::client::answer::Answer;
 use crate::core::{CoreError, Snapshot, State};
 use crate::exec::executor::{Ask, Asked};
-use crate::wire::view;
+use crate::wire::{refusals, view};
 
 impl Dispatcher {
     /// Forwards a client's request to the executor of a running task.
     pub(super) fn ask_executor(&mut self, answer: Answer, task: &TaskRef, mut what: Ask) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,
-            Err(error) => return answer.refuse(&error.into()),
+            Err(error) => return answer.refuse(&refusals::of_core(error)),
         };
         if let Err(error) = may_ask(&snapshot, &what, answer.client().id) {
             return answer.refuse(&error);
@@ -42,6 +42,6 @@ fn may_ask(task: &Snapshot, what: &Ask, client: u64) -> Result<(), RpcError> {
     }
     match &task.state {
         State::Running { .. } | State::Stopping { exit: None, .. } => Ok(()),
-        _ => Err(CoreError::NotRunning(id, task.status()).into()),
+        _ => Err(refusals::of_core(CoreError::NotRunning(id, task.status()))),
     }
 }

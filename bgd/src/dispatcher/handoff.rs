@@ -15,7 +15,7 @@ use crate::core::{Command, ExecutorName, Place, PlanRequest, Request, Spec, Stat
 use crate::exec::executor::Offer;
 use crate::exec::handed::Handoff;
 use crate::wire::mailbox::Internal;
-use crate::wire::view;
+use crate::wire::{refusals, view};
 
 /// The executor that takes over processes.
 const HANDOFF_EXECUTOR: ExecutorName = ExecutorName::LOCAL;
@@ -71,7 +71,7 @@ impl Dispatcher {
     pub(super) fn exit_told(&mut self, answer: Answer, task: &TaskRef, exit: Exit) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,
-            Err(error) => return answer.refuse(&error.into()),
+            Err(error) => return answer.refuse(&refusals::of_core(error)),
         };
         if snapshot.spec.origin != Origin::Handoff {
             let message = format!("task {} was not handed over", snapshot.id);
@@ -94,7 +94,7 @@ impl Dispatcher {
                 Ok(snapshot) => {
                     answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
                 }
-                Err(error) => answer.refuse(&error.into()),
+                Err(error) => answer.refuse(&refusals::of_core(error)),
             }
         }
     }

@@ -59,7 +59,7 @@ use crate::wire::reader::Reader;
 use crate::wire::server::ServerLimits;
 use crate::wire::status::Identity;
 use crate::wire::subscribers::Subscribers;
-use crate::wire::view;
+use crate::wire::{refusals, view};
 
 /// How many calls or facts are taken from the mailbox before timers and others get their turn.
 const BATCH: usize = 64;
@@ -414,11 +414,11 @@ impl Dispatcher {
             Body::Result(id) => self.ask(answer, Shape::Result, Request::Retrieve { id, complete: true }),
             Body::Get(task) => match self.core.get(&task) {
                 Ok(snapshot) => self.reader.get(snapshot, answer),
-                Err(error) => answer.refuse(&error.into()),
+                Err(error) => answer.refuse(&refusals::of_core(error)),
             },
             Body::List(query) => match self.list(&query) {
                 Ok(list) => answer.give(&list),
-                Err(error) => answer.refuse(&error.into()),
+                Err(error) => answer.refuse(&refusals::of_core(error)),
             },
             Body::Write(task, data, eof) => self.ask_executor(answer, &task, Ask::Write { data, eof }),
             Body::Attach(task, size) => self.ask_executor(answer, &task, Ask::Attach { owns: false, size }),

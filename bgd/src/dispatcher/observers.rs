@@ -18,7 +18,7 @@ use crate::client::answer::Answer;
 use crate::core::{CoreError, ListQuery, Request, Spec};
 use crate::wire::status::Counted;
 use crate::wire::subscribers::Filter;
-use crate::wire::view;
+use crate::wire::{refusals, view};
 
 /// How long the disk may take to say how it is. A client gives up after 5 seconds.
 const DISK_PATIENCE: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ impl Dispatcher {
             params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
         let ids = match ids {
             Ok(ids) => (!ids.is_empty()).then_some(ids),
-            Err(error) => return answer.refuse(&error.into()),
+            Err(error) => return answer.refuse(&refusals::of_core(error)),
         };
         let filter = Filter { session: params.session, ids };
         let client = Arc::clone(answer.client());

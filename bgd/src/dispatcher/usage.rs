@@ -13,6 +13,7 @@ use crate::client::answer::Answer;
 use crate::core::{Snapshot, State};
 use crate::exec::members::descendants_of;
 use crate::exec::usage::live;
+use crate::wire::refusals;
 
 /// How long one task may take to be measured. One that takes longer, as its processes hang in the kernel, is left out.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -23,7 +24,7 @@ impl Dispatcher {
         let tasks: Result<Vec<Snapshot>, _> = ids.iter().map(|id| self.core.get(id)).collect();
         let tasks = match tasks {
             Ok(tasks) => tasks,
-            Err(error) => return answer.refuse(&error.into()),
+            Err(error) => return answer.refuse(&refusals::of_core(error)),
         };
         let measured: Vec<_> = tasks.iter().filter_map(|task| self.usage_of(task)).collect();
         tokio::spawn(async move {

@@ -13,75 +13,74 @@ use crate::core::{
 };
 use crate::wire::failures;
 
-impl From<CoreError> for RpcError {
-    fn from(error: CoreError) -> Self {
-        match error {
-            CoreError::NotFound(id) => Self::new(ErrorKind::TaskNotFound, format!("there is no task {id}"))
-                .hint("`bgctl list` shows the tasks; those of an earlier daemon are gone"),
-            CoreError::Ambiguous(id, candidates) => {
-                let many = if candidates.len() < CANDIDATES { "" } else { " or more" };
-                let message = format!("{id} is ambiguous: {}{many} task ids begin with it", candidates.len());
-                let mut error =
-                    Self::new(ErrorKind::AmbiguousId, message).hint("give more characters of the id");
-                error.data.candidates = candidates;
-                error
-            }
-            CoreError::NotComplete(id, status, finished) => not_complete(id, status, finished.as_deref()),
-            CoreError::EndedFirst(id, status) => ended_first(id, status),
-            CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
-            CoreError::NotRunning(id, status) => {
-                Self::new(ErrorKind::NotRunning, format!("task {id} is not running: {}", state(status)))
-                    .hint("only running tasks accept signals and input, and can be paused and continued")
-            }
-            CoreError::NoSignals(id) => Self::new(
-                ErrorKind::Unsupported,
-                format!("task {id} is an agent's turn, which can't be signalled"),
-            )
-            .hint("`bgctl cancel` ends it"),
-            CoreError::NotPausable(id, why) => not_pausable(id, why),
-            CoreError::NoAgent(id) => Self::new(
-                ErrorKind::NotResumable,
-                format!("task {id} is a command; only agent tasks can be resumed"),
-            )
-            .hint("submit a new task"),
-            CoreError::NotResumable(id, status) => not_resumable(id, status),
-            CoreError::BeingResumed(id) => {
-                Self::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
-                    .hint("wait for the answer with `bgctl block`, then resume it again")
-            }
-            CoreError::BeingCleared(id) => {
-                Self::new(ErrorKind::NotResumable, format!("task {id} is about to be cleared"))
-                    .hint("submit a new task")
-            }
-            CoreError::Withdrawn(id) => Self::new(
-                ErrorKind::NotResumable,
-                format!("the resume of task {id} was cancelled before the agent got the prompt"),
-            ),
-            CoreError::Refused(id, refusal) => {
-                let Refusal { kind, message, hint } = *refusal;
-                let mut error = Self::new(kind, format!("task {id} can't be resumed: {message}"));
-                error.data.hint = hint.map(Into::into);
-                error
-            }
-            CoreError::NotAsked(id, request, current) => not_asked(id, request, current),
-            CoreError::NoSuchOption(id, option, known) => Self::new(
-                ErrorKind::InvalidParams,
-                format!("{option:?} is not an option of the question of task {id}"),
-            )
-            .hint(format!("the options are {}", known.join(", "))),
-            CoreError::StillActive(id, status) => still_active(id, status),
-            CoreError::TooManyJobs(limit) => too_many_jobs(limit),
-            CoreError::TooManySessions(limit) => too_many_sessions(limit),
-            CoreError::Full(limit) => Self::new(
-                ErrorKind::RegistryFull,
-                format!("the daemon has reached its limit of {limit} tasks (limits.tasks)"),
-            )
-            .hint("`bgctl clear --all-sessions` removes the finished ones"),
-            CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
-            CoreError::Order(error) => of_order(&error),
-            CoreError::ShuttingDown => Self::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
-                .hint("start it again when it has ended"),
+/// Returns the error response for a refusal.
+pub fn of_core(error: CoreError) -> RpcError {
+    match error {
+        CoreError::NotFound(id) => RpcError::new(ErrorKind::TaskNotFound, format!("there is no task {id}"))
+            .hint("`bgctl list` shows the tasks; those of an earlier daemon are gone"),
+        CoreError::Ambiguous(id, candidates) => {
+            let many = if candidates.len() < CANDIDATES { "" } else { " or more" };
+            let message = format!("{id} is ambiguous: {}{many} task ids begin with it", candidates.len());
+            let mut error =
+                RpcError::new(ErrorKind::AmbiguousId, message).hint("give more characters of the id");
+            error.data.candidates = candidates;
+            error
         }
+        CoreError::NotComplete(id, status, finished) => not_complete(id, status, finished.as_deref()),
+        CoreError::EndedFirst(id, status) => ended_first(id, status),
+        CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
+        CoreError::NotRunning(id, status) => {
+            RpcError::new(ErrorKind::NotRunning, format!("task {id} is not running: {}", state(status)))
+                .hint("only running tasks accept signals and input, and can be paused and continued")
+        }
+        CoreError::NoSignals(id) => RpcError::new(
+            ErrorKind::Unsupported,
+            format!("task {id} is an agent's turn, which can't be signalled"),
+        )
+        .hint("`bgctl cancel` ends it"),
+        CoreError::NotPausable(id, why) => not_pausable(id, why),
+        CoreError::NoAgent(id) => RpcError::new(
+            ErrorKind::NotResumable,
+            format!("task {id} is a command; only agent tasks can be resumed"),
+        )
+        .hint("submit a new task"),
+        CoreError::NotResumable(id, status) => not_resumable(id, status),
+        CoreError::BeingResumed(id) => {
+            RpcError::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
+                .hint("wait for the answer with `bgctl block`, then resume it again")
+        }
+        CoreError::BeingCleared(id) => {
+            RpcError::new(ErrorKind::NotResumable, format!("task {id} is about to be cleared"))
+                .hint("submit a new task")
+        }
+        CoreError::Withdrawn(id) => RpcError::new(
+            ErrorKind::NotResumable,
+            format!("the resume of task {id} was cancelled before the agent got the prompt"),
+        ),
+        CoreError::Refused(id, refusal) => {
+            let Refusal { kind, message, hint } = *refusal;
+            let mut error = RpcError::new(kind, format!("task {id} can't be resumed: {message}"));
+            error.data.hint = hint.map(Into::into);
+            error
+        }
+        CoreError::NotAsked(id, request, current) => not_asked(id, request, current),
+        CoreError::NoSuchOption(id, option, known) => RpcError::new(
+            ErrorKind::InvalidParams,
+            format!("{option:?} is not an option of the question of task {id}"),
+        )
+        .hint(format!("the options are {}", known.join(", "))),
+        CoreError::StillActive(id, status) => still_active(id, status),
+        CoreError::TooManyJobs(limit) => too_many_jobs(limit),
+        CoreError::TooManySessions(limit) => too_many_sessions(limit),
+        CoreError::Full(limit) => RpcError::new(
+            ErrorKind::RegistryFull,
+            format!("the daemon has reached its limit of {limit} tasks (limits.tasks)"),
+        )
+        .hint("`bgctl clear --all-sessions` removes the finished ones"),
+        CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
+        CoreError::Order(error) => of_order(&error),
+        CoreError::ShuttingDown => RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
+            .hint("start it again when it has ended"),
     }
 }
 
@@ -307,11 +306,4 @@ fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
         Some(current) => format!("the open question is {current}"),
         None => "it has no open question".to_owned(),
     })
-}
-
-impl From<RpcError> for Refusal {
-    fn from(error: RpcError) -> Self {
-        let hint = error.data.hint.map(Into::into);
-        Self { kind: error.data.kind, message: error.message.into(), hint }
-    }
 }

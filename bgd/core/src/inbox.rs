@@ -1,0 +1,459 @@
+//! The inboxes of parent sessions: the notices that each has not acknowledged. An item is delivered until it is
+//! acknowledged, and never after that. Each inbox is bounded, and so are all of them together: the oldest items are
+//! dropped first, and counted. This module knows nothing about tasks and sends no answers itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bgd_shared::limits::{INBOXES_BYTES, INBOXES_ITEMS};
+use bgd_shared::request::InboxesStatus;
+use serde::{Deserialize, Serialize};
+
+use super::caller::ReplyTo;
+use super::notice::{Item, Notice};
+use super::time::Mono;
+
+/// Cost of an item besides the texts of its task: the snapshot and the index entries.
+const ITEM_BYTES: usize = 768;
+
+/// Number of a waiting read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct InboxWaitId(pub u64);
+
+/// A read that waits for an item.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct InboxWait {
+    /// Who gets the answer.
+    pub to: ReplyTo,
+    /// The parent session.
+    pub session: Arc<str>,
+    /// Only items with a higher number than this.
+    pub after: u64,
+    /// The most items to return.
+    pub limit: usize,
+    /// When it is answered even without an item.
+    pub deadline: Mono,
+}
+
+/// Ended waits with their numbers.
+pub type Ended = Vec<(InboxWaitId, InboxWait)>;
+
+/// The inbox of one parent session.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Inbox {
+    /// Items with their numbers, oldest first.
+    items: VecDeque<Item>,
+    /// How many dropped items no acknowledgement has covered yet.
+    lost: u64,
+    /// The number of the last of those; 0 for none.
+    lost_upto: u64,
+    /// Waiting reads by the number after which they want items. An item ends those with a lower number.
+    waits: BTreeSet<(u64, InboxWaitId)>,
+}
+
+impl Inbox {
+    /// Whether it holds nothing that must be kept.
+    fn is_idle(&self) -> bool {
+        self.items.is_empty() && self.waits.is_empty() && self.lost == 0
+    }
+}
+
+/// All inboxes, and the reads waiting on them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Inboxes {
+    by_session: HashMap<Arc<str>, Inbox>,
+    /// The parent session of every item, oldest first. Numbers are never reused, so an inbox that is no longer
+    /// needed can be dropped without a trace.
+    items: BTreeMap<u64, Arc<str>>,
+    /// Total bytes of the texts of all items.
+    bytes: usize,
+    last: u64,
+    /// The parent sessions whose inboxes have losses, by the number of the last lost item.
+    losses: BTreeMap<u64, Arc<str>>,
+    /// How many items of any inbox were ever dropped unacknowledged.
+    lost: u64,
+    waits: BTreeMap<InboxWaitId, InboxWait>,
+    by_client: BTreeSet<(u64, InboxWaitId)>,
+    last_wait: u64,
+    /// The numbers of the items that were added or removed since [`Inboxes::take_touched`]; `None` unless somebody writes
+    /// that down.
+    #[serde(skip)]
+    touched: Option<BTreeSet<u64>>,
+}
+
+/// What was counted of inboxes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InboxCounts {
+    /// The number of the last item.
+    pub last: u64,
+    /// How many items of any inbox were ever dropped unacknowledged.
+    pub lost: u64,
+}
+
+impl Inboxes {
+    /// Notes from now on which items are added or removed.
+    pub fn track(&mut self) {
+        self.touched = Some(BTreeSet::new());
+    }
+
+    /// Returns the numbers of the items that were added or removed since the last call.
+    pub fn take_touched(&mut self) -> BTreeSet<u64> {
+        self.touched.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns the item of this number with its parent session.
+    pub fn item(&self, number: u64) -> Option<(Arc<str>, Arc<Notice>)> {
+        let session = self.items.get(&number)?;
+        let items = &self.by_session.get(session)?.items;
+        let at = items.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        Some((Arc::clone(session), Arc::clone(&items.get(at)?.1)))
+    }
+
+    /// Returns what was counted.
+    pub fn counts(&self) -> InboxCounts {
+        InboxCounts { last: self.last, lost: self.lost }
+    }
+
+    /// Fills inboxes again, oldest items first.
+    pub fn fill(
+        &mut self,
+        counts: &InboxCounts,
+        items: impl IntoIterator<Item = (u64, Arc<str>, Arc<Notice>)>,
+    ) {
+        for (number, session, notice) in items {
+            self.last = number.saturating_sub(1);
+            self.add(&session, notice, usize::MAX);
+        }
+        self.last = self.last.max(counts.last);
+        self.lost += counts.lost;
+    }
+
+    /// Adds an item, then drops what exceeds `limit` (at least 1) in this inbox or the limits on all inboxes.
+    /// Returns the waits that the item ends, oldest first.
+    pub fn add(&mut self, session: &Arc<str>, notice: Arc<Notice>, limit: usize) -> Ended {
+        self.last += 1;
+        let number = self.last;
+        self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
+        self.items.insert(number, Arc::clone(session));
+        self.bytes += notice.text_bytes();
+        let inbox = self.by_session.entry(Arc::clone(session)).or_default();
+        inbox.items.push_back((number, notice));
+        let mut over: Vec<InboxWaitId> =
+            inbox.waits.range(..(number, InboxWaitId(0))).map(|(_, id)| *id).collect();
+        // More than one may go: the limit may have been lowered.
+        for _ in limit.max(1)..inbox.items.len() {
+            self.drop_oldest(session);
+        }
+        while self.items.len() > INBOXES_ITEMS || self.bytes > INBOXES_BYTES && self.items.len() > 1 {
+            let Some(oldest) = self.items.values().next().cloned() else { break };
+            self.drop_oldest(&oldest);
+        }
+        over.sort_unstable();
+        over.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
+    }
+
+    fn drop_oldest(&mut self, session: &str) {
+        let Some(inbox) = self.by_session.get_mut(session) else { return };
+        let Some((number, notice)) = inbox.items.pop_front() else { return };
+        self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
+        self.losses.remove(&inbox.lost_upto);
+        inbox.lost += 1;
+        inbox.lost_upto = number;
+        self.lost += 1;
+        self.bytes -= notice.text_bytes();
+        if let Some(session) = self.items.remove(&number) {
+            self.losses.insert(number, session);
+        }
+        // An inbox must not be kept forever only to remember a loss.
+        if self.losses.len() > INBOXES_ITEMS
+            && let Some((_, session)) = self.losses.pop_first()
+            && let Some(inbox) = self.by_session.get_mut(&session)
+        {
+            (inbox.lost, inbox.lost_upto) = (0, 0);
+            self.tidy(&session);
+        }
+    }
+
+    /// Whether there is an item after this number.
+    pub fn has_any(&self, session: &str, after: u64) -> bool {
+        let newest = self.by_session.get(session).and_then(|inbox| inbox.items.back());
+        newest.is_some_and(|(number, _)| *number > after)
+    }
+
+    /// Returns the items after this number, oldest first, and how many were lost.
+    pub fn read(&self, session: &str, after: u64, limit: usize) -> (Vec<Item>, u64) {
+        let Some(inbox) = self.by_session.get(session) else { return (Vec::new(), 0) };
+        let begin = inbox.items.partition_point(|(number, _)| *number <= after);
+        (inbox.items.range(begin..).take(limit).cloned().collect(), inbox.lost)
+    }
+
+    /// Removes the items up to this number, and the count of lost ones if all of those are up to it too: a client
+    /// that has read that far either got them or was told of the loss. Returns how many items were removed and how
+    /// many are left.
+    pub fn acknowledge(&mut self, session: &str, upto: u64) -> (u64, u64) {
+        let (done, left) = self.forget(session, upto);
+        (done as u64, left as u64)
+    }
+
+    fn forget(&mut self, session: &str, upto: u64) -> (usize, usize) {
+        let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
+        let done = inbox.items.partition_point(|(number, _)| *number <= upto);
+        for (number, notice) in inbox.items.drain(..done) {
+            self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
+            self.items.remove(&number);
+            self.bytes -= notice.text_bytes();
+        }
+        if inbox.lost_upto <= upto {
+            self.losses.remove(&inbox.lost_upto);
+            (inbox.lost, inbox.lost_upto) = (0, 0);
+        }
+        let left = inbox.items.len();
+        self.tidy(session);
+        (done, left)
+    }
+
+    fn tidy(&mut self, session: &str) {
+        if self.by_session.get(session).is_some_and(Inbox::is_idle) {
+            self.by_session.remove(session);
+        }
+    }
+
+    /// Adds a read that waits for an item.
+    pub fn wait(&mut self, wait: InboxWait) -> InboxWaitId {
+        self.last_wait += 1;
+        let id = InboxWaitId(self.last_wait);
+        self.by_session.entry(Arc::clone(&wait.session)).or_default().waits.insert((wait.after, id));
+        self.by_client.insert((wait.to.client, id));
+        self.waits.insert(id, wait);
+        id
+    }
+
+    /// Removes a waiting read.
+    pub fn end_wait(&mut self, id: InboxWaitId) -> Option<InboxWait> {
+        let wait = self.waits.remove(&id)?;
+        self.by_client.remove(&(wait.to.client, id));
+        if let Some(inbox) = self.by_session.get_mut(&wait.session) {
+            inbox.waits.remove(&(wait.after, id));
+        }
+        self.tidy(&wait.session);
+        Some(wait)
+    }
+
+    /// Removes every waiting read. Returns them, oldest first.
+    pub fn end_waits(&mut self) -> Ended {
+        let ids: Vec<InboxWaitId> = self.waits.keys().copied().collect();
+        ids.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
+    }
+
+    /// Removes the waiting reads of a client that is gone. Returns them, oldest first.
+    pub fn disconnect(&mut self, client: u64) -> Ended {
+        let theirs = (client, InboxWaitId(0))..=(client, InboxWaitId(u64::MAX));
+        let ids: Vec<InboxWaitId> = self.by_client.range(theirs).map(|(_, id)| *id).collect();
+        ids.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
+    }
+
+    /// Empties the inbox of an ended parent session, as nobody will read it. Waiting reads stay: a session with the
+    /// same key may begin.
+    pub fn remove(&mut self, session: &str) {
+        self.forget(session, u64::MAX);
+    }
+
+    /// Lists the inboxes whose oldest item comes after this number, oldest first: parent session, number of the
+    /// oldest item, and number of items.
+    pub fn list(&self, after: u64) -> impl Iterator<Item = (&Arc<str>, u64, usize)> {
+        self.items.range(after.saturating_add(1)..).filter_map(|(number, session)| {
+            let inbox = self.by_session.get(session)?;
+            let (oldest, _) = inbox.items.front()?;
+            (oldest == number).then_some((session, *number, inbox.items.len()))
+        })
+    }
+
+    /// Returns what the items hold, in bytes. Texts of tasks that still exist are counted here too, since an item
+    /// may soon be their only holder.
+    pub fn held(&self) -> usize {
+        self.bytes + self.items.len() * ITEM_BYTES
+    }
+
+    /// Returns how full the inboxes are.
+    pub fn status(&self) -> InboxesStatus {
+        let sessions = self.by_session.values().filter(|inbox| !inbox.items.is_empty()).count();
+        InboxesStatus { sessions: sessions as u64, items: self.items.len() as u64, lost: self.lost }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::id::TaskId;
+    use bgd_shared::notice::NoticeKind;
+    use bgd_shared::time::Timestamp;
+
+    use super::super::task::{Spec, State, Task};
+    use super::*;
+
+    /// Creates a notice with this many bytes of text.
+    fn notice(bytes: usize) -> Arc<Notice> {
+        let spec =
+            Spec { description: Some("x".repeat(bytes).into()), cwd: Arc::default(), ..Spec::of_daemon() };
+        let task = Task {
+            id: TaskId::from_u128(1),
+            spec: Arc::new(spec),
+            key: None,
+            created_at: Timestamp::default(),
+            retrieved_at: None,
+            ready_at: None,
+            paused: false,
+            run: 1,
+            resume_count: 0,
+            output_bytes: [0; 2],
+            dropped: [0; 2],
+            lost: None,
+            updated_at: None,
+            foreground: None,
+            agent: None,
+            elsewhere: None,
+            usage: None,
+            plan: None,
+            place: crate::task::QueuePlace::default(),
+            state: State::Starting { stop: None, env: None },
+        };
+        let (kind, at) = (NoticeKind::Completed, Timestamp::default());
+        let notice = Notice { number: 1, kind, at, active: None, is_removed: false, task: Box::new(task) };
+        assert_eq!(notice.text_bytes(), bytes);
+        Arc::new(notice)
+    }
+
+    fn wait(client: u64, session: &str, after: u64) -> InboxWait {
+        let to = ReplyTo { client, call: 1 };
+        InboxWait { to, session: session.into(), after, limit: 1, deadline: Mono(1) }
+    }
+
+    fn numbers(inboxes: &Inboxes, session: &str) -> Vec<u64> {
+        inboxes.read(session, 0, usize::MAX).0.iter().map(|(number, _)| *number).collect()
+    }
+
+    fn ids(ended: &Ended) -> Vec<u64> {
+        ended.iter().map(|(id, _)| id.0).collect()
+    }
+
+    fn is_empty(inboxes: &Inboxes) -> bool {
+        let Inboxes { by_session, items, bytes, losses, waits, by_client, .. } = inboxes;
+        by_session.is_empty()
+            && items.is_empty()
+            && *bytes == 0
+            && losses.is_empty()
+            && waits.is_empty()
+            && by_client.is_empty()
+    }
+
+    #[test]
+    fn r55_an_item_ends_the_waits_that_it_is_for() {
+        let (mut inboxes, news) = (Inboxes::default(), notice(0));
+        let [a, b] = ["a", "b"].map(Arc::<str>::from);
+        for (client, session, after) in [(1, "a", 2), (2, "a", 0), (3, "b", 0), (2, "a", 1)] {
+            inboxes.wait(wait(client, session, after));
+        }
+        assert_eq!(ids(&inboxes.add(&a, news.clone(), 9)), [2]);
+        assert_eq!(ids(&inboxes.add(&a, news.clone(), 9)), [4]);
+        assert_eq!(ids(&inboxes.add(&b, news.clone(), 9)), [3]);
+        assert_eq!(ids(&inboxes.disconnect(1)), [1]);
+        assert_eq!((numbers(&inboxes, "a"), numbers(&inboxes, "b")), (vec![1, 2], vec![3]));
+        assert_eq!(
+            (inboxes.has_any("a", 1), inboxes.has_any("a", 2), inboxes.has_any("c", 0)),
+            (true, false, false)
+        );
+        inboxes.remove("a");
+        assert_eq!(inboxes.acknowledge("b", 3), (1, 0));
+        assert!(is_empty(&inboxes), "{inboxes:?}");
+        inboxes.add(&a, news, 9);
+        assert_eq!(numbers(&inboxes, "a"), [4], "an inbox that is new gives no number again");
+    }
+
+    #[test]
+    fn r55_the_oldest_waits_are_answered_first_and_all_at_the_end() {
+        let mut inboxes = Inboxes::default();
+        for after in [5, 0, 3] {
+            inboxes.wait(wait(1, "a", after));
+        }
+        inboxes.wait(wait(2, "b", 0));
+        inboxes.last = 9;
+        assert_eq!(ids(&inboxes.add(&"a".into(), notice(0), 1)), [1, 2, 3]);
+        inboxes.wait(wait(2, "a", 10));
+        assert_eq!(ids(&inboxes.end_waits()), [4, 5]);
+        inboxes.remove("a");
+        assert!(is_empty(&inboxes), "{inboxes:?}");
+    }
+
+    #[test]
+    fn r55_a_loss_counts_until_something_behind_it_is_acknowledged() {
+        let (mut inboxes, session) = (Inboxes::default(), Arc::from("a"));
+        for _ in 0..5 {
+            inboxes.add(&session, notice(3), 2);
+        }
+        assert_eq!((numbers(&inboxes, "a"), inboxes.read("a", 9, 1).1, inboxes.bytes), (vec![4, 5], 3, 6));
+        assert_eq!((inboxes.acknowledge("a", 2), inboxes.read("a", 0, 0).1), ((0, 2), 3));
+        assert_eq!((inboxes.acknowledge("a", 3), inboxes.read("a", 0, 0).1), ((0, 2), 0));
+        inboxes.add(&session, notice(3), 1);
+        assert_eq!((numbers(&inboxes, "a"), inboxes.read("a", 0, 0).1), (vec![6], 2), "a lower limit");
+        inboxes.add(&session, notice(3), 0);
+        assert_eq!(numbers(&inboxes, "a"), [7], "what is new is kept in any case");
+        let InboxesStatus { sessions, items, lost } = inboxes.status();
+        assert_eq!((sessions, items, lost), (1, 1, 6));
+        inboxes.remove("a");
+        assert!(is_empty(&inboxes), "{inboxes:?}");
+    }
+
+    #[test]
+    fn r55_all_inboxes_together_are_bounded() {
+        let (mut inboxes, news) = (Inboxes::default(), notice(1));
+        let rest = 1000;
+        for session in 0..INBOXES_ITEMS + rest {
+            inboxes.add(&format!("{session}").into(), news.clone(), 10);
+        }
+        let status = inboxes.status();
+        let (sessions, items, lost) = (INBOXES_ITEMS as u64, inboxes.items.len(), rest as u64);
+        assert_eq!((status.sessions, items, status.lost), (sessions, INBOXES_ITEMS, lost));
+        assert_eq!(
+            (numbers(&inboxes, "0"), inboxes.read("0", 0, 1).1),
+            (vec![], 1),
+            "the oldest, and it is told"
+        );
+        for session in 0..INBOXES_ITEMS + rest {
+            inboxes.add(&format!("later {session}").into(), news.clone(), 10);
+        }
+        let sizes = [inboxes.items.len(), inboxes.bytes, inboxes.losses.len()];
+        assert_eq!(sizes, [INBOXES_ITEMS; 3], "losses are forgotten too");
+        assert_eq!(inboxes.by_session.len(), 2 * INBOXES_ITEMS);
+        assert_eq!(inboxes.read("0", 0, 1).1, 0, "the oldest loss");
+    }
+
+    #[test]
+    fn r55_the_texts_of_all_inboxes_together_are_bounded() {
+        let (mut inboxes, third) = (Inboxes::default(), notice(INBOXES_BYTES / 3));
+        for session in ["a", "b", "a", "c"] {
+            inboxes.add(&session.into(), third.clone(), 10);
+        }
+        assert_eq!(["a", "b", "c"].map(|session| numbers(&inboxes, session)), [vec![3], vec![2], vec![4]]);
+        assert_eq!((inboxes.bytes, inboxes.read("a", 0, 1).1), (INBOXES_BYTES / 3 * 3, 1));
+        inboxes.add(&"d".into(), notice(INBOXES_BYTES + 1), 10);
+        assert_eq!((inboxes.items.len(), numbers(&inboxes, "d")), (1, vec![5]), "the newest is always kept");
+    }
+
+    /// Would not finish in time if every item needed a search through all of them.
+    #[test]
+    fn a_hundred_thousand_items_and_ten_thousand_waits_come_and_go() {
+        let (mut inboxes, news, session) = (Inboxes::default(), notice(1), Arc::from("a"));
+        for client in 0..10_000 {
+            inboxes.wait(wait(client, "a", u64::MAX));
+            inboxes.wait(wait(client, "a", 99_999));
+        }
+        for number in 1..100_000 {
+            assert!(inboxes.add(&session, news.clone(), 50_000).is_empty());
+            assert_eq!(inboxes.read("a", number - 1, 9).0.len(), 1);
+        }
+        assert_eq!(inboxes.add(&session, news, 50_000).len(), 10_000);
+        assert_eq!((0..10_000).map(|client| inboxes.disconnect(client).len()).sum::<usize>(), 10_000);
+        let acknowledged: u64 = (0..100_001).map(|upto| inboxes.acknowledge("a", upto).0).sum();
+        assert_eq!(acknowledged, 50_000);
+        assert!(is_empty(&inboxes), "{inboxes:?}");
+    }
+}

@@ -1,0 +1,558 @@
+//! The core's inputs: client requests, executor facts, and everything else that happens.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bgd_shared::agent::{AgentSettings, InputOption};
+use bgd_shared::consumption::PlanStep;
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::order::After;
+use bgd_shared::request::{BlockMode, BlockUntil, Stream};
+use bgd_shared::task::Exit;
+use bgd_shared::text::{Env, OsText};
+use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
+use serde::{Deserialize, Serialize};
+
+use super::CoreLimits;
+use super::agent::Note;
+use super::caller::ReplyTo;
+use super::consumed::Report;
+use super::control::Control;
+use super::elsewhere::Conclusion;
+use super::filter::Filter;
+use super::plan::Rule;
+use super::task::{SpawnFailure, Spec};
+
+/// Everything that can happen to the core, except the passing of time.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A client asks for something.
+    Request {
+        /// Who gets the answer.
+        to: ReplyTo,
+        /// What it asks for.
+        request: Request,
+    },
+    /// An executor observed something.
+    Fact {
+        task: TaskId,
+        run: u32,
+        /// What was observed.
+        fact: Fact,
+    },
+    /// A client has disconnected. Its waits end.
+    Disconnected {
+        /// The connection.
+        client: u64,
+    },
+    /// Nothing happened; [`super::Core::has_more`] asked for another step.
+    GoOn,
+    /// The configuration has changed.
+    Configure {
+        limits: CoreLimits,
+        /// The groups besides the default one, with their slots.
+        groups: BTreeMap<Arc<str>, u32>,
+    },
+}
+
+/// A request that changes something or waits for something. Plain queries are methods of the core.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// R01: submits a task. The id is new and random.
+    Submit(Box<Command>),
+    /// R112: submits a part of a batch.
+    SubmitMany(Box<Part>),
+    /// R116: submits tasks again.
+    Rerun(Box<Rerun>),
+    /// Moves a foreground job of the calling client to the background.
+    Detach { id: TaskRef },
+    /// R70: takes over a process that another program started.
+    Adopt {
+        /// The task. Its environment and its idempotency key are ignored.
+        command: Box<Command>,
+        /// The process id.
+        pid: i32,
+        /// When the process started.
+        started_at: Timestamp,
+    },
+    /// R30: gives a follow-up prompt to the session of a completed agent task.
+    Resume {
+        id: TaskRef,
+        /// The follow-up prompt.
+        prompt: Arc<str>,
+        /// Settings to change in the session; the others stay as they are.
+        settings: Box<AgentSettings>,
+    },
+    /// Answers a pending question of an agent.
+    Answer {
+        id: TaskRef,
+        /// The question's number within the task.
+        request: u64,
+        /// The id of the chosen option.
+        option: Box<str>,
+    },
+    /// R21: records that the result was requested.
+    Retrieve {
+        id: TaskRef,
+        /// Whether the task must be completed (R07).
+        complete: bool,
+    },
+    /// R22 to R25: waits for tasks.
+    Block {
+        /// Which tasks.
+        which: Selection,
+        /// The timeout, in milliseconds; `None` waits without limit.
+        timeout_ms: Option<u64>,
+        /// Whether all tasks must reach the state, or one is enough.
+        mode: BlockMode,
+        /// The state to wait for.
+        until: BlockUntil,
+    },
+    /// R05: cancels tasks.
+    Cancel(Cancel),
+    /// R10: clears tasks.
+    Clear {
+        /// Which tasks.
+        which: Selection,
+        /// Whether active tasks are cancelled and cleared too.
+        active_too: bool,
+    },
+    /// R106: holds pending tasks, or releases them.
+    Hold {
+        /// Which tasks. Tasks named by id must all be pending.
+        which: Selection,
+        /// True to hold, false to release.
+        held: bool,
+    },
+    /// R107: changes what a pending task waits for.
+    Edit(Box<Edit>),
+    /// R100: creates a group, or changes its number of slots.
+    SetGroup {
+        /// The group's name.
+        name: Arc<str>,
+        /// How many slots it has, at least 1.
+        slots: u32,
+    },
+    /// R100: pauses or unpauses a group.
+    PauseGroup {
+        /// The group's name.
+        name: Arc<str>,
+        /// True to pause, so that none of its tasks start; false to unpause.
+        paused: bool,
+    },
+    /// R100: removes a group whose tasks have all ended.
+    RemoveGroup {
+        /// The group's name.
+        name: Arc<str>,
+    },
+    /// Sends a signal to a running task.
+    Signal {
+        id: TaskRef,
+        /// The signal's number.
+        signal: i32,
+        /// Whether every process of the tree gets it, or only the leader.
+        tree: bool,
+    },
+    /// R106: pauses the processes of tasks, or continues them.
+    SetPaused {
+        /// Which tasks.
+        which: Selection,
+        /// True to pause, false to continue.
+        paused: bool,
+    },
+    /// R54: ends a parent session.
+    EndSession {
+        /// The parent session's key.
+        session: Arc<str>,
+    },
+    /// R54: makes the client an owner of a parent session, which ends when its last owner disconnects.
+    OwnSession {
+        /// The parent session's key.
+        session: Arc<str>,
+    },
+    /// Reads the unacknowledged items of a parent session's inbox.
+    ReadInbox {
+        /// The parent session's key.
+        session: Arc<str>,
+        /// Only items with a higher number than this.
+        after: u64,
+        /// How long to wait for the first item, in milliseconds.
+        wait_ms: u64,
+        /// The most items to return.
+        limit: usize,
+    },
+    /// Removes items from an inbox.
+    AckInbox {
+        /// The parent session's key.
+        session: Arc<str>,
+        /// The number of the last item to remove.
+        upto: u64,
+    },
+    /// R11: ends the daemon.
+    Shutdown {
+        /// How long tasks get to end, in milliseconds; `None` for the configured grace.
+        grace_ms: Option<u64>,
+        /// What a durable daemon leaves to the next one.
+        leaves: Leaves,
+    },
+}
+
+/// Which running tasks a durable daemon leaves to the next one when it ends. What is pending stays in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leaves {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those on other machines and clusters.
+    Elsewhere,
+    /// All that can outlive it.
+    All,
+}
+
+/// The order for a new task.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Command {
+    pub id: TaskId,
+    /// What it runs, and how.
+    pub spec: Spec,
+    /// The complete environment of its process.
+    pub env: Env,
+    /// The prompt, for an agent.
+    pub prompt: Option<Arc<str>>,
+    /// Idempotency key, unique within its parent session.
+    pub key: Option<Arc<str>>,
+    /// Whether it is a foreground job of the calling client.
+    pub foreground: bool,
+    /// How it is to be ordered among other tasks.
+    pub plan: PlanRequest,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchLimits {
+    /// How many of its tasks may run at once.
+    pub jobs: Option<u32>,
+    /// When this many tasks have failed, the rest are cancelled.
+    pub max_fails: Option<u32>,
+}
+
+/// A part of a batch.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The batch's id; new with the first part.
+    pub batch: TaskId,
+    /// With the first part: what its tasks have in common, and its limits. The common work and id are ignored.
+    pub first: Option<(Box<Command>, BatchLimits)>,
+    /// Its tasks: each has a new random id and a command.
+    pub items: Vec<BatchItem>,
+    /// Whether more parts follow.
+    pub more: bool,
+}
+
+/// A task of a batch that has not been added yet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BatchItem {
+    pub id: TaskId,
+    /// Its command.
+    pub argv: Box<[OsText]>,
+}
+
+/// How a new task is to be ordered among others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanRequest {
+    /// Its group; `None` means the default group.
+    pub group: Option<Arc<str>>,
+    /// Priority: higher starts first.
+    pub priority: i32,
+    /// How many slots it takes.
+    pub slots: u32,
+    /// Conditions on other tasks.
+    pub after: Vec<After>,
+    /// The earliest start.
+    pub start: Option<StartTime>,
+    /// Whether it is held until it is released.
+    pub hold: bool,
+    /// Whether and when it starts again after it has ended by itself.
+    pub again: Option<Rule>,
+}
+
+impl Default for PlanRequest {
+    fn default() -> Self {
+        let (group, priority, slots, after) = (None, 0, 1, Vec::new());
+        Self { group, priority, slots, after, start: None, hold: false, again: None }
+    }
+}
+
+/// When a task may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StartTime {
+    /// This many milliseconds from now.
+    In(u64),
+    /// At this wall-clock time.
+    At(Timestamp),
+}
+
+/// Changes to a pending task; `None` leaves a value as it is.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    pub id: TaskRef,
+    /// New description, for people.
+    pub description: Option<Box<str>>,
+    /// New group.
+    pub group: Option<Arc<str>>,
+    /// New priority.
+    pub priority: Option<i32>,
+    /// How many slots it takes from now on.
+    pub slots: Option<u32>,
+    /// Conditions on other tasks, which replace the earlier ones.
+    pub after: Option<Vec<After>>,
+    /// New earliest start.
+    pub start: Option<StartTime>,
+}
+
+/// Which tasks a request is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// The tasks with these ids.
+    Ids(Vec<TaskRef>),
+    /// All tasks, or all of one parent session.
+    All {
+        /// The parent session.
+        session: Option<Arc<str>>,
+    },
+    /// The tasks that pass this filter.
+    Matching(Box<Filter>),
+}
+
+/// Which tasks to submit again.
+#[derive(Clone, Debug)]
+pub struct Rerun {
+    /// The tasks. Those not selected by id are skipped unless they have ended.
+    pub which: Selection,
+    /// Whether to restrict them to those that have failed.
+    pub failed: bool,
+    /// Whether to include tasks that were cancelled because a condition on one of them could not come true.
+    pub with_dependents: bool,
+    /// Idempotency key.
+    pub key: Option<Arc<str>>,
+    /// A random number from which the new ids are derived.
+    pub seed: u128,
+}
+
+/// Which tasks to cancel, and how.
+#[derive(Clone, Debug)]
+pub struct Cancel {
+    /// Which tasks.
+    pub which: Selection,
+    /// The first signal; `None` for SIGTERM.
+    pub signal: Option<i32>,
+    /// The grace before SIGKILL, in milliseconds; `None` for the configured one.
+    pub grace_ms: Option<u64>,
+}
+
+/// Why an agent did not take a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Machine-readable kind.
+    pub kind: ErrorKind,
+    /// What is wrong, for people.
+    pub message: Box<str>,
+    /// What to do about it.
+    pub hint: Option<Box<str>>,
+}
+
+impl From<RpcError> for Refusal {
+    fn from(error: RpcError) -> Self {
+        let hint = error.data.hint.map(Into::into);
+        Self { kind: error.data.kind, message: error.message.into(), hint }
+    }
+}
+
+impl Refusal {
+    /// Creates a refusal without a hint.
+    pub fn new(kind: ErrorKind, message: impl Into<Box<str>>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+
+    /// Adds a hint on what to do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Box<str>>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// What an executor observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// The process runs, or the agent's session has the prompt of this run.
+    Started {
+        /// The process id; `None` for an agent whose process the daemon did not start.
+        pid: Option<i32>,
+    },
+    /// The process could not be started.
+    StartFailed {
+        /// Why.
+        failure: SpawnFailure,
+    },
+    /// The agent did not take the prompt.
+    Refused(Box<Refusal>),
+    /// The agent's id for the conversation is known.
+    Session {
+        /// The agent's own id for the conversation.
+        id: Arc<str>,
+    },
+    /// The agent calls a tool.
+    Tool {
+        /// Name of the tool, for people.
+        name: Box<str>,
+    },
+    /// What the agent has consumed of its model.
+    Consumed(Box<Report>),
+    /// The agent has made a plan, or changed it.
+    Planned {
+        /// All of its steps that are kept.
+        steps: Arc<[PlanStep]>,
+    },
+    /// The agent was denied something automatically, without asking anybody.
+    Denied {
+        /// What, for people.
+        what: Box<str>,
+    },
+    /// Something that people should know about the agent. Does not count as activity.
+    Noted {
+        /// The kind of note.
+        note: Note,
+        text: Box<str>,
+    },
+    /// The agent showed activity.
+    Activity,
+    /// The agent asks a question and waits for the answer.
+    Asked {
+        /// The executor's number for the question, unique within the run.
+        key: u64,
+        /// The question, for people.
+        question: Box<str>,
+        /// The possible answers.
+        options: Arc<[InputOption]>,
+    },
+    /// The agent no longer waits for the answer to this question.
+    Withdrawn {
+        /// The executor's number for the question.
+        key: u64,
+    },
+    /// The agent has ended its turn, and its answer can be read.
+    TurnEnded {
+        /// Success, or the error.
+        result: Result<(), Box<str>>,
+    },
+    /// The leader has ended.
+    Exited {
+        /// How.
+        exit: Exit,
+        /// Whether other processes of its tree are still alive; [`Fact::TreeEmpty`] follows then.
+        others: bool,
+    },
+    /// What the run has used of the machine. Comes before [`Fact::Exited`], and once more before [`Fact::TreeEmpty`] if
+    /// the rest of the tree counts too.
+    Used(Usage),
+    /// No process of the tree is left.
+    TreeEmpty,
+    /// Processes of the tree have not ended long after SIGKILL. [`Fact::Exited`] and [`Fact::TreeEmpty`] may still
+    /// follow, but nobody waits for them any longer.
+    GaveUp {
+        /// Which processes, and why they are still alive, for people.
+        why: Box<str>,
+    },
+    /// The process is ready, as defined by [`Spec::ready`].
+    Ready,
+    /// The process was not ready within [`Spec::ready_timeout_ms`].
+    NotReady,
+    /// The output has grown, or part of it was dropped.
+    Output {
+        /// Output bytes so far, per stream.
+        bytes: [u64; 2],
+        /// Output bytes dropped so far, per stream.
+        dropped: [u64; 2],
+        /// Whether to publish an event.
+        tell: bool,
+    },
+    /// The daemon could not write part of the output, for example because the disk is full.
+    Lost {
+        /// Bytes lost since the last such fact.
+        bytes: u64,
+        /// Why, for people.
+        why: Box<str>,
+    },
+    /// What another machine or a cluster says of a run there.
+    Elsewhere(PlaceFact),
+}
+
+/// What another machine or a cluster says of a run there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlaceFact {
+    /// The run is about to be submitted as a part of this submission, and may be there from now on. Of a durable daemon, that
+    /// is done once it is written down.
+    Submitting {
+        /// The key of the submission.
+        key: Arc<str>,
+        index: u32,
+    },
+    /// It has the run under this id.
+    Accepted {
+        /// Its id there.
+        id: Box<str>,
+    },
+    /// The run waits there.
+    Waiting {
+        /// Why, in that place's words.
+        reason: Box<str>,
+    },
+    /// The run has started there.
+    Started {
+        /// When, by that place's clock.
+        at: Option<Timestamp>,
+    },
+    /// The running task was put back into the queue there.
+    Requeued {
+        /// Why, in that place's words.
+        reason: Box<str>,
+    },
+    /// The place can't be asked at the moment. Nothing follows from that.
+    Unknown {
+        /// Why, for people.
+        why: Box<str>,
+    },
+    /// The place can be asked again.
+    Known,
+    /// The processes of the run are stopped there, or go on again, whoever wanted that.
+    Paused {
+        /// Whether they are stopped.
+        paused: bool,
+    },
+    /// It refused to do something to the run, which goes on as before.
+    Refused {
+        /// What was asked for; `None` if that was said with the submission.
+        control: Option<Control>,
+        /// What, and why, for people.
+        why: Box<str>,
+    },
+    /// The run did not start, and the place does not have it any more: what it was to follow there has not succeeded, or
+    /// can't be followed.
+    GivenBack {
+        /// Its environment.
+        env: Arc<Env>,
+    },
+    /// Some of its output is not in the files here. Of a durable daemon, nothing that comes after it is written there before
+    /// this is written down.
+    Lost {
+        stream: Stream,
+        /// How many bytes.
+        bytes: u64,
+        /// Why, for people.
+        why: Box<str>,
+    },
+    /// The run has ended.
+    Concluded(Conclusion),
+}

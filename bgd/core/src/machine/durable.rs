@@ -1,0 +1,365 @@
+//! What a durable daemon writes down of the core after each step, how a core is built from that again, and what becomes
+//! of the tasks that ran meanwhile (R125 to R128).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
+
+use super::{Core, orders, wall_time};
+use crate::CoreLimits;
+use crate::batch::{Batch, Entering};
+use crate::caller::ReplyTo;
+use crate::control::Control;
+use crate::durable::{Changes, Counters, ItemRow, Kept, TaskRow};
+use crate::effect::Effect;
+use crate::elsewhere::Cause;
+use crate::known::{KnownRun, Uncounted};
+use crate::queue::Standing;
+use crate::sharing::KeptEnv;
+use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, Task};
+use crate::time::Now;
+use crate::waiters::{Then, Until};
+
+use super::stop::verdict_of_stop;
+
+/// Nobody: whoever asked is gone.
+const NOBODY: ReplyTo = ReplyTo { client: 0, call: 0 };
+
+impl Core {
+    /// Notes from now on what is changed, for [`Self::take_changes`].
+    pub fn track(&mut self) {
+        self.registry.track();
+        self.inboxes.track();
+    }
+
+    /// Returns what was changed since the last call; `None` if nothing was that must be written down. Only after
+    /// [`Self::track`].
+    pub fn take_changes(&mut self, now: Now) -> Option<Changes> {
+        let (touched, items) = (self.registry.take_touched(), self.inboxes.take_touched());
+        let (groups, entering) = (self.queue.take_groups(), self.changed_entering());
+        let is_same = touched.is_none() && items.is_empty() && groups.is_none() && entering.is_empty();
+        // An event may tell of what is not written down, but its number must not be given to another one.
+        if is_same && self.seq == self.written_seq {
+            return None;
+        }
+        self.written_seq = self.seq;
+        let touched = touched.unwrap_or_default();
+        let tasks = touched.tasks.iter().map(|ordinal| (*ordinal, self.row(*ordinal))).collect();
+        let items = items.into_iter().map(|number| {
+            let item = self.inboxes.item(number);
+            (number, item.map(|(session, notice)| ItemRow { session, notice }))
+        });
+        let mut batches: BTreeMap<_, _> = touched.batches.iter().map(|id| (*id, None)).collect();
+        batches.extend(entering.iter().map(|(id, _)| (*id, None)));
+        for (id, batch) in &mut batches {
+            *batch = self.batches.known.get(id).cloned();
+        }
+        Some(Changes {
+            tasks,
+            items: items.collect(),
+            notices: Vec::new(),
+            batches: batches.into_iter().collect(),
+            entering,
+            groups,
+            counters: self.counters(now),
+            added: touched.added,
+        })
+    }
+
+    /// Numbers events after this one, if it is not in use yet.
+    pub fn number_after(&mut self, seq: u64) {
+        self.seq = self.seq.max(seq);
+    }
+
+    /// Returns the numbers that only grow, as they are now.
+    pub fn counters(&self, now: Now) -> Counters {
+        let (seq, last, inboxes) = (self.seq, self.registry.last(), self.inboxes.counts());
+        Counters { seq, last, inboxes, notices: self.last_notice, mono: now.mono, wall: now.wall }
+    }
+
+    fn row(&self, ordinal: Ordinal) -> Option<TaskRow> {
+        let task: Snapshot = self.registry.get(ordinal).cloned().map(Box::new)?;
+        let slots = self.queue.numbers(ordinal).into();
+        let kept = self.registry.kept_env(ordinal).cloned().map(KeptEnv);
+        Some(TaskRow { task, slots, kept })
+    }
+
+    /// Returns the batches whose tasks begin to be added, and those whose tasks all are.
+    fn changed_entering(&mut self) -> Vec<(TaskId, Option<Box<Entering>>)> {
+        let mut changed = Vec::new();
+        for entering in &self.batches.entering {
+            if self.written_entering.insert(entering.batch) {
+                changed.push((entering.batch, Some(Box::new(entering.clone()))));
+            }
+        }
+        if self.written_entering.len() > self.batches.entering.len() {
+            let still = |id: &TaskId| self.batches.entering.iter().any(|entering| entering.batch == *id);
+            let (left, done): (Vec<_>, Vec<_>) = self.written_entering.iter().copied().partition(still);
+            self.written_entering = left.into_iter().collect();
+            changed.extend(done.into_iter().map(|id| (id, None)));
+        }
+        changed
+    }
+
+    /// Builds a core from what was written down. Tasks that ran seem to run still: say what became of them.
+    pub fn again(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
+        let Kept { tasks, items, notices, batches, entering, groups: before, counters } = kept;
+        let mut core = Self::new(limits, BTreeMap::new());
+        core.queue.set_groups(before);
+        core.configure(limits, groups);
+        (core.seq, core.written_seq) = (counters.seq, counters.seq);
+        // Of a damaged journal only some rows may be known.
+        let last_notice = notices.last().map(|(number, _)| *number);
+        core.last_notice = counters.notices.max(last_notice.unwrap_or_default());
+        for (id, batch) in batches {
+            if let Some(jobs) = batch.limits.jobs {
+                core.queue.limit_batch(id, jobs);
+            }
+            core.batches.insert(id, batch);
+        }
+        for (ordinal, row) in tasks {
+            core.add_again(ordinal, row);
+        }
+        core.registry.go_on_after(counters.last);
+        let items = items.into_iter().map(|(number, row)| (number, row.session, row.notice));
+        core.inboxes.fill(&counters.inboxes, items);
+        let is_entering = |id| entering.iter().any(|left| left.batch == id);
+        let has_none =
+            |(id, batch): (&TaskId, &Batch)| (batch.members == 0 && !is_entering(*id)).then_some(*id);
+        for id in core.batches.known.iter().filter_map(has_none).collect::<Vec<_>>() {
+            core.batches.remove(id);
+        }
+        for mut left in entering {
+            let is_known = |item: &crate::BatchItem| core.registry.ordinal(item.id).is_some();
+            let added = left.items.iter().rposition(is_known).map_or(0, |last| last + 1);
+            left.items.drain(..added);
+            left.bytes = left.items.iter().map(|item| left.each + crate::held::argv_bytes(&item.argv)).sum();
+            (left.to, left.again) = (NOBODY, Vec::new());
+            core.written_entering.insert(left.batch);
+            core.batches.known.entry(left.batch).or_default();
+            core.batches.entering.push_back(left);
+        }
+        core
+    }
+
+    fn add_again(&mut self, ordinal: Ordinal, row: TaskRow) {
+        let TaskRow { task, slots, kept } = row;
+        let (standing, deadline, time) = (Standing::from(&*task), task.deadline(), wall_time(&task));
+        let watches = matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();
+        let unmet = task.plan().after.iter().filter(|one| watches && !one.met).map(|one| one.ordinal);
+        for other in unmet {
+            self.dependents.entry(other).or_default().insert(ordinal);
+        }
+        if let Some(client) = task.foreground {
+            self.foreground.insert((client, ordinal));
+        }
+        self.registry.insert_again(ordinal, *task, kept.map(|kept| kept.0));
+        match &standing {
+            Standing::HasSlots(demand) => self.queue.resume(ordinal, demand, &slots),
+            Standing::Waits(_) | Standing::Out => {
+                self.queue.change(ordinal, &Standing::Out, &standing);
+            }
+        }
+        self.retime_to(ordinal, None, deadline);
+        self.wall_timers.extend(time.map(|at| (at, ordinal)));
+    }
+
+    /// Returns the tasks that have a run, or processes that outlived it.
+    pub fn with_runs(&self) -> Vec<Snapshot> {
+        let tasks = self.registry.iter().filter(|(_, task)| task.has_run());
+        tasks.map(|(_, task)| Box::new(task.clone())).collect()
+    }
+
+    /// Returns the clients that had foreground jobs.
+    pub fn clients_before(&self) -> Vec<u64> {
+        let mut clients: Vec<u64> = self.foreground.iter().map(|(client, _)| *client).collect();
+        clients.dedup();
+        clients
+    }
+
+    /// Has a task start again whose process was ordered, but certainly not started. Returns false if it is to end, a
+    /// daemon that kept no environments has ordered it, or its descriptors are gone.
+    #[must_use]
+    pub fn take_back_start(&mut self, id: TaskId) -> bool {
+        let Some(ordinal) = self.registry.ordinal(id) else { return false };
+        let env = self.registry.get(ordinal).and_then(|task| match &task.state {
+            State::Starting { stop: None, env } if !task.spec.takes_descriptors() => {
+                let kept = || self.registry.kept_env(ordinal).cloned();
+                env.as_ref().map(|KeptEnv(env)| env.clone()).or_else(kept)
+            }
+            State::Starting { .. }
+            | State::Queued { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming(_) => None,
+        });
+        let Some(env) = env else { return false };
+        self.set_state(ordinal, State::Queued { env });
+        true
+    }
+
+    /// Returns a task's run on another machine or a cluster that goes on after the daemon before; `None` if it has none.
+    pub fn run_elsewhere(&self, id: TaskId) -> Option<KnownRun> {
+        let ordinal = self.registry.ordinal(id)?;
+        let task =
+            self.registry.get(ordinal).filter(|task| task.agent.is_none() && task.spec.on.is_some())?;
+        let (has_started, stop) = match &task.state {
+            State::Starting { stop, .. } => (false, stop.map(|order| order.signal)),
+            State::Running { .. } => (true, None),
+            // Which signal it was told is not known any more.
+            State::Stopping { kill_at: Some(_), .. } => (true, Some(SIGTERM)),
+            State::Stopping { kill_at: None, .. } => (true, Some(SIGKILL)),
+            State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return None,
+        };
+        let again = task.plan().again.as_deref();
+        Some(KnownRun {
+            task: id,
+            run: task.run,
+            spec: task.spec.clone(),
+            env: again.map(|again| &again.env).or_else(|| self.registry.kept_env(ordinal)).cloned(),
+            place: Box::new(self.run_place(ordinal, task)),
+            elsewhere: task.elsewhere.as_deref().cloned().unwrap_or_default(),
+            has_started,
+            is_held: task.plan().held,
+            is_paused: task.paused,
+            is_ready: task.ready_at.is_some(),
+            stop,
+            base: again.map_or([0; 2], |again| again.offset),
+        })
+    }
+
+    /// Returns the runs elsewhere that have ended since this time, and of which it is not known yet what they have used.
+    pub fn uncounted(&self, since: Timestamp) -> Vec<Uncounted> {
+        let uncounted = |task: &Task| {
+            let ended =
+                task.finished().filter(|end| end.started_at.is_some() && end.completed_at >= since)?;
+            let id = task.elsewhere.as_ref().filter(|_| task.spec.on.is_some())?.id.clone()?;
+            let is_counted = task.usage.is_some() || ended.lingering != Lingering::No;
+            (!is_counted).then_some(Uncounted { task: task.id, run: task.run, spec: task.spec.clone(), id })
+        };
+        self.registry.iter().filter_map(|(_, task)| uncounted(task)).collect()
+    }
+
+    /// Returns what is to be done again for a run that outlived the daemon before: its pause, or its end by force. A
+    /// signal to end that was sent is not sent twice.
+    #[must_use]
+    pub fn orders_again(&self, id: TaskId) -> Vec<Effect> {
+        let task = self.registry.ordinal(id).and_then(|ordinal| self.registry.get(ordinal));
+        let again = task.and_then(|task| match &task.state {
+            State::Running { .. } if task.paused => Some(orders::control(task, Control::Pause)),
+            State::Stopping { kill_at: None, .. } => Some(orders::end(task, SIGKILL)),
+            State::Finished(finished) if finished.lingering == Lingering::Ending(None) => {
+                Some(orders::end(task, SIGKILL))
+            }
+            State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming(_) => None,
+        });
+        again.into_iter().collect()
+    }
+
+    /// Ends the runs of these tasks, as nobody knows what has become of them, and says why.
+    #[must_use]
+    pub fn lose(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
+        for id in tasks {
+            if let Some(ordinal) = self.registry.ordinal(*id) {
+                self.lose_one(now, ordinal, why);
+            }
+        }
+        // Some of them are to be tried again.
+        self.end_without_descriptors(now);
+        self.propagate(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Ends the pending tasks that need descriptors which were sent with them, as these ended with the daemon before. Call it
+    /// before anything can start.
+    #[must_use]
+    pub fn lose_descriptors(&mut self, now: Now) -> Vec<Effect> {
+        self.end_without_descriptors(now);
+        self.propagate(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    fn end_without_descriptors(&mut self, now: Now) {
+        let needs = |task: &Task| task.spec.takes_descriptors() && matches!(task.state, State::Queued { .. });
+        let tasks = self.registry.iter().filter(|(_, task)| needs(task));
+        for ordinal in tasks.map(|(ordinal, _)| ordinal).collect::<Vec<_>>() {
+            let why = "the descriptors sent with it ended with the daemon before";
+            let failed = Failure::Spawn(Box::new(why.into()));
+            self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+        }
+    }
+
+    fn lose_one(&mut self, now: Now, ordinal: Ordinal, why: &str) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let failed = match &task.agent {
+            Some(_) => Failure::Interrupted(why.into()),
+            None => Failure::Elsewhere { cause: Cause::Lost, message: why.into() },
+        };
+        let exit = task.agent.is_none().then(|| Exit::Unknown(why.into()));
+        let (pid, started_at, outcome) = match &task.state {
+            State::Queued { .. } => return,
+            State::Starting { stop: None, .. } => {
+                return self.finish(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+            }
+            State::Starting { stop: Some(order), .. } => {
+                let outcome = verdict_of_stop(order.reason);
+                return self.finish_unstarted(now, ordinal, outcome);
+            }
+            State::Running { pid, started_at, .. } => (*pid, *started_at, Outcome::Failed(failed)),
+            State::Stopping { pid, started_at, reason, .. } => (*pid, *started_at, verdict_of_stop(*reason)),
+            // As if the agent had not taken the prompt.
+            State::Resuming(resuming) => {
+                let finished = resuming.finished.clone();
+                return self.set_state(ordinal, State::Finished(finished));
+            }
+            State::Finished(finished) => {
+                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
+                return self.set_state(ordinal, State::Finished(settled));
+            }
+        };
+        let completed_at = now.wall;
+        let started_at = Some(started_at);
+        let finished = Finished { outcome, pid, started_at, completed_at, exit, lingering: Lingering::No };
+        self.finish(now, ordinal, finished);
+    }
+
+    /// Notes that a batch lacks a task: whoever submits it again with its key is told.
+    fn tear_batch(&mut self, ordinal: Ordinal) {
+        let batch = self.registry.get(ordinal).and_then(|task| task.plan().batch);
+        if let Some(key) =
+            batch.and_then(|id| self.batches.known.get_mut(&id)).and_then(|batch| batch.key.as_mut())
+        {
+            key.is_torn = true;
+        }
+    }
+
+    /// Ends and removes tasks whose submission could not be written down: they have not started.
+    #[must_use]
+    pub fn withdraw(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
+        for id in tasks {
+            let Some(ordinal) = self.registry.ordinal(*id) else { continue };
+            let is_unstarted = self
+                .registry
+                .get(ordinal)
+                .is_some_and(|task| matches!(task.state, State::Queued { .. } | State::Starting { .. }));
+            if is_unstarted {
+                self.tear_batch(ordinal);
+                let failed = Failure::Spawn(Box::new(why.into()));
+                self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+                self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));
+            }
+        }
+        self.propagate(now);
+        self.fill_slots();
+        std::mem::take(&mut self.effects)
+    }
+}

@@ -1,0 +1,223 @@
+//! Facts about runs on other machines and clusters (R145 to R151). A run is starting until that place runs it, however
+//! long it waits there, and may be put back into the queue.
+
+use std::sync::Arc;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::request::Stream;
+use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
+
+use super::stop::{verdict, verdict_of_stop};
+use super::{Core, orders};
+use crate::control::Control;
+use crate::elsewhere::{Cause, Conclusion, Elsewhere, Verdict};
+use crate::input::PlaceFact;
+use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopReason, Task};
+use crate::time::Now;
+
+impl Core {
+    /// Notes what a place says of a run.
+    pub(super) fn elsewhere(&mut self, now: Now, ordinal: Ordinal, fact: PlaceFact) {
+        match fact {
+            PlaceFact::Submitting { key, index } => self.submitting(ordinal, key, index),
+            PlaceFact::Accepted { id } => self.change_elsewhere(now, ordinal, |known| known.id = Some(id)),
+            PlaceFact::Waiting { reason } => {
+                self.change_elsewhere(now, ordinal, |known| known.reason = Some(reason));
+            }
+            PlaceFact::Unknown { why } => self.change_elsewhere(now, ordinal, |known| {
+                let since = known.unknown.as_ref().map_or(now.wall, |(since, _)| *since);
+                known.unknown = Some((since, why));
+            }),
+            PlaceFact::Known => self.change_elsewhere(now, ordinal, |known| known.unknown = None),
+            PlaceFact::Refused { control, why } => {
+                self.change_elsewhere(now, ordinal, |known| known.refused = Some(why));
+                match control {
+                    Some(Control::Hold { held }) => self.not_held(now, ordinal, held),
+                    Some(Control::Pause) => self.paused_elsewhere(now, ordinal, false),
+                    Some(Control::Continue) => self.paused_elsewhere(now, ordinal, true),
+                    Some(
+                        Control::Signal { .. }
+                        | Control::Answer { .. }
+                        | Control::Priority { .. }
+                        | Control::Detach { .. },
+                    )
+                    | None => {}
+                }
+            }
+            PlaceFact::Paused { paused } => self.paused_elsewhere(now, ordinal, paused),
+            PlaceFact::Started { at } => self.started_elsewhere(now, ordinal, at),
+            PlaceFact::Requeued { reason } => self.requeued(now, ordinal, reason),
+            PlaceFact::GivenBack { env } => self.given_back(now, ordinal, env),
+            PlaceFact::Lost { stream, bytes, why } => self.lost_elsewhere(now, ordinal, stream, bytes, why),
+            PlaceFact::Concluded(conclusion) => self.concluded(now, ordinal, conclusion),
+        }
+    }
+
+    /// Changes what is known of an unfinished run, and publishes an event if that makes a difference.
+    fn change_elsewhere(&mut self, now: Now, ordinal: Ordinal, change: impl FnOnce(&mut Elsewhere)) {
+        let changed = self.registry.change(ordinal, |task| {
+            let has_run = match &task.state {
+                State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => true,
+                State::Queued { .. } | State::Finished(_) | State::Resuming { .. } => false,
+            };
+            if !has_run || task.spec.on.is_none() {
+                return false;
+            }
+            let before = task.elsewhere.clone();
+            change(task.elsewhere.get_or_insert_default());
+            task.elsewhere != before
+        });
+        if changed == Some(true) {
+            self.event(now, EventKind::Progress, ordinal);
+        }
+    }
+
+    /// Notes that a part of the output is not here.
+    fn lost_elsewhere(&mut self, now: Now, ordinal: Ordinal, stream: Stream, bytes: u64, why: Box<str>) {
+        self.registry.change(ordinal, |task| {
+            let missing = &mut task.elsewhere.get_or_insert_default().missing;
+            let of_stream = match stream {
+                Stream::Stdout => &mut missing[0],
+                Stream::Stderr => &mut missing[1],
+            };
+            *of_stream = of_stream.saturating_add(bytes);
+        });
+        self.lost(now, ordinal, bytes, why);
+        self.tell_written(ordinal);
+    }
+
+    /// Notes by what a run is found again that is about to be submitted.
+    fn submitting(&mut self, ordinal: Ordinal, key: Arc<str>, index: u32) {
+        self.registry.change(ordinal, |task| {
+            task.elsewhere.get_or_insert_default().submission = Some((key, index));
+        });
+        self.tell_written(ordinal);
+    }
+
+    /// Tells the executor once this step is written down.
+    fn tell_written(&mut self, ordinal: Ordinal) {
+        if let Some(task) = self.registry.get(ordinal).filter(|_| self.registry.is_tracked()) {
+            self.effects.push(orders::written(task));
+        }
+    }
+
+    /// Takes back that a waiting task is held or released, as its place has not done it.
+    fn not_held(&mut self, now: Now, ordinal: Ordinal, held: bool) {
+        let is_wrong = |task: &Task| task.waits_elsewhere() && task.plan().held == held;
+        if self.registry.get(ordinal).is_some_and(is_wrong) {
+            self.replan(ordinal, |plan| plan.held = !held);
+            self.event(now, if held { EventKind::Released } else { EventKind::Held }, ordinal);
+        }
+    }
+
+    /// Notes whether the processes of a running task are stopped in its place.
+    fn paused_elsewhere(&mut self, now: Now, ordinal: Ordinal, paused: bool) {
+        let is_wrong = |task: &Task| {
+            let is_running = matches!(task.state, State::Running { .. });
+            is_running && task.spec.on.is_some() && task.paused != paused
+        };
+        if self.registry.get(ordinal).is_some_and(is_wrong) {
+            self.registry.change(ordinal, |task| task.paused = paused);
+            self.event(now, if paused { EventKind::Paused } else { EventKind::Continued }, ordinal);
+        }
+    }
+
+    fn started_elsewhere(&mut self, now: Now, ordinal: Ordinal, at: Option<Timestamp>) {
+        let is_starting = |task: &Task| matches!(task.state, State::Starting { .. });
+        if self.registry.get(ordinal).is_some_and(is_starting) {
+            self.registry.change(ordinal, |task| {
+                let known = task.elsewhere.get_or_insert_default();
+                (known.reason, known.unknown) = (None, None);
+                known.started = at;
+            });
+            // Somebody may have released it there.
+            self.met_there(ordinal);
+            if self.registry.get(ordinal).is_some_and(|task| task.plan().held) {
+                self.replan(ordinal, |plan| plan.held = false);
+            }
+        }
+        self.started_at(now, ordinal, None, at);
+    }
+
+    /// Puts a running task back among the pending ones. One that is being ended stays as it is: it ends there, too.
+    fn requeued(&mut self, now: Now, ordinal: Ordinal, reason: Box<str>) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        match &task.state {
+            State::Running { .. } => {}
+            State::Queued { .. }
+            | State::Starting { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming(_) => return,
+        }
+        self.end_pause(ordinal);
+        self.change_task(ordinal, |task| {
+            task.state = State::Starting { stop: None, env: None };
+            task.ready_at = None;
+            let known = task.elsewhere.get_or_insert_default();
+            known.requeued = known.requeued.saturating_add(1);
+            known.reason = Some(reason);
+        });
+        self.event(now, EventKind::Retrying, ordinal);
+    }
+
+    /// Ends a run as that place says it ended.
+    fn concluded(&mut self, now: Now, ordinal: Ordinal, conclusion: Conclusion) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let time_limit_ms = task.spec.time_limit_ms;
+        let (pid, started_at, stop) = match &task.state {
+            State::Starting { stop, .. } => (None, None, stop.map(|order| order.reason)),
+            State::Running { pid, started_at, .. } => (*pid, Some(*started_at), None),
+            State::Stopping { pid, started_at, reason, .. } => (*pid, Some(*started_at), Some(*reason)),
+            State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return,
+        };
+        let began = task.elsewhere.as_ref().and_then(|known| known.started).zip(started_at);
+        self.registry.change(ordinal, |task| {
+            if let Some(known) = &mut task.elsewhere {
+                (known.reason, known.unknown) = (None, None);
+            }
+        });
+        let Conclusion { exit, verdict, at } = conclusion;
+        let outcome = match stop {
+            Some(reason) => verdict_of_stop(reason),
+            None => outcome(&verdict, exit.as_ref(), time_limit_ms),
+        };
+        let ended = at.map_or(now.wall, |at| within(by_clock_here(at, began), started_at, now));
+        let finished = if started_at.is_none() {
+            Finished { completed_at: ended, ..self.unstarted(now, ordinal, outcome) }
+        } else {
+            Finished { outcome, pid, started_at, completed_at: ended, exit, lingering: Lingering::No }
+        };
+        self.finish(now, ordinal, finished);
+    }
+}
+
+/// Returns the outcome of a run that nobody here ended.
+fn outcome(concluded: &Verdict, exit: Option<&Exit>, time_limit_ms: Option<u64>) -> Outcome {
+    match (concluded, exit) {
+        // That place enforces the task's own limit, too, and may notice first.
+        (Verdict::Failed(Cause::Timeout, _), _) if let Some(limit_ms) = time_limit_ms => {
+            Outcome::Failed(Failure::TimedOut { limit_ms, last_words: None })
+        }
+        (Verdict::ByExit, Some(exit)) => verdict(exit),
+        (Verdict::ByExit, None) => Outcome::Failed(Failure::Exit),
+        (Verdict::Failed(cause, message), _) => {
+            Outcome::Failed(Failure::Elsewhere { cause: *cause, message: message.clone() })
+        }
+        (Verdict::Cancelled, _) => Outcome::Cancelled(StopReason::Elsewhere),
+    }
+}
+
+/// Returns a time of another machine's clock by the clock here: what began there at a time, and at another one here, has
+/// lasted as long here as there.
+fn by_clock_here(at: Timestamp, began: Option<(Timestamp, Timestamp)>) -> Timestamp {
+    let Some((there, here)) = began else { return at };
+    let lasted = at.unix_ms().saturating_sub(there.unix_ms());
+    here.plus_ms(u64::try_from(lasted).unwrap_or(0))
+}
+
+/// Returns a time of another machine's clock, which may be wrong, as one that fits between an earlier one and now.
+pub(super) fn within(at: Timestamp, earliest: Option<Timestamp>, now: Now) -> Timestamp {
+    earliest.map_or(at, |earliest| at.max(earliest)).min(now.wall)
+}

@@ -1,0 +1,295 @@
+//! Facts from executors.
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::notice::NoticeKind;
+use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
+
+use super::Core;
+use super::elsewhere::within;
+use super::stop::{verdict, verdict_of_stop};
+use crate::effect::Effect;
+use crate::input::{Fact, PlaceFact};
+use crate::task::{
+    Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State, StopReason, Task,
+};
+use crate::time::Now;
+use crate::waiters::Until;
+
+impl Core {
+    pub(super) fn fact(&mut self, now: Now, task: TaskId, run: u32, fact: Fact) {
+        let Some(ordinal) = self.registry.ordinal(task) else { return };
+        let Some(known) = self.registry.get(ordinal).filter(|task| task.run == run) else { return };
+        let ends = matches!(
+            fact,
+            Fact::StartFailed { .. }
+                | Fact::Exited { others: false, .. }
+                | Fact::TreeEmpty
+                | Fact::Elsewhere(PlaceFact::Concluded(_))
+        );
+        // The task may be removed by this.
+        let over = Effect::Over { executor: known.spec.executor(), task, run };
+        self.of_run(now, ordinal, fact);
+        if ends && self.registry.is_tracked() {
+            self.effects.push(over);
+        }
+    }
+
+    fn of_run(&mut self, now: Now, ordinal: Ordinal, fact: Fact) {
+        match fact {
+            Fact::Started { pid } => self.started(now, ordinal, pid),
+            Fact::StartFailed { failure } => self.start_failed(now, ordinal, failure),
+            Fact::Refused(refusal) => self.refused(now, ordinal, refusal),
+            Fact::Session { id } => self.session_named(ordinal, id),
+            Fact::Tool { name } => self.tool_called(now, ordinal, name),
+            Fact::Consumed(report) => self.consumed(now, ordinal, &report),
+            Fact::Planned { steps } => self.planned(now, ordinal, steps),
+            Fact::Denied { what } => self.denied(now, ordinal, what),
+            Fact::Noted { note, text } => self.noted(now, ordinal, note, text),
+            Fact::Activity => self.note_activity(now, ordinal),
+            Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
+            Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
+            Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
+            Fact::Used(usage) => self.used(now, ordinal, usage),
+            Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
+            Fact::TreeEmpty => self.tree_empty(now, ordinal),
+            Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
+            Fact::Ready => self.ready(now, ordinal),
+            Fact::NotReady => self.not_ready(now, ordinal),
+            Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
+            Fact::Lost { bytes, why } => self.lost(now, ordinal, bytes, why),
+            Fact::Elsewhere(fact) => self.elsewhere(now, ordinal, fact),
+        }
+    }
+
+    fn started(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
+        self.started_at(now, ordinal, pid, None);
+    }
+
+    /// Notes that a run has started, at this time if another clock tells it.
+    pub(super) fn started_at(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>, at: Option<Timestamp>) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let stop = match &task.state {
+            State::Starting { stop, .. } => *stop,
+            State::Resuming(_) => return self.resumed(now, ordinal, pid),
+            State::Queued { .. } | State::Running { .. } | State::Stopping { .. } | State::Finished(_) => {
+                return;
+            }
+        };
+        let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
+        let started_at = at.map_or(now.wall, |at| within(at, Some(task.created_at), now));
+        self.set_state(ordinal, State::Running { pid, started_at, time_limit });
+        self.change_agent(ordinal, |agent| agent.begin_run(now));
+        self.note_attempt(now, ordinal);
+        self.became(ordinal);
+        self.event(now, EventKind::Started, ordinal);
+        if self.registry.get(ordinal).is_some_and(is_first_attempt) {
+            self.notice(now, NoticeKind::Started, ordinal);
+        }
+        self.pause_started(ordinal);
+        if let Some(order) = stop {
+            self.stop(now, ordinal, order);
+        }
+    }
+
+    fn start_failed(&mut self, now: Now, ordinal: Ordinal, failure: SpawnFailure) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        match &task.state {
+            State::Starting { stop: None, .. } => {
+                let outcome = Outcome::Failed(Failure::Spawn(Box::new(failure)));
+                self.finish(now, ordinal, self.unstarted(now, ordinal, outcome));
+            }
+            State::Starting { stop: Some(order), .. } => {
+                let outcome = verdict_of_stop(order.reason);
+                self.finish_unstarted(now, ordinal, outcome);
+            }
+            State::Queued { .. }
+            | State::Running { .. }
+            | State::Stopping { .. }
+            | State::Finished(_)
+            | State::Resuming(_) => {}
+        }
+    }
+
+    /// Keeps what a run has used. A cluster says so long after the end, which subscribers have heard of by then.
+    fn used(&mut self, now: Now, ordinal: Ordinal, usage: Usage) {
+        let is_late = self.registry.change(ordinal, |task| match task.state {
+            State::Running { .. } | State::Stopping { .. } => {
+                task.usage = Some(usage);
+                false
+            }
+            State::Finished(_) => task.usage.replace(usage) != Some(usage),
+            State::Queued { .. } | State::Starting { .. } | State::Resuming(_) => false,
+        });
+        if is_late == Some(true) {
+            self.event(now, EventKind::Progress, ordinal);
+        }
+    }
+
+    fn exited(&mut self, now: Now, ordinal: Ordinal, exit: Exit, others: bool) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let lingering = if others { Lingering::Yes } else { Lingering::No };
+        match &task.state {
+            State::Running { pid, started_at, .. } => {
+                let finished = Finished {
+                    outcome: verdict(&exit),
+                    pid: *pid,
+                    started_at: Some(*started_at),
+                    completed_at: now.wall,
+                    exit: Some(exit),
+                    lingering,
+                };
+                if others && self.starts_again(now, task, &finished) {
+                    return self.end_before_attempt(now, ordinal, finished);
+                }
+                self.finish(now, ordinal, finished);
+            }
+            State::Stopping { pid, started_at, reason, kill_at, exit: None } => {
+                let (pid, started_at, reason, kill_at) = (*pid, *started_at, *reason, *kill_at);
+                if others {
+                    let exit = Some(exit);
+                    self.set_state(ordinal, State::Stopping { pid, started_at, reason, kill_at, exit });
+                } else {
+                    let finished = Finished {
+                        outcome: verdict_of_stop(reason),
+                        pid,
+                        started_at: Some(started_at),
+                        completed_at: now.wall,
+                        exit: Some(exit),
+                        lingering: Lingering::No,
+                    };
+                    self.finish(now, ordinal, finished);
+                }
+            }
+            State::Finished(finished) if finished.lingering == Lingering::Stuck && !others => {
+                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
+                self.set_state(ordinal, State::Finished(settled));
+            }
+            State::Stopping { exit: Some(_), .. }
+            | State::Queued { .. }
+            | State::Starting { .. }
+            | State::Finished(_)
+            | State::Resuming(_) => {}
+        }
+    }
+
+    fn tree_empty(&mut self, now: Now, ordinal: Ordinal) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        match &task.state {
+            State::Stopping { pid, started_at, reason, exit: Some(exit), .. } => {
+                let finished = Finished {
+                    outcome: verdict_of_tree(*reason, exit),
+                    pid: *pid,
+                    started_at: Some(*started_at),
+                    completed_at: now.wall,
+                    exit: Some(exit.clone()),
+                    lingering: Lingering::No,
+                };
+                self.finish(now, ordinal, finished);
+            }
+            State::Finished(finished) => match finished.lingering {
+                Lingering::No => {}
+                Lingering::Yes | Lingering::Ending(_) | Lingering::Stuck => {
+                    let settled = Finished { lingering: Lingering::No, ..finished.clone() };
+                    self.set_state(ordinal, State::Finished(settled));
+                    self.wake(now, ordinal, Until::Settled);
+                }
+            },
+            State::Stopping { exit: None, .. }
+            | State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Resuming(_) => {}
+        }
+    }
+
+    /// Gives up on a tree that SIGKILL does not end. Whoever waits for the tree is answered, and the task shows
+    /// that processes are left.
+    fn gave_up(&mut self, now: Now, ordinal: Ordinal, why: Box<str>) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        match &task.state {
+            State::Stopping { pid, started_at, reason, kill_at: None, exit } => {
+                let outcome = match exit {
+                    Some(exit) => verdict_of_tree(*reason, exit),
+                    None => verdict_of_stop(*reason),
+                };
+                let finished = Finished {
+                    outcome,
+                    pid: *pid,
+                    started_at: Some(*started_at),
+                    completed_at: now.wall,
+                    exit: Some(exit.clone().unwrap_or(Exit::Unknown(why))),
+                    lingering: Lingering::Stuck,
+                };
+                self.finish(now, ordinal, finished);
+            }
+            State::Finished(finished) => match finished.lingering {
+                Lingering::No | Lingering::Yes | Lingering::Ending(Some(_)) | Lingering::Stuck => {}
+                Lingering::Ending(None) => {
+                    let stuck = Finished { lingering: Lingering::Stuck, ..finished.clone() };
+                    self.set_state(ordinal, State::Finished(stuck));
+                    self.wake(now, ordinal, Until::Settled);
+                }
+            },
+            State::Stopping { kill_at: Some(_), .. }
+            | State::Queued { .. }
+            | State::Starting { .. }
+            | State::Running { .. }
+            | State::Resuming(_) => {}
+        }
+    }
+
+    fn output(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], dropped: [u64; 2], tell: bool) {
+        let grew = self.registry.change_unnoted(ordinal, |task| {
+            let grew = bytes.iter().zip(task.output_bytes).any(|(bytes, before)| *bytes > before);
+            if grew {
+                task.updated_at = Some(now.wall);
+            }
+            // Neither count ever shrinks, and a later run may not know what an earlier one dropped.
+            task.output_bytes = [0, 1].map(|stream| task.output_bytes[stream].max(bytes[stream]));
+            task.dropped = [0, 1].map(|stream| task.dropped[stream].max(dropped[stream]));
+            grew
+        });
+        if grew == Some(true) {
+            self.note_activity(now, ordinal);
+        }
+        if tell && self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
+            self.event(now, EventKind::Output, ordinal);
+        }
+    }
+
+    /// Records lost output. The loss changes nothing else: the job continues, and its outcome is judged as usual.
+    pub(super) fn lost(&mut self, now: Now, ordinal: Ordinal, bytes: u64, why: Box<str>) {
+        self.registry.change(ordinal, |task| {
+            let before = task.lost.as_ref().map_or(0, |lost| lost.bytes);
+            task.lost = Some(Box::new(Lost { bytes: before.saturating_add(bytes), why }));
+        });
+        if self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
+            self.event(now, EventKind::Output, ordinal);
+        }
+    }
+}
+
+/// Returns the outcome of a task whose tree has ended after its leader exited like this.
+fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
+    match reason {
+        StopReason::NextAttempt => verdict(exit),
+        StopReason::Cancelled
+        | StopReason::TimedOut(_)
+        | StopReason::NotReady(_)
+        | StopReason::SessionEnded
+        | StopReason::Abandoned
+        | StopReason::Shutdown
+        | StopReason::Dependency(..)
+        | StopReason::MaxFails(_)
+        | StopReason::Elsewhere => verdict_of_stop(reason),
+    }
+}
+
+/// Whether this is the first attempt.
+fn is_first_attempt(task: &Task) -> bool {
+    task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
+        && task.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.requeued == 0)
+}

@@ -1,0 +1,377 @@
+//! Requests from clients.
+
+use std::sync::Arc;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::limits::FOREGROUND_JOBS;
+use bgd_shared::task::Status;
+use bgd_shared::text::Env;
+
+use super::{Asker, Core, Phase, orders, wall_time};
+use crate::agent::AgentPart;
+use crate::caller::ReplyTo;
+use crate::control::Control;
+use crate::effect::{CoreError, Reply};
+use crate::input::{Cancel, Command, Leaves, Request, Selection};
+use crate::plan::Plan;
+use crate::queue::Standing;
+use crate::task::{
+    Finished, Lingering, Ordinal, Outcome, QueuePlace, SIGTERM, Spec, State, StopReason, Task, Work,
+};
+use crate::time::Now;
+use crate::waiters::{Then, Until};
+
+/// The parts of a new task.
+pub(super) struct NewTask {
+    pub id: TaskId,
+    pub spec: Spec,
+    pub env: Arc<Env>,
+    /// The prompt, for an agent.
+    pub prompt: Option<Arc<str>>,
+    pub key: Option<Arc<str>>,
+    /// The client whose foreground job it is.
+    pub client: Option<u64>,
+    pub plan: Option<Box<Plan>>,
+}
+
+/// Returns the asker if this request ends tasks.
+fn asker(to: ReplyTo, request: &Request) -> Option<Asker> {
+    let removes = match request {
+        Request::Cancel(_) => false,
+        Request::Clear { .. } | Request::EndSession { .. } => true,
+        Request::Submit(_)
+        | Request::SubmitMany(_)
+        | Request::Rerun(_)
+        | Request::Detach { .. }
+        | Request::Adopt { .. }
+        | Request::Resume { .. }
+        | Request::Answer { .. }
+        | Request::Retrieve { .. }
+        | Request::Block { .. }
+        | Request::Hold { .. }
+        | Request::Edit(_)
+        | Request::SetGroup { .. }
+        | Request::PauseGroup { .. }
+        | Request::RemoveGroup { .. }
+        | Request::Signal { .. }
+        | Request::SetPaused { .. }
+        | Request::OwnSession { .. }
+        | Request::ReadInbox { .. }
+        | Request::AckInbox { .. }
+        | Request::Shutdown { .. } => return None,
+    };
+    Some(Asker { client: to.client, removes })
+}
+
+impl Core {
+    pub(super) fn request(&mut self, now: Now, to: ReplyTo, request: Request) {
+        self.asker = asker(to, &request);
+        let outcome = match request {
+            Request::Submit(command) => self.submit(now, to, *command),
+            Request::SubmitMany(part) => self.submit_many(now, to, *part),
+            Request::Rerun(rerun) => self.rerun(now, to, &rerun),
+            Request::Detach { id } => self.detach(now, to, &id),
+            Request::Adopt { command, pid, started_at } => self.adopt(now, to, *command, pid, started_at),
+            Request::Resume { id, prompt, settings } => self.resume(to, &id, prompt, &settings),
+            Request::Answer { id, request, option } => self.answer(now, to, &id, request, &option),
+            Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
+            Request::Block { which, timeout_ms, mode, until } => {
+                self.block(now, to, &which, timeout_ms, mode, until)
+            }
+            Request::Cancel(cancel) => self.cancel(now, to, &cancel),
+            Request::Clear { which, active_too } => self.clear(now, to, &which, active_too),
+            Request::Hold { which, held } => self.hold(now, to, &which, held),
+            Request::Edit(edit) => self.edit(now, to, *edit),
+            Request::SetGroup { name, slots } => self.set_group(to, &name, slots),
+            Request::PauseGroup { name, paused } => self.pause_group(to, &name, paused),
+            Request::RemoveGroup { name } => self.remove_group(to, &name),
+            Request::Signal { id, signal, tree } => self.signal(to, &id, signal, tree),
+            Request::SetPaused { which, paused } => self.set_paused(now, to, &which, paused),
+            Request::EndSession { session } => {
+                self.end_session(now, Some(to), &session, &[]);
+                Ok(())
+            }
+            Request::OwnSession { session } => self.own(to, session),
+            Request::ReadInbox { session, after, wait_ms, limit } => {
+                self.read_inbox(now, to, session, after, wait_ms, limit)
+            }
+            Request::AckInbox { session, upto } => {
+                self.acknowledge(to, &session, upto);
+                Ok(())
+            }
+            Request::Shutdown { grace_ms, leaves } => {
+                self.shutdown(now, to, grace_ms, leaves);
+                Ok(())
+            }
+        };
+        self.asker = None;
+        if let Err(error) = outcome {
+            self.reply(Some(to), Reply::Error(error));
+        }
+    }
+
+    fn submit(&mut self, now: Now, to: ReplyTo, command: Command) -> Result<(), CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
+        let session = command.spec.session.as_deref();
+        if let Some(known) = command.key.as_deref().and_then(|key| self.registry.by_key(session, key)) {
+            let known = self.registry.ordinal(known.id);
+            if let Some(known) = known.filter(|_| command.foreground) {
+                self.regain(known, to.client)?;
+            }
+            if let Some(known) = known.and_then(|known| self.snapshot(known)) {
+                self.reply(Some(to), Reply::Task(known));
+            }
+            return Ok(());
+        }
+        let client = command.foreground.then_some(to.client);
+        if client.is_some_and(|client| self.jobs_of(client).len() >= FOREGROUND_JOBS) {
+            return Err(CoreError::TooManyJobs(FOREGROUND_JOBS));
+        }
+        let ordinal = self.insert(now, command, client)?;
+        self.event(now, EventKind::Submitted, ordinal);
+        self.watch_dependencies(now, ordinal);
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        // A foreground job takes a slot but does not wait for one, as its user is watching.
+        if client.is_some() {
+            self.begin(ordinal);
+        }
+        Ok(())
+    }
+
+    /// Creates and adds a pending task. With `client`, it is that client's foreground job.
+    pub(super) fn insert(
+        &mut self,
+        now: Now,
+        command: Command,
+        client: Option<u64>,
+    ) -> Result<Ordinal, CoreError> {
+        if self.phase != Phase::Open {
+            return Err(CoreError::ShuttingDown);
+        }
+        let Command { id, spec, env, prompt, key, foreground: _, plan } = command;
+        let plan = self.plan_of(now, plan)?;
+        if self.room() == 0 {
+            return Err(CoreError::Full(self.limits.tasks));
+        }
+        let env = self.registry.share_env(env);
+        let task = self.new_task(now, NewTask { id, spec, env, prompt, key, client, plan });
+        self.check_memory(self.registry.held_more_with(&task))?;
+        Ok(self.add(task))
+    }
+
+    /// Builds a pending task.
+    pub(super) fn new_task(&mut self, now: Now, new: NewTask) -> Task {
+        let NewTask { id, mut spec, env, prompt, key, client, mut plan } = new;
+        self.registry.share_spec(&mut spec);
+        if let Some(again) = plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
+            again.env = env.clone();
+        }
+        let agent = match &spec.work {
+            Work::Agent(work) => {
+                Some(Box::new(AgentPart::new(work, prompt.unwrap_or_default(), env.clone())))
+            }
+            Work::Argv(_) | Work::Shell(_) => None,
+        };
+        Task {
+            id,
+            spec: Arc::new(spec),
+            key,
+            created_at: now.wall,
+            retrieved_at: None,
+            ready_at: None,
+            paused: false,
+            run: 1,
+            resume_count: 0,
+            output_bytes: [0; 2],
+            dropped: [0; 2],
+            lost: None,
+            updated_at: None,
+            agent,
+            elsewhere: None,
+            usage: None,
+            foreground: client,
+            plan,
+            state: State::Queued { env },
+            place: QueuePlace::default(),
+        }
+    }
+
+    /// Adds a pending task to the registry, the queue and the timers.
+    pub(super) fn add(&mut self, task: Task) -> Ordinal {
+        let (standing, deadline, time) = (Standing::from(&task), task.deadline(), wall_time(&task));
+        let client = task.foreground;
+        let ordinal = self.registry.insert(task);
+        self.queue.change(ordinal, &Standing::Out, &standing);
+        self.retime_to(ordinal, None, deadline);
+        self.wall_timers.extend(time.map(|at| (at, ordinal)));
+        if let Some(client) = client {
+            self.foreground.insert((client, ordinal));
+        }
+        ordinal
+    }
+
+    /// Returns how many more tasks fit.
+    pub(super) fn room(&self) -> usize {
+        let there = self.registry.len() + self.batches.reserved_tasks();
+        self.limits.tasks.saturating_sub(there)
+    }
+
+    /// Refuses this many more bytes if they exceed the limit on memory.
+    pub(super) fn check_memory(&self, more: usize) -> Result<(), CoreError> {
+        let (held, limit) = (self.held(), self.limits.memory);
+        if held.saturating_add(more) > limit {
+            return Err(CoreError::FullMemory { held, more, limit });
+        }
+        Ok(())
+    }
+
+    fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {
+        let ordinal = self.registry.find(id)?;
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        let status = task.status();
+        if complete && status != Status::Completed {
+            let finished = task.finished().cloned().map(Box::new);
+            return Err(CoreError::NotComplete(task.id, status, finished));
+        }
+        if status == Status::Completed && task.retrieved_at.is_none() {
+            self.registry.change(ordinal, |task| task.retrieved_at = Some(now.wall));
+        }
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, now: Now, to: ReplyTo, cancel: &Cancel) -> Result<(), CoreError> {
+        let mut tasks = self.select(&cancel.which)?;
+        // A task that is being resumed has not ended, although its status is not active yet.
+        if !matches!(cancel.which, Selection::Ids(_)) {
+            tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
+        }
+        let signal = cancel.signal.unwrap_or(SIGTERM);
+        let grace_ms = cancel.grace_ms.unwrap_or(self.limits.grace_ms);
+        self.stop_all(now, &tasks, StopReason::Cancelled, signal, grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Cancel));
+        Ok(())
+    }
+
+    fn clear(&mut self, now: Now, to: ReplyTo, which: &Selection, active_too: bool) -> Result<(), CoreError> {
+        let mut tasks = self.select(which)?;
+        match which {
+            Selection::Ids(_) => {
+                if let Some(task) = self.first_active(&tasks).filter(|_| !active_too) {
+                    return Err(CoreError::StillActive(task.id, task.status()));
+                }
+            }
+            Selection::All { .. } | Selection::Matching(_) if !active_too => {
+                tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_settled));
+            }
+            Selection::All { .. } | Selection::Matching(_) => {}
+        }
+        self.stop_all(now, &tasks, StopReason::Cancelled, SIGTERM, self.limits.grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Clear));
+        Ok(())
+    }
+
+    fn first_active(&self, tasks: &[Ordinal]) -> Option<&Task> {
+        tasks.iter().filter_map(|ordinal| self.registry.get(*ordinal)).find(|task| !task.is_finished())
+    }
+
+    fn signal(&mut self, to: ReplyTo, id: &TaskRef, signal: i32, tree: bool) -> Result<(), CoreError> {
+        let ordinal = self.registry.find(id)?;
+        let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
+        let id = task.id;
+        if task.agent.is_some() {
+            return Err(CoreError::NoSignals(id));
+        }
+        let takes_signals = match &task.state {
+            State::Queued { .. } | State::Starting { .. } | State::Resuming(_) => false,
+            State::Running { .. } => true,
+            State::Stopping { exit, .. } => exit.is_none() || tree,
+            State::Finished(Finished { lingering, .. }) => tree && *lingering != Lingering::No,
+        };
+        if !takes_signals {
+            return Err(CoreError::NotRunning(id, task.status()));
+        }
+        let signalled = orders::control(task, Control::Signal { signal, tree });
+        self.effects.push(signalled);
+        if let Some(snapshot) = self.snapshot(ordinal) {
+            self.reply(Some(to), Reply::Task(snapshot));
+        }
+        Ok(())
+    }
+
+    /// Ends a parent session: cancels and clears its tasks, and empties its inbox. The tasks in `told` were already
+    /// told to end, and are not told again.
+    pub(super) fn end_session(
+        &mut self,
+        now: Now,
+        to: Option<ReplyTo>,
+        session: &Arc<str>,
+        told: &[Ordinal],
+    ) {
+        self.inboxes.remove(session);
+        let tasks = self.registry.of_session(Some(session));
+        let cancelled = self.count_active(&tasks);
+        let untold: Vec<Ordinal> = tasks.iter().copied().filter(|task| !told.contains(task)).collect();
+        self.stop_all(now, &untold, StopReason::SessionEnded, SIGTERM, self.limits.grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::EndSession { cancelled }));
+    }
+
+    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: Leaves) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Closing;
+        }
+        // What is pending outlives a durable daemon in any case.
+        let is_left = |task: &Task| match leaves {
+            Leaves::Nothing => false,
+            Leaves::Elsewhere => task.outlives_daemon() && task.spec.on.is_some(),
+            Leaves::All => task.outlives_daemon(),
+        };
+        let stays = |task: &Task| {
+            self.registry.is_tracked() && (matches!(task.state, State::Queued { .. }) || is_left(task))
+        };
+        let left =
+            self.registry.iter().filter(|(_, task)| task.has_run() && !task.is_finished() && stays(task));
+        let left = left.count() as u64;
+        let ends = |task: &Task| !task.is_settled() && !stays(task);
+        let tasks: Vec<Ordinal> =
+            self.registry.iter().filter(|(_, task)| ends(task)).map(|(ordinal, _)| ordinal).collect();
+        let cancelled = self.count_active(&tasks);
+        let grace_ms = grace_ms.unwrap_or(self.limits.grace_ms);
+        self.stop_all(now, &tasks, StopReason::Shutdown, SIGTERM, grace_ms);
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Shutdown { cancelled, left }));
+    }
+
+    fn count_active(&self, tasks: &[Ordinal]) -> u64 {
+        let active =
+            |ordinal: &&Ordinal| self.registry.get(**ordinal).is_some_and(|task| !task.is_finished());
+        tasks.iter().filter(active).count() as u64
+    }
+
+    /// Ends a task that is not running: it has not started, or waits for another attempt.
+    pub(super) fn finish_unstarted(&mut self, now: Now, ordinal: Ordinal, outcome: Outcome) {
+        self.end(now, ordinal, self.unstarted(now, ordinal, outcome));
+    }
+
+    /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if
+    /// any.
+    pub(super) fn unstarted(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
+        let task = self.registry.get(ordinal);
+        let again = task.and_then(|task| task.plan().again.as_deref());
+        let before = again.and_then(|again| again.attempts.last());
+        Finished {
+            outcome,
+            pid: before.and_then(|attempt| attempt.pid),
+            started_at: before.map(|attempt| attempt.started_at),
+            completed_at: now.wall,
+            exit: before.and_then(|attempt| attempt.exit.clone()),
+            lingering: Lingering::No,
+        }
+    }
+}

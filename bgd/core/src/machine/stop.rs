@@ -1,0 +1,195 @@
+//! Ending tasks: the first signal, the grace, SIGKILL, and the end itself.
+
+use bgd_shared::event::EventKind;
+use bgd_shared::notice::NoticeKind;
+use bgd_shared::task::Exit;
+
+use super::{Core, orders};
+use crate::task::{
+    Failure, Finished, Lingering, Ordinal, Outcome, Resuming, SIGKILL, SIGTERM, State, StopOrder, StopReason,
+};
+use crate::time::Now;
+use crate::waiters::Until;
+
+impl Core {
+    pub(super) fn stop_all(
+        &mut self,
+        now: Now,
+        tasks: &[Ordinal],
+        reason: StopReason,
+        signal: i32,
+        grace_ms: u64,
+    ) {
+        for ordinal in tasks {
+            self.stop(now, *ordinal, StopOrder { reason, signal, grace_ms });
+        }
+    }
+
+    /// Tells a task to end. If told again, the first reason is kept, and SIGKILL can only come sooner.
+    pub(super) fn stop(&mut self, now: Now, ordinal: Ordinal, order: StopOrder) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let kill_at = (order.signal != SIGKILL).then(|| now.mono.plus_ms(order.grace_ms));
+        let end = orders::end(task, order.signal);
+        let next = match &task.state {
+            State::Queued { .. } => {
+                return self.finish_unstarted(now, ordinal, Outcome::Cancelled(order.reason));
+            }
+            State::Starting { stop, env } => {
+                let env = env.clone();
+                let stop = Some(stop.map_or(order, |first| first.then(order)));
+                // A process starts within a moment, and is ended then. An agent or a cluster may take long to start it.
+                if !task.spec.is_here() {
+                    self.effects.push(end);
+                }
+                self.end_pause(ordinal);
+                return self.set_state(ordinal, State::Starting { stop, env });
+            }
+            State::Resuming(resuming) => {
+                let stop = Some(resuming.stop.map_or(order, |first| first.then(order)));
+                State::Resuming(Box::new(Resuming { stop, ..(**resuming).clone() }))
+            }
+            State::Running { pid, started_at, .. } => State::Stopping {
+                pid: *pid,
+                started_at: *started_at,
+                reason: order.reason,
+                kill_at,
+                exit: None,
+            },
+            // SIGKILL was sent, and nothing is stronger. But now no attempt may follow.
+            State::Stopping { pid, started_at, reason, kill_at: None, exit }
+                if Self::is_for_next_attempt(task, *reason) =>
+            {
+                let (pid, started_at, reason, exit) = (*pid, *started_at, order.reason, exit.clone());
+                let state = State::Stopping { pid, started_at, reason, kill_at: None, exit };
+                return self.set_state(ordinal, state);
+            }
+            State::Stopping { kill_at: None, .. } => return,
+            State::Stopping { pid, started_at, reason, kill_at: Some(before), exit } => State::Stopping {
+                pid: *pid,
+                started_at: *started_at,
+                reason: if Self::is_for_next_attempt(task, *reason) { order.reason } else { *reason },
+                kill_at: kill_at.map(|at| at.min(*before)),
+                exit: exit.clone(),
+            },
+            State::Finished(finished) => {
+                let lingering = match finished.lingering {
+                    Lingering::No | Lingering::Ending(None) | Lingering::Stuck => return,
+                    Lingering::Yes => Lingering::Ending(kill_at),
+                    Lingering::Ending(Some(before)) => Lingering::Ending(kill_at.map(|at| at.min(before))),
+                };
+                State::Finished(Finished { lingering, ..finished.clone() })
+            }
+        };
+        // `End` must precede the denials: an agent may end its turn by itself when it is denied something.
+        self.effects.push(end);
+        self.deny_all(now, ordinal);
+        self.end_pause(ordinal);
+        self.set_state(ordinal, next);
+    }
+
+    /// Handles a deadline of a task: its earliest start, its time limit, the end of its grace, or one of its
+    /// agent's.
+    pub(super) fn task_deadline(&mut self, now: Now, ordinal: Ordinal) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let kill = orders::end(task, SIGKILL);
+        let next = match &task.state {
+            State::Queued { .. } => return self.may_start(ordinal),
+            State::Starting { .. } | State::Resuming(_) | State::Stopping { kill_at: None, .. } => return,
+            State::Running { time_limit, .. } if time_limit.is_none_or(|limit| limit > now.mono) => {
+                return self.agent_deadline(now, ordinal);
+            }
+            State::Running { .. } => {
+                let limit = task.spec.time_limit_ms.unwrap_or_default();
+                let order = StopOrder {
+                    reason: StopReason::TimedOut(limit),
+                    signal: SIGTERM,
+                    grace_ms: self.limits.grace_ms,
+                };
+                return self.stop(now, ordinal, order);
+            }
+            State::Stopping { pid, started_at, reason, kill_at: Some(_), exit } => State::Stopping {
+                pid: *pid,
+                started_at: *started_at,
+                reason: *reason,
+                kill_at: None,
+                exit: exit.clone(),
+            },
+            State::Finished(finished) => match finished.lingering {
+                Lingering::No | Lingering::Yes | Lingering::Ending(None) | Lingering::Stuck => return,
+                Lingering::Ending(Some(_)) => {
+                    State::Finished(Finished { lingering: Lingering::Ending(None), ..finished.clone() })
+                }
+            },
+        };
+        self.effects.push(kill);
+        self.set_state(ordinal, next);
+    }
+
+    /// Ends a run, and with it the task unless it starts again.
+    pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        if let Some(finished) = self.end_or_retry(now, ordinal, finished) {
+            self.end(now, ordinal, finished);
+        }
+    }
+
+    /// Ends a task: publishes its one terminal event, and answers everybody who waits for it.
+    pub(super) fn end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        let (kind, told) = match finished.outcome {
+            Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
+            Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
+            Outcome::Cancelled(_) => (EventKind::Cancelled, NoticeKind::Cancelled),
+        };
+        let (settled, resumable) = (finished.lingering.is_settled(), finished.outcome.is_resumable());
+        let run = self.registry.get(ordinal).map_or(1, |task| task.run);
+        self.change_agent(ordinal, |agent| {
+            agent.end();
+            if kind == EventKind::Completed {
+                agent.answered = run;
+            }
+            if !resumable {
+                agent.drop_env();
+            }
+        });
+        let is_looked_at = self.leave_foreground(ordinal);
+        self.unwatch_dependencies(ordinal);
+        self.end_pause(ordinal);
+        self.set_state(ordinal, State::Finished(finished));
+        self.drop_plan_env(ordinal);
+        self.became(ordinal);
+        if kind == EventKind::Failed {
+            self.count_failure(ordinal);
+        }
+        self.event(now, kind, ordinal);
+        if !is_looked_at {
+            self.notice(now, told, ordinal);
+        }
+        self.wake(now, ordinal, Until::Finished);
+        if settled {
+            self.wake(now, ordinal, Until::Settled);
+        }
+    }
+}
+
+/// Returns the outcome of a task that nobody ended, from its leader's exit.
+pub(super) fn verdict(exit: &Exit) -> Outcome {
+    match exit {
+        Exit::Code(0) => Outcome::Completed,
+        Exit::Code(_) | Exit::Signal(_) | Exit::Unknown(_) => Outcome::Failed(Failure::Exit),
+    }
+}
+
+/// Returns the outcome of a task that was ended for this reason, however its leader exited.
+pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
+    match reason {
+        StopReason::Cancelled
+        | StopReason::SessionEnded
+        | StopReason::Abandoned
+        | StopReason::Shutdown
+        | StopReason::Dependency(..)
+        | StopReason::MaxFails(_)
+        | StopReason::Elsewhere => Outcome::Cancelled(reason),
+        StopReason::NextAttempt => Outcome::Failed(Failure::Exit),
+        StopReason::NotReady(limit_ms) => Outcome::Failed(Failure::NotReady { limit_ms }),
+        StopReason::TimedOut(limit_ms) => Outcome::Failed(Failure::TimedOut { limit_ms, last_words: None }),
+    }
+}

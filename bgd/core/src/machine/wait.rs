@@ -1,0 +1,214 @@
+//! Calls that wait for tasks, and what happens when the wait ends.
+
+use std::collections::BTreeSet;
+
+use bgd_shared::event::EventKind;
+use bgd_shared::request::{BlockMode, BlockUntil};
+
+use super::{Core, Phase, Timer, orders};
+use crate::caller::ReplyTo;
+use crate::effect::{CoreError, OrderError, Reply};
+use crate::history::History;
+use crate::input::Selection;
+use crate::queue::Standing;
+use crate::task::{Ordinal, Snapshot};
+use crate::time::Now;
+use crate::waiters::{Then, Until, Waiter, WaiterId};
+
+impl Core {
+    pub(super) fn block(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        which: &Selection,
+        timeout_ms: Option<u64>,
+        mode: BlockMode,
+        until: BlockUntil,
+    ) -> Result<(), CoreError> {
+        let tasks = self.select(which)?;
+        let until = match until {
+            BlockUntil::Ended => Until::Finished,
+            BlockUntil::Ready => Until::Ready,
+        };
+        if until == Until::Ready {
+            self.check_ready(&tasks)?;
+        }
+        let mut waiter = self.waiter(to, &tasks, until, Then::Block);
+        waiter.deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
+        match mode {
+            BlockMode::All | BlockMode::AllOrAsks => {}
+            BlockMode::Any | BlockMode::AnyOrAsks if waiter.missing < waiter.tasks.len() => {
+                waiter.missing = 0;
+            }
+            BlockMode::Any | BlockMode::AnyOrAsks => waiter.missing = waiter.missing.min(1),
+        }
+        waiter.ends_on_question = mode.ends_on_question();
+        if waiter.ends_on_question && waiter.open.iter().any(|ordinal| self.asks(*ordinal)) {
+            waiter.missing = 0;
+        }
+        self.wait(now, waiter);
+        Ok(())
+    }
+
+    /// Refuses a wait for readiness on a task that defines none.
+    fn check_ready(&self, tasks: &[Ordinal]) -> Result<(), CoreError> {
+        let mut tasks = tasks.iter().filter_map(|ordinal| self.registry.get(*ordinal));
+        match tasks.find(|task| task.spec.ready.is_none() && !task.is_finished()) {
+            Some(task) => Err(CoreError::Order(OrderError::NeverReady(task.id))),
+            None => Ok(()),
+        }
+    }
+
+    /// Builds a wait, without a deadline, until all of these tasks have reached the state.
+    pub(super) fn waiter(
+        &self,
+        to: impl Into<Option<ReplyTo>>,
+        tasks: &[Ordinal],
+        until: Until,
+        then: Then,
+    ) -> Waiter {
+        let open: BTreeSet<Ordinal> =
+            tasks.iter().copied().filter(|ordinal| !self.holds(*ordinal, until)).collect();
+        let (missing, tasks) = (open.len(), self.with_ids(tasks));
+        Waiter {
+            to: to.into(),
+            tasks,
+            until,
+            open,
+            missing,
+            ends_on_question: false,
+            deadline: None,
+            then,
+            cleared: Vec::new(),
+        }
+    }
+
+    /// Starts a wait, or completes it at once if nothing is missing.
+    pub(super) fn wait(&mut self, now: Now, waiter: Waiter) {
+        if waiter.missing == 0 {
+            return self.over(now, &waiter);
+        }
+        let deadline = waiter.deadline;
+        let id = self.waiters.insert(waiter);
+        if let Some(at) = deadline {
+            self.timers.insert((at, Timer::Waiter(id)));
+        }
+    }
+
+    /// Whether the task's agent is waiting for an answer.
+    pub(super) fn asks(&self, ordinal: Ordinal) -> bool {
+        let agent = self.registry.get(ordinal).and_then(|task| task.agent.as_ref());
+        agent.is_some_and(|agent| !agent.questions.is_empty())
+    }
+
+    fn holds(&self, ordinal: Ordinal, until: Until) -> bool {
+        self.registry.get(ordinal).is_none_or(|task| until.holds(task))
+    }
+
+    /// Completes the waits that end because a task reached a state. Those that only look come before those that
+    /// remove tasks, so that they still see them; the one that ends the daemon comes last.
+    pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
+        let over = self.waiters.became(ordinal, what);
+        self.end_waits(now, ordinal, &over);
+    }
+
+    /// Completes the waits that end because a task asks a question.
+    pub(super) fn wake_by_question(&mut self, now: Now, ordinal: Ordinal) {
+        let over = self.waiters.asked(ordinal);
+        self.end_waits(now, ordinal, &over);
+    }
+
+    fn end_waits(&mut self, now: Now, ordinal: Ordinal, over: &[WaiterId]) {
+        let mut waiters = self.waiters.take_all(ordinal, over);
+        waiters.sort_by_key(|(_, waiter)| waiter.then.turn());
+        for (id, waiter) in waiters {
+            if let Some(at) = waiter.deadline {
+                self.timers.remove(&(at, Timer::Waiter(id)));
+            }
+            self.over(now, &waiter);
+        }
+    }
+
+    pub(super) fn waiter_deadline(&mut self, id: WaiterId) {
+        if let Some(waiter) = self.waiters.remove(id) {
+            let tasks = self.summary_of(&waiter);
+            self.reply(waiter.to, Reply::Blocked { tasks, timed_out: true });
+        }
+    }
+
+    /// Ends the blocks of a client that is gone, and removes their timers.
+    pub(super) fn disconnect(&mut self, client: u64) {
+        for (id, waiter) in self.waiters.disconnect(client) {
+            if let Some(at) = waiter.deadline {
+                self.timers.remove(&(at, Timer::Waiter(id)));
+            }
+        }
+    }
+
+    /// Returns every named task; those cleared meanwhile as they last were.
+    fn summary_of(&self, waiter: &Waiter) -> Vec<Snapshot> {
+        let named = waiter.tasks.iter().filter_map(|(ordinal, id)| {
+            self.snapshot(*ordinal).or_else(|| waiter.cleared.iter().find(|task| task.id == *id).cloned())
+        });
+        named.collect()
+    }
+
+    fn over(&mut self, now: Now, waiter: &Waiter) {
+        match waiter.then {
+            Then::Block => {
+                let tasks = self.summary_of(waiter);
+                self.reply(waiter.to, Reply::Blocked { tasks, timed_out: false });
+            }
+            Then::Cancel => {
+                let tasks = self.summary_of(waiter);
+                self.reply(waiter.to, Reply::Tasks(tasks));
+            }
+            Then::Clear => {
+                let cleared = self.remove_all(now, waiter);
+                self.reply(waiter.to, Reply::Cleared { cleared });
+            }
+            Then::EndSession { cancelled } => {
+                let cleared = self.remove_all(now, waiter);
+                self.reply(waiter.to, Reply::SessionEnded { cancelled, cleared });
+            }
+            Then::Shutdown { cancelled, left } => {
+                self.reply(waiter.to, Reply::ShutDown { cancelled, left });
+                self.phase = Phase::Closed;
+            }
+        }
+    }
+
+    fn remove_all(&mut self, now: Now, waiter: &Waiter) -> u64 {
+        let mut removed = 0;
+        for (ordinal, _) in &waiter.tasks {
+            removed += u64::from(self.remove(now, *ordinal));
+        }
+        removed
+    }
+
+    /// Removes a task. Returns whether it was still there.
+    fn remove(&mut self, now: Now, ordinal: Ordinal) -> bool {
+        let Some(mut snapshot) = self.snapshot(ordinal) else { return false };
+        // Waiters that keep the snapshot must not keep its environment.
+        snapshot.drop_env();
+        self.waiters.remember_cleared(ordinal, &snapshot);
+        self.queue.change(ordinal, &Standing::from(&*snapshot), &Standing::Out);
+        self.registry.remove(ordinal);
+        self.leave_batch(&snapshot);
+        self.effects.push(orders::forget(&snapshot));
+        self.event_of(now, EventKind::Cleared, snapshot);
+        true
+    }
+
+    /// Removes finished tasks beyond the limits of the history (R129), a part of them in each step.
+    pub(super) fn forget_old(&mut self, now: Now) {
+        let mut left = History::at_once();
+        while left > 0
+            && self.phase == Phase::Open
+            && let Some(ordinal) = self.registry.history().next(now.wall)
+        {
+            self.remove(now, ordinal);
+            left -= 1;
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! How long finished tasks are kept.
+
+use bgd_core::{HistoryLimits, Now};
+use bgd_shared::id::TaskId;
+
+use super::{Known, Model, Phase, number};
+
+impl Model {
+    /// Returns the finished tasks, the one that ended first first.
+    fn finished(&self) -> Vec<TaskId> {
+        let is_over = |task: &&Known| task.phase == Phase::Done && !task.left && !task.stuck;
+        let mut finished: Vec<&Known> = self.live.values().filter(is_over).collect();
+        finished.sort_by_key(|task| (task.completed_at, number(task.id)));
+        finished.iter().map(|task| task.id).collect()
+    }
+
+    fn is_too_old(&self, id: TaskId, limits: HistoryLimits, now: Now) -> bool {
+        self.get(id).is_some_and(|task| task.completed_at.plus_ms(limits.age_ms) <= now.wall)
+    }
+
+    /// Removes what is too old, and then as many of the oldest as must go for the rest to fit. One always fits.
+    pub(super) fn forget_old(&mut self, now: Now) {
+        let Some(limits) = self.limits.history.filter(|_| !self.closing) else { return };
+        let finished = self.finished();
+        let (old, young): (Vec<TaskId>, Vec<TaskId>) =
+            finished.into_iter().partition(|id| self.is_too_old(*id, limits, now));
+        let size = |tasks: &[TaskId]| -> u64 {
+            tasks.iter().filter_map(|id| self.get(*id)).map(|task| task.bytes).sum()
+        };
+        let fits = |kept: &[TaskId]| kept.len() <= limits.tasks && size(kept) <= limits.bytes;
+        let first = (0..young.len()).find(|first| fits(&young[*first..]));
+        let first = first.unwrap_or_else(|| young.len().saturating_sub(1));
+        let gone = [&old[..], &young[..first]].concat();
+        if !old.is_empty() {
+            self.forgot = Some("too old to be kept");
+        } else if first > 0 {
+            self.forgot = Some("too large to be kept");
+        }
+        self.remove(&gone);
+        self.forget_batches();
+    }
+
+    /// Returns when the next task is too old.
+    pub(super) fn next_old(&self) -> Option<i64> {
+        let limits = self.limits.history.filter(|_| !self.closing)?;
+        let ends = self.finished().into_iter().filter_map(|id| self.get(id)).map(|task| task.completed_at);
+        ends.map(|at| at.plus_ms(limits.age_ms).unix_ms()).min()
+    }
+}

@@ -1,0 +1,201 @@
+//! R112 in the core: batches too large to be added in one step, unlike the small ones of the random histories.
+
+use bgd_core::{
+    BatchItem, BatchLimits, CoreError, Effect, Fact, Input, Leaves, OrderError, Part, Reply, Request,
+};
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition};
+use bgd_shared::task::Status;
+use bgd_shared::text::OsText;
+
+use super::support::{Desk, command, events, exited, id, only_reply, refusal, replies};
+
+const BATCH: TaskId = TaskId::from_u128(7);
+
+/// Returns the first part of a batch of `count` tasks that all start after the given ones.
+fn part(count: u64, after: &[TaskId], more: bool) -> Part {
+    let mut common = command(BATCH);
+    common.plan.after = after.iter().map(|id| After { id: (*id).into(), condition: Condition::Ok }).collect();
+    Part {
+        batch: BATCH,
+        first: Some((Box::new(common), BatchLimits::default())),
+        items: items(0, count),
+        more,
+    }
+}
+
+fn items(first: u64, count: u64) -> Vec<BatchItem> {
+    let item = |number| BatchItem { id: member(number), argv: [OsText::from("true")].into() };
+    (first..first + count).map(item).collect()
+}
+
+fn member(number: u64) -> TaskId {
+    TaskId::from_u128((1_u128 << 127) | u128::from(number))
+}
+
+fn submit(desk: &mut Desk, part: Part) -> Vec<Effect> {
+    desk.ask(Request::SubmitMany(Box::new(part)))
+}
+
+/// Returns a desk with room for more tasks than enter in one step.
+fn desk() -> Desk {
+    let mut desk = Desk::new(1);
+    let mut limits = super::support::limits(1);
+    (limits.tasks, limits.memory) = (5000, 64 << 20);
+    desk.input(Input::Configure { limits, groups: std::collections::BTreeMap::new() });
+    desk
+}
+
+#[test]
+fn r112_a_large_batch_enters_step_by_step_and_holds_up_nobody() {
+    let mut desk = desk();
+    let effects = submit(&mut desk, part(1000, &[], false));
+    assert!(replies(&effects).is_empty() && desk.core.has_more());
+    let there = desk.core.summary().total();
+    assert!((1..1000).contains(&there), "{there}");
+    // Other requests are answered meanwhile, and get the room that is left.
+    let other = desk.submit(1);
+    assert_eq!(desk.status(other), Status::Pending);
+    let mut last = Vec::new();
+    while desk.core.has_more() {
+        assert!(replies(&last).is_empty());
+        last = desk.input(Input::GoOn);
+    }
+    let Reply::Many { batch: BATCH, ids } = only_reply(&last) else { panic!("{last:?}") };
+    assert_eq!((ids.len(), ids[999]), (1000, member(999)));
+    assert_eq!(desk.core.summary().total(), 1001);
+}
+
+#[test]
+fn r112_the_room_of_a_batch_is_taken_before_it_is_complete() {
+    let mut desk = desk();
+    let effects = submit(&mut desk, part(4999, &[], true));
+    assert!(matches!(only_reply(&effects), Reply::Many { .. }));
+    assert_eq!(desk.core.summary().total(), 0);
+    desk.submit(1);
+    let refused = desk.ask(Request::Submit(Box::new(command(id(2)))));
+    assert!(matches!(refusal(&refused), CoreError::Full(5000)), "{refused:?}");
+    // A part that does not fit discards the whole batch, and its room is free again.
+    let more = Part { batch: BATCH, first: None, items: items(4999, 1), more: false };
+    let refused = submit(&mut desk, more.clone());
+    let CoreError::Order(OrderError::LargeBatch { wanted: 5000, room: 4999 }) = refusal(&refused) else {
+        panic!("{refused:?}")
+    };
+    let staged = submit(&mut desk, more);
+    assert!(matches!(refusal(&staged), CoreError::Order(OrderError::NotStaged(BATCH))));
+    desk.submit(2);
+    assert_eq!((desk.core.summary().total(), desk.core.held_by_tasks()), (2, desk.core.held()));
+}
+
+/// Returns a part of a batch that has a key.
+fn keyed(batch: u128, count: u64, more: bool) -> Part {
+    let mut part = Part { batch: TaskId::from_u128(batch), ..part(count, &[], more) };
+    let (common, _) = part.first.as_mut().expect("the first part");
+    common.key = Some("key".into());
+    part
+}
+
+/// Returns the answer to a part.
+fn taken(effects: &[Effect]) -> (TaskId, Vec<TaskId>) {
+    let Reply::Many { batch, ids } = only_reply(effects) else { panic!("{effects:?}") };
+    (*batch, ids.clone())
+}
+
+#[test]
+fn r142_a_batch_with_a_key_is_submitted_once() {
+    let mut desk = desk();
+    let (batch, mut ids) = taken(&submit(&mut desk, keyed(7, 600, true)));
+    let rest = |batch| Part { batch, first: None, items: items(600, 400), more: false };
+    assert!(replies(&submit(&mut desk, rest(batch))).is_empty() && desk.core.has_more());
+    // Another client repeats it before all of its tasks are added, and gets the same ids as soon as they are.
+    let again = |part| Request::SubmitMany(Box::new(part));
+    let first = taken(&desk.ask_as(9, again(keyed(8, 600, true))));
+    assert_eq!(first, (batch, ids.clone()));
+    assert!(replies(&desk.ask_as(9, again(rest(batch)))).is_empty());
+    let mut last = Vec::new();
+    while desk.core.has_more() {
+        last = desk.input(Input::GoOn);
+    }
+    let [Reply::Many { ids: one, .. }, Reply::Many { ids: other, .. }] = replies(&last)[..] else {
+        panic!("{last:?}")
+    };
+    assert_eq!((one, one.len()), (other, 400));
+    ids.extend(one);
+    assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
+    assert!(ids.iter().all(|id| desk.core.get(&(*id).into()).is_ok()));
+    // The same once more; what is beyond the first time's is not submitted.
+    assert_eq!(taken(&desk.ask(again(keyed(11, 2000, false)))), (batch, ids.clone()));
+    assert_eq!(desk.core.summary().total(), 1000);
+    // An incomplete one is dropped for the next with its key. Without tasks a batch is forgotten, with its key.
+    let held = desk.core.held();
+    desk.ask(Request::Cancel(bgd_core::Cancel {
+        which: bgd_core::Selection::All { session: None },
+        signal: None,
+        grace_ms: None,
+    }));
+    desk.fact(ids[0], Fact::Started { pid: Some(100) });
+    desk.fact(ids[0], exited(0, false));
+    desk.ask(Request::Clear { which: bgd_core::Selection::All { session: None }, active_too: false });
+    assert_eq!(desk.core.summary().total(), 0);
+    assert!(desk.core.held() < held && desk.core.held() == desk.core.held_by_tasks(), "{}", desk.core.held());
+    let (dropped, _) = taken(&desk.ask_as(9, again(keyed(12, 10, true))));
+    let (batch, _) = taken(&desk.ask(again(keyed(13, 10, false))));
+    assert_eq!((dropped, batch), (TaskId::from_u128(12), TaskId::from_u128(13)));
+    let refused = desk.ask_as(9, again(rest(dropped)));
+    assert!(matches!(refusal(&refused), CoreError::Order(OrderError::NotStaged(_))), "{refused:?}");
+    assert_eq!(desk.core.summary().total(), 10);
+}
+
+#[test]
+fn r142_a_batch_of_which_some_were_withdrawn_is_not_told_to_be_complete() {
+    let mut desk = desk();
+    let mut effects = submit(&mut desk, keyed(7, 10, false));
+    while desk.core.has_more() {
+        effects = desk.input(Input::GoOn);
+    }
+    let (batch, ids) = taken(&effects);
+    let _ = desk.core.withdraw(desk.now, &ids[5..], "the disk is full");
+    assert_eq!(desk.core.summary().total(), 5);
+    let again = submit(&mut desk, keyed(8, 10, false));
+    assert!(
+        matches!(refusal(&again), CoreError::Order(OrderError::Torn(torn)) if *torn == batch),
+        "{again:?}"
+    );
+    assert_eq!(desk.core.summary().total(), 5);
+}
+
+#[test]
+fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
+    for (code, expected) in [(0, Status::Pending), (3, Status::Cancelled)] {
+        let mut desk = desk();
+        let first = desk.submit(1);
+        desk.fact(first, Fact::Started { pid: Some(100) });
+        // Keeps everything else from starting.
+        desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+        submit(&mut desk, part(1000, &[first], false));
+        desk.fact(first, exited(code, false));
+        let which = bgd_core::Selection::Ids(vec![first.into()]);
+        let cleared = desk.ask(Request::Clear { which, active_too: false });
+        assert!(!events(&cleared).is_empty() && desk.core.has_more(), "{cleared:?}");
+        while desk.core.has_more() {
+            desk.input(Input::GoOn);
+        }
+        for number in [0, 300, 999] {
+            assert_eq!(desk.status(member(number)), expected, "{number} after {code}");
+        }
+        assert!(desk.core.list(&bgd_core::ListQuery::default()).is_ok());
+    }
+}
+
+#[test]
+fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
+    let mut desk = desk();
+    submit(&mut desk, part(1000, &[], false));
+    let there = desk.core.summary().total();
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    // The batch was accepted, so its client must not submit it again to the next daemon.
+    let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { batch, .. } if *batch == BATCH);
+    assert!(replies(&effects).iter().any(is_taken));
+    assert!(!desk.core.has_more());
+    assert_eq!(desk.core.summary().total(), there);
+}

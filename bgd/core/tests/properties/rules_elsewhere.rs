@@ -1,0 +1,239 @@
+//! Example tests of the rules about tasks on other machines and clusters.
+
+use std::sync::Arc;
+
+use crate::wire::failures;
+use bgd_core::{
+    Cause, Conclusion, Control, CoreError, Edit, Effect, Fact, On, OrderError, Outcome, PlaceFact, Reply,
+    Request, Rule, StopReason, Verdict,
+};
+use bgd_shared::event::EventKind;
+use bgd_shared::failure::FailureKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::Chosen;
+use bgd_shared::resources::{ExecutorKind, Resources};
+use bgd_shared::task::{Exit, Status};
+use bgd_shared::time::Timestamp;
+
+use super::support::{Desk, TERM, command, ends, events, id, ids, only_reply, refusal, starts};
+
+/// Submits a task for a cluster, with a slot of its own in the default group.
+fn submitted(desk: &mut Desk, number: u16, change: impl FnOnce(&mut bgd_core::Command)) -> TaskId {
+    let mut command = command(id(number));
+    let on = On {
+        name: "cluster".into(),
+        kind: ExecutorKind::Slurm,
+        resources: Resources::default(),
+        chosen: Chosen::default(),
+    };
+    command.spec.on = Some(Arc::new(on));
+    change(&mut command);
+    let id = command.id;
+    let effects = desk.ask(Request::Submit(Box::new(command)));
+    assert_eq!(starts(&effects), [id]);
+    id
+}
+
+fn place(fact: PlaceFact) -> Fact {
+    Fact::Elsewhere(fact)
+}
+
+fn waiting(reason: &str) -> Fact {
+    place(PlaceFact::Waiting { reason: reason.into() })
+}
+
+fn started(at: Option<Timestamp>) -> Fact {
+    place(PlaceFact::Started { at })
+}
+
+fn concluded(verdict: Verdict, exit: Option<Exit>) -> Fact {
+    place(PlaceFact::Concluded(Conclusion { exit, verdict, at: None }))
+}
+
+fn controls(effects: &[Effect]) -> Vec<Control> {
+    let of = |effect: &Effect| match effect {
+        Effect::Control { control, .. } => Some(control.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+#[test]
+fn r148_it_is_pending_until_the_place_runs_it() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    assert_eq!(desk.status(task), Status::Pending);
+    let told = desk.fact(task, place(PlaceFact::Accepted { id: "77".into() }));
+    assert_eq!(events(&told), [(EventKind::Progress, task)]);
+    assert_eq!(events(&desk.fact(task, waiting("Priority"))), [(EventKind::Progress, task)]);
+    assert!(desk.fact(task, waiting("Priority")).is_empty(), "nothing has changed");
+    assert_eq!(desk.core.summary().pending, 1);
+    assert_eq!(events(&desk.fact(task, started(None))), [(EventKind::Started, task)]);
+    assert_eq!((desk.status(task), desk.core.summary().running), (Status::Running, 1));
+    // The cluster takes it back, and runs it again.
+    let requeued = place(PlaceFact::Requeued { reason: "BeginTime".into() });
+    assert_eq!(events(&desk.fact(task, requeued)), [(EventKind::Retrying, task)]);
+    assert_eq!(desk.status(task), Status::Pending);
+    let known = desk.task(task).elsewhere.unwrap();
+    assert_eq!((known.requeued, known.reason.as_deref()), (1, Some("BeginTime")));
+    desk.fact(task, started(None));
+    desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
+    assert_eq!(desk.status(task), Status::Completed);
+    assert!(desk.fact(task, waiting("late")).is_empty(), "it has ended");
+}
+
+#[test]
+fn r148_ends_are_told_with_their_cause() {
+    let mut desk = Desk::new(9);
+    for (number, verdict, exit, kind) in [
+        (1, Verdict::ByExit, Some(Exit::Code(3)), FailureKind::Exit),
+        (2, Verdict::Failed(Cause::Memory, "out of memory".into()), None, FailureKind::Memory),
+        (3, Verdict::Failed(Cause::Node, "node n1 failed".into()), None, FailureKind::Node),
+        (4, Verdict::Failed(Cause::Lost, "lost by the cluster".into()), None, FailureKind::Lost),
+        (5, Verdict::Failed(Cause::Timeout, "its limit".into()), None, FailureKind::Timeout),
+    ] {
+        let task = submitted(&mut desk, number, |_| {});
+        desk.fact(task, started(None));
+        desk.fact(task, concluded(verdict, exit));
+        let failure = failures::wire(desk.task(task).finished().unwrap()).1.unwrap();
+        assert_eq!((desk.status(task), failure.kind), (Status::Failed, kind));
+    }
+    // A limit of the task's own is that one, whoever notices first.
+    let limited = submitted(&mut desk, 6, |command| command.spec.time_limit_ms = Some(5000));
+    desk.fact(limited, started(None));
+    desk.fact(limited, concluded(Verdict::Failed(Cause::Timeout, "its limit".into()), None));
+    assert!(desk.task(limited).timed_out());
+    // Cancelled over there, without having run.
+    let cancelled = submitted(&mut desk, 7, |_| {});
+    desk.fact(cancelled, concluded(Verdict::Cancelled, None));
+    let task = desk.task(cancelled);
+    let finished = task.finished().unwrap();
+    assert_eq!(finished.outcome, Outcome::Cancelled(StopReason::Elsewhere));
+    assert_eq!(finished.started_at, None);
+}
+
+#[test]
+fn r150_it_is_paused_as_its_place_says() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, started(None));
+    let pause = |paused| Request::SetPaused { which: ids(&[task]), paused };
+    let refused = |control| place(PlaceFact::Refused { control: Some(control), why: "late".into() });
+    let told = |paused| place(PlaceFact::Paused { paused });
+    assert_eq!(controls(&desk.ask(pause(true))), [Control::Pause]);
+    assert!(desk.task(task).paused);
+    assert_eq!(
+        events(&desk.fact(task, refused(Control::Pause))),
+        [(EventKind::Progress, task), (EventKind::Continued, task)]
+    );
+    assert!(!desk.task(task).paused, "nothing was stopped");
+    // Somebody stops it there, or it was stopped after all.
+    assert_eq!(events(&desk.fact(task, told(true))), [(EventKind::Paused, task)]);
+    assert!(desk.fact(task, told(true)).is_empty() && desk.task(task).paused);
+    desk.ask(pause(false));
+    desk.fact(task, refused(Control::Continue));
+    assert!(desk.task(task).paused);
+    assert_eq!(events(&desk.fact(task, told(false))), [(EventKind::Continued, task)]);
+    desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
+    assert!(desk.fact(task, told(true)).is_empty(), "it has ended");
+}
+
+#[test]
+fn r150_a_waiting_one_is_cancelled_held_and_edited_there() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    let held = desk.ask(Request::Hold { which: ids(&[task]), held: true });
+    assert_eq!(controls(&held), [Control::Hold { held: true }]);
+    assert!(desk.task(task).plan().held);
+    let edit = |group: Option<&str>| Edit {
+        id: task.into(),
+        description: None,
+        group: group.map(Into::into),
+        priority: Some(5),
+        slots: None,
+        after: None,
+        start: None,
+    };
+    let edited = desk.ask(Request::Edit(Box::new(edit(None))));
+    assert_eq!(controls(&edited), [Control::Priority { priority: 5 }]);
+    let refused = desk.ask(Request::Edit(Box::new(edit(Some("default")))));
+    assert_eq!(refusal(&refused), &CoreError::Order(OrderError::GivenAway(task)));
+    // What the place does not do is taken back.
+    let refused =
+        |held| place(PlaceFact::Refused { control: Some(Control::Hold { held }), why: "late".into() });
+    assert_eq!(
+        events(&desk.fact(task, refused(true))),
+        [(EventKind::Progress, task), (EventKind::Released, task)]
+    );
+    assert!(!desk.task(task).plan().held);
+    assert_eq!(desk.task(task).elsewhere.unwrap().refused.as_deref(), Some("late"));
+    assert!(desk.fact(task, refused(true)).is_empty(), "it is not held any more");
+    desk.ask(Request::Hold { which: ids(&[task]), held: true });
+    // Somebody releases it there.
+    desk.fact(task, started(None));
+    assert!(!desk.task(task).plan().held);
+    desk.fact(task, place(PlaceFact::Requeued { reason: "Requeued".into() }));
+    let cancel =
+        desk.ask(Request::Cancel(bgd_core::Cancel { which: ids(&[task]), signal: None, grace_ms: None }));
+    assert_eq!(ends(&cancel), [(task, TERM)], "it is ended there");
+    let effects = desk.fact(task, concluded(Verdict::Cancelled, None));
+    assert!(matches!(only_reply(&effects), Reply::Tasks(_)));
+    let finished = desk.task(task).finished().cloned().unwrap();
+    assert_eq!(finished.outcome, Outcome::Cancelled(StopReason::Cancelled), "the user's reason counts");
+}
+
+#[test]
+fn r151_what_is_not_known_decides_nothing() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, started(None));
+    let unknown = |why: &str| place(PlaceFact::Unknown { why: why.into() });
+    assert_eq!(events(&desk.fact(task, unknown("no route"))), [(EventKind::Progress, task)]);
+    let since = desk.now.wall;
+    desk.wait(5000);
+    desk.fact(task, unknown("still no route"));
+    let known = desk.task(task).elsewhere.unwrap();
+    assert_eq!(known.unknown, Some((since, "still no route".into())), "since the first time");
+    assert_eq!(desk.status(task), Status::Running);
+    desk.fact(task, place(PlaceFact::Known));
+    assert_eq!(desk.task(task).elsewhere.unwrap().unknown, None);
+}
+
+#[test]
+fn r151_another_clock_changes_no_order_of_times() {
+    let mut desk = Desk::new(4);
+    let hour = 3_600_000;
+    for (number, skew) in [(1, hour), (2, -hour)] {
+        let task = submitted(&mut desk, number, |_| {});
+        desk.wait(1000);
+        let there = |desk: &Desk, more| Timestamp::from_unix_ms(desk.now.wall.unix_ms() + skew + more);
+        let at = there(&desk, 0);
+        desk.fact(task, started(Some(at)));
+        desk.wait(1000);
+        let at = Some(there(&desk, 0));
+        let end = Conclusion { exit: Some(Exit::Code(0)), verdict: Verdict::ByExit, at };
+        desk.fact(task, place(PlaceFact::Concluded(end)));
+        let task = desk.task(task);
+        let finished = task.finished().unwrap();
+        let times = [task.created_at, finished.started_at.unwrap(), finished.completed_at, desk.now.wall];
+        assert!(times.is_sorted(), "{times:?}");
+    }
+}
+
+#[test]
+fn r148_a_failed_node_is_tried_again_and_a_time_limit_is_not() {
+    let mut desk = Desk::new(4);
+    let rule = || Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
+    for (number, cause, status) in [(1, Cause::Node, Status::Pending), (2, Cause::Timeout, Status::Failed)] {
+        let task = submitted(&mut desk, number, |command| command.plan.again = Some(rule()));
+        desk.fact(task, place(PlaceFact::Accepted { id: "7".into() }));
+        desk.fact(task, started(None));
+        desk.fact(task, concluded(Verdict::Failed(cause, "why".into()), None));
+        assert_eq!(desk.status(task), status, "{cause:?}");
+        assert_eq!(
+            desk.task(task).elsewhere.is_none(),
+            status == Status::Pending,
+            "the next attempt is another job"
+        );
+    }
+}

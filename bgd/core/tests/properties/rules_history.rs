@@ -1,0 +1,161 @@
+//! Example tests of how long finished tasks are kept, and of the search in them.
+
+use bgd_core::{
+    CoreLimits, Fact, HistoryLimits, Input, ListQuery, PlanRequest, Request, SEARCH_BYTES, StartTime, Text,
+    Work,
+};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::text::OsText;
+use bgd_shared::time::Timestamp;
+
+use super::support::{Desk, command, configure, events, exited, id, limits};
+
+/// A minute, and 100 bytes of output.
+const MINUTE: HistoryLimits = HistoryLimits { age_ms: 60_000, bytes: 100, tasks: 1000, memory: 1 << 20 };
+
+/// Has finished tasks be kept within these limits.
+fn desk_with(history: HistoryLimits) -> Desk {
+    let mut desk = Desk::new(4);
+    let history = Some(history);
+    assert!(desk.input(configure(CoreLimits { history, ..limits(4) })).is_empty());
+    desk
+}
+
+fn desk() -> Desk {
+    desk_with(MINUTE)
+}
+
+/// Ends a task that has so many bytes of output. Returns the tasks that were removed by that.
+fn end(desk: &mut Desk, task: TaskId, bytes: u64) -> Vec<TaskId> {
+    desk.fact(task, Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: false });
+    cleared(&desk.fact(task, exited(0, false)))
+}
+
+fn cleared(effects: &[bgd_core::Effect]) -> Vec<TaskId> {
+    let cleared = events(effects).into_iter().filter(|(kind, _)| *kind == EventKind::Cleared);
+    cleared.map(|(_, task)| task).collect()
+}
+
+#[test]
+fn r129_the_finished_tasks_that_ended_first_go_first() {
+    let mut desk = desk();
+    let (first, second, third) = (desk.running(1), desk.running(2), desk.running(3));
+    assert_eq!(end(&mut desk, second, 40), []);
+    desk.now.wall = desk.now.wall.plus_ms(10);
+    assert_eq!(end(&mut desk, first, 60), []);
+    desk.now.wall = desk.now.wall.plus_ms(10);
+    assert_eq!(end(&mut desk, third, 1), [second], "it was submitted later, and ended before");
+    let large = desk.running(4);
+    desk.now.wall = desk.now.wall.plus_ms(10);
+    assert_eq!(end(&mut desk, large, 1000), [first, third], "the last one stays, however large it is");
+}
+
+#[test]
+fn r129_no_history_is_so_long_that_it_keeps_a_task_out() {
+    let mut desk = desk_with(HistoryLimits { tasks: 2, ..MINUTE });
+    let gone = [1, 2, 3].map(|number| {
+        let task = desk.running(number);
+        desk.now.wall = desk.now.wall.plus_ms(10);
+        cleared(&desk.fact(task, exited(0, false)))
+    });
+    assert_eq!(gone, [vec![], vec![], vec![id(1)]]);
+    // Nor is one that takes much memory; the last one stays.
+    let mut desk = desk_with(HistoryLimits { memory: 10_000, ..MINUTE });
+    let large = |number| {
+        let mut command = command(id(number));
+        command.spec.work = Work::Argv(["x".repeat(7000).as_str().into()].into());
+        command
+    };
+    let [first, second] = [1, 2].map(|number| {
+        desk.ask(Request::Submit(Box::new(large(number))));
+        desk.fact(id(number), Fact::Started { pid: None });
+        desk.now.wall = desk.now.wall.plus_ms(10);
+        cleared(&desk.fact(id(number), exited(0, false)))
+    });
+    assert_eq!((first, second), (vec![], vec![id(1)]));
+    let history = Some(HistoryLimits { memory: 1, ..MINUTE });
+    assert_eq!(cleared(&desk.input(configure(CoreLimits { history, ..limits(4) }))), []);
+}
+
+#[test]
+fn r129_what_is_too_old_goes_when_the_wall_clock_says_so() {
+    let mut desk = desk();
+    let ended = desk.finished(1, 0);
+    let due = desk.now.wall.plus_ms(60_000);
+    assert_eq!(desk.core.wall_deadline(), Some(due));
+    desk.now.wall = Timestamp::from_unix_ms(due.unix_ms() - 1);
+    assert_eq!(cleared(&desk.core.on_deadline(desk.now)), []);
+    desk.now.wall = due;
+    assert_eq!(cleared(&desk.core.on_deadline(desk.now)), [ended]);
+    assert_eq!(desk.core.wall_deadline(), None);
+}
+
+#[test]
+fn r129_what_has_processes_left_or_waits_is_not_history() {
+    let mut desk = desk();
+    let lingers = desk.running(1);
+    desk.fact(lingers, exited(0, true));
+    let plan = PlanRequest { start: Some(StartTime::In(1 << 40)), ..PlanRequest::default() };
+    let waits = bgd_core::Command { plan, ..command(id(2)) };
+    desk.ask(Request::Submit(Box::new(waits)));
+    desk.now.wall = desk.now.wall.plus_ms(1 << 30);
+    assert_eq!(cleared(&desk.input(Input::GoOn)), []);
+    assert_eq!(cleared(&desk.fact(lingers, Fact::TreeEmpty)), [lingers]);
+}
+
+#[test]
+fn r129_limits_that_come_later_hold_for_what_is_there_a_part_at_a_time() {
+    let mut desk = Desk::new(1);
+    for number in 0..600 {
+        desk.finished(number, 0);
+    }
+    desk.now.wall = desk.now.wall.plus_ms(2);
+    let history = Some(HistoryLimits { age_ms: 1, bytes: 0, ..MINUTE });
+    let first = cleared(&desk.input(configure(CoreLimits { history, ..limits(1) }))).len();
+    assert!((1..600).contains(&first), "{first} in one step");
+    let mut removed = first;
+    while desk.core.wall_deadline().is_some_and(|due| due <= desk.now.wall) {
+        removed += cleared(&desk.core.on_deadline(desk.now)).len();
+    }
+    assert_eq!(removed, 600);
+}
+
+#[test]
+fn r129_a_search_looks_at_a_part_of_the_tasks_at_a_time_and_misses_none() {
+    let mut desk = Desk::new(1);
+    let padding = "x".repeat(100_000);
+    for number in 0..200 {
+        let mut command = command(id(number));
+        let word = if number % 90 == 0 { "a Needle" } else { "hay" };
+        command.spec.work = Work::Argv([padding.as_str().into(), OsText::from(word)].into());
+        desk.ask(Request::Submit(Box::new(command)));
+    }
+    let mut query = ListQuery { limit: 100, text: Some(Text::new("A NEEDLE")), ..ListQuery::default() };
+    let (mut found, mut pages) = (Vec::new(), 0);
+    loop {
+        let page = desk.core.list(&query).expect("a page");
+        pages += 1;
+        found.extend(page.tasks.iter().map(|task| task.id));
+        query.after = page.next;
+        if page.next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, [id(180), id(90), id(0)]);
+    assert_eq!(pages, (200 * 100_000_usize).div_ceil(SEARCH_BYTES));
+}
+
+#[test]
+fn r129_a_list_since_a_time_has_what_ended_later_or_has_not_ended() {
+    let mut desk = Desk::new(4);
+    let _before = desk.finished(1, 0);
+    let running = desk.running(2);
+    desk.now.wall = desk.now.wall.plus_ms(1000);
+    let since = Some(desk.now.wall);
+    let after = desk.finished(3, 1);
+    let query = ListQuery { limit: 10, since, ..ListQuery::default() };
+    let page = desk.core.list(&query).expect("a page");
+    assert_eq!(page.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [after, running]);
+    assert_eq!(page.summary.total(), 3);
+}

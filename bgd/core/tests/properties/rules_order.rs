@@ -1,0 +1,259 @@
+//! Example tests of R100 to R109 and R116 in the core, for what the random histories reach too rarely or never.
+
+use bgd_core::{
+    CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, Leaves, OrderError, PlanRequest, Reply,
+    Request, Rerun, Rule, Selection, SpawnFailure,
+};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition, Restart};
+use bgd_shared::ready::Ready;
+use bgd_shared::request::{BlockMode, BlockUntil};
+use bgd_shared::task::Status;
+
+use super::support::{
+    Desk, TERM, command, configure, ends, events, exited, id, ids, limits, only_reply, refs, refusal, starts,
+};
+
+fn submit(desk: &mut Desk, number: u16, plan: PlanRequest) -> TaskId {
+    let mut command = command(id(number));
+    command.plan = plan;
+    desk.ask(Request::Submit(Box::new(command)));
+    id(number)
+}
+
+fn kept_alive() -> PlanRequest {
+    PlanRequest { again: Some(Rule::Restart(Restart::OnFailure)), ..PlanRequest::default() }
+}
+
+fn after(task: TaskId, condition: Condition) -> Vec<After> {
+    vec![After { id: task.into(), condition }]
+}
+
+fn edit(task: TaskId) -> Edit {
+    let (description, group, priority, slots, after, start) = (None, None, None, None, None, None);
+    Edit { id: task.into(), description, group, priority, slots, after, start }
+}
+
+fn in_group(name: &str) -> Selection {
+    Selection::Matching(Box::new(Filter { group: Some(name.into()), ..Filter::default() }))
+}
+
+fn order_error(effects: &[Effect]) -> &OrderError {
+    let CoreError::Order(error) = refusal(effects) else { panic!("{effects:?}") };
+    error
+}
+
+fn missing() -> Fact {
+    Fact::StartFailed { failure: SpawnFailure::from("no such file: /opt/server") }
+}
+
+/// Begins the next attempt of a task. Returns its run, which has the same number.
+fn begin(desk: &mut Desk, task: TaskId) -> u32 {
+    desk.wait(60_000);
+    let run = desk.task(task).run;
+    desk.fact_of_run(task, run, Fact::Started { pid: Some(100) });
+    run
+}
+
+#[test]
+fn r109_a_service_is_kept_alive_while_its_program_is_replaced() {
+    let mut desk = Desk::new(1);
+    let task = submit(&mut desk, 1, kept_alive());
+    desk.fact(task, Fact::Started { pid: Some(100) });
+    desk.wait(3_600_000);
+    assert_eq!(events(&desk.fact(task, exited(1, false))), [(EventKind::Retrying, task)]);
+    desk.wait(1000);
+    assert_eq!(events(&desk.fact_of_run(task, 2, missing())), [(EventKind::Retrying, task)]);
+    let again = desk.task(task).plan.unwrap().again.unwrap();
+    let said = again.attempts.iter().map(crate::wire::failures::of_attempt).collect::<Vec<_>>();
+    let texts = ["exited with code 1", "no such file: /opt/server"].map(|text| Some(text.to_owned()));
+    assert_eq!(said, texts);
+    assert_eq!(begin(&mut desk, task), 3);
+    assert_eq!(desk.status(task), Status::Running);
+}
+
+#[test]
+fn r109_what_never_started_is_not_tried_again_and_what_never_starts_is_given_up() {
+    let mut desk = Desk::new(1);
+    let task = submit(&mut desk, 1, kept_alive());
+    assert_eq!(events(&desk.fact(task, missing())), [(EventKind::Failed, task)]);
+    let task = submit(&mut desk, 2, kept_alive());
+    desk.fact(task, Fact::Started { pid: Some(100) });
+    desk.fact(task, exited(1, false));
+    for run in 2..=10 {
+        desk.wait(60_000);
+        desk.fact_of_run(task, run, missing());
+    }
+    let task = desk.task(task);
+    let failure = crate::wire::failures::wire(task.finished().unwrap()).1.unwrap();
+    let message = "crash loop: ended 10 times in a row within a minute of its start; the last time: no such file: \
+                   /opt/server";
+    assert_eq!(failure.message, message);
+    assert_eq!(failure.kind, bgd_shared::failure::FailureKind::Spawn);
+}
+
+#[test]
+fn r109_one_that_is_not_ready_in_time_is_tried_again_and_a_deliberate_stop_wins() {
+    for is_cancelled in [false, true] {
+        let mut desk = Desk::new(1);
+        let mut server = command(id(1));
+        server.plan = kept_alive();
+        server.spec.ready = Some(Box::new(Ready::Notify));
+        server.spec.ready_timeout_ms = Some(5000);
+        let task = server.id;
+        desk.ask(Request::Submit(Box::new(server)));
+        desk.fact(task, Fact::Started { pid: Some(100) });
+        assert_eq!(ends(&desk.fact(task, Fact::NotReady)), [(task, TERM)]);
+        if is_cancelled {
+            desk.cancel(ids(&[task]));
+        }
+        let effects = desk.fact(task, exited(0, false));
+        if is_cancelled {
+            assert_eq!(desk.status(task), Status::Cancelled);
+            continue;
+        }
+        assert_eq!(events(&effects), [(EventKind::Retrying, task)]);
+        let again = desk.task(task).plan.unwrap().again.unwrap();
+        assert_eq!(crate::wire::failures::of_attempt(&again.attempts[0]).unwrap(), "not ready after 5s");
+        begin(&mut desk, task);
+        assert_eq!(desk.status(task), Status::Running);
+    }
+}
+
+#[test]
+fn r109_what_is_early_is_told_by_the_clock_that_nobody_sets() {
+    let mut desk = Desk::new(1);
+    let task = submit(&mut desk, 1, kept_alive());
+    desk.fact(task, Fact::Started { pid: Some(100) });
+    for run in 1..=20 {
+        // An hour passes; the wall clock is set back by as much.
+        let wall = desk.now.wall;
+        desk.wait(3_600_000);
+        assert_eq!(desk.now.wall, wall);
+        desk.fact_of_run(task, run, exited(1, false));
+        assert_eq!(begin(&mut desk, task), run + 1, "it is no crash loop");
+    }
+}
+
+#[test]
+fn r103_nobody_waits_for_one_to_be_ready_that_never_says_so() {
+    let mut desk = Desk::new(2);
+    let plain = desk.running(1);
+    let mut command = command(id(2));
+    command.plan.after = after(plain, Condition::Ready);
+    let refused = desk.ask(Request::Submit(Box::new(command)));
+    assert_eq!(order_error(&refused), &OrderError::NeverReady(plain));
+    let (timeout_ms, mode, until) = (None, BlockMode::All, BlockUntil::Ready);
+    let wait = |task| Request::Block { which: ids(&[task]), timeout_ms, mode, until };
+    assert_eq!(order_error(&desk.ask(wait(plain))), &OrderError::NeverReady(plain));
+    desk.fact(plain, exited(0, false));
+    assert!(matches!(only_reply(&desk.ask(wait(plain))), Reply::Blocked { .. }), "it has ended");
+}
+
+#[test]
+fn r100_an_unknown_group_is_refused_where_tasks_are_selected_too() {
+    let mut desk = Desk::new(1);
+    desk.ask(Request::SetGroup { name: "gpu".into(), slots: 1 });
+    let of_group = PlanRequest { group: Some("gpu".into()), ..PlanRequest::default() };
+    let task = submit(&mut desk, 1, of_group);
+    let OrderError::UnknownGroup(name, known) =
+        order_error(&desk.ask(Request::SetPaused { which: in_group("gpuu"), paused: true })).clone()
+    else {
+        panic!("it is unknown")
+    };
+    assert_eq!((&*name, known.len()), ("gpuu", 2));
+    desk.fact(task, Fact::Started { pid: Some(100) });
+    desk.fact(task, exited(0, false));
+    desk.ask(Request::RemoveGroup { name: "gpu".into() });
+    let cleared = desk.ask(Request::Clear { which: in_group("gpu"), active_too: false });
+    assert!(matches!(only_reply(&cleared), Reply::Cleared { cleared: 1 }), "its tasks keep the name");
+    let refused = desk.ask(Request::Clear { which: in_group("gpu"), active_too: false });
+    assert!(matches!(order_error(&refused), OrderError::UnknownGroup(..)));
+}
+
+#[test]
+fn r107_what_an_edit_adds_counts_as_memory() {
+    let mut desk = Desk::new(1);
+    desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+    let tasks: Vec<TaskId> = (1..=8).map(|number| desk.submit(number)).collect();
+    let memory = desk.core.held() + 1000;
+    desk.input(configure(CoreLimits { memory, ..limits(1) }));
+    let conditions = |task: TaskId| {
+        [Condition::Ok, Condition::Any, Condition::Fail, Condition::Start]
+            .map(|condition| After { id: task.into(), condition })
+    };
+    let all: Vec<After> = tasks[1..].iter().copied().flat_map(conditions).collect();
+    let edited = desk.ask(Request::Edit(Box::new(Edit { after: Some(all), ..edit(tasks[0]) })));
+    assert!(matches!(refusal(&edited), CoreError::FullMemory { .. }), "{} bytes are held", desk.core.held());
+    assert!(desk.task(tasks[0]).plan().after.is_empty(), "nothing is changed");
+}
+
+#[test]
+fn r107_an_edit_that_is_wrong_is_told_so_even_without_memory() {
+    let mut desk = Desk::new(1);
+    desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+    let task = desk.submit(1);
+    let memory = desk.core.held();
+    desk.input(configure(CoreLimits { memory, ..limits(1) }));
+    let after = Some(after(task, Condition::Ok));
+    let edited = desk.ask(Request::Edit(Box::new(Edit { after, ..edit(task) })));
+    assert!(matches!(order_error(&edited), OrderError::Cycle(..)), "{edited:?}");
+}
+
+#[test]
+fn r116_tasks_that_came_after_each_other_one_after_the_other_are_not_run_again_together() {
+    let mut desk = Desk::new(2);
+    let rule = Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
+    let second = submit(&mut desk, 2, PlanRequest { again: Some(rule), ..PlanRequest::default() });
+    let first = submit(
+        &mut desk,
+        1,
+        PlanRequest { after: after(second, Condition::Start), ..PlanRequest::default() },
+    );
+    assert_eq!(starts(&desk.fact(second, Fact::Started { pid: Some(100) })), [first]);
+    desk.fact(first, Fact::Started { pid: Some(101) });
+    desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+    desk.fact(second, exited(1, false));
+    let edited =
+        desk.ask(Request::Edit(Box::new(Edit { after: Some(after(first, Condition::Ok)), ..edit(second) })));
+    assert!(matches!(only_reply(&edited), Reply::Task(_)), "{edited:?}");
+    desk.ask(Request::PauseGroup { name: "default".into(), paused: false });
+    desk.fact(first, exited(0, false));
+    desk.fact_of_run(second, 2, Fact::Started { pid: Some(102) });
+    desk.fact_of_run(second, 2, exited(0, false));
+    let again = |which: &[TaskId]| {
+        let which = Selection::Ids(refs(which));
+        Request::Rerun(Box::new(Rerun { which, failed: false, with_dependents: false, key: None, seed: 7 }))
+    };
+    let total = desk.core.summary().total();
+    assert!(matches!(order_error(&desk.ask(again(&[first, second]))), OrderError::Cycle(..)));
+    assert_eq!(desk.core.summary().total(), total, "nothing is submitted");
+    assert!(matches!(only_reply(&desk.ask(again(&[first]))), Reply::Rerun(_)), "one by one they are");
+}
+
+#[test]
+fn r116_nothing_is_run_again_by_a_daemon_that_ends() {
+    let mut desk = Desk::new(2);
+    let (_running, ended) = (desk.running(1), desk.finished(2, 1));
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let which = Selection::Ids(refs(&[ended]));
+    let rerun = Rerun { which, failed: false, with_dependents: false, key: None, seed: 7 };
+    assert_eq!(refusal(&desk.ask(Request::Rerun(Box::new(rerun)))), &CoreError::ShuttingDown);
+}
+
+#[test]
+fn r100_a_group_that_was_removed_comes_back_with_the_configuration() {
+    let mut desk = Desk::new(1);
+    let with_gpu = || {
+        let groups = [("default", 1), ("gpu", 3)].map(|(name, slots)| (name.into(), slots));
+        Input::Configure { limits: limits(1), groups: groups.into() }
+    };
+    let has_it = |desk: &Desk| desk.core.groups().iter().any(|group| &*group.name == "gpu");
+    desk.input(with_gpu());
+    assert!(has_it(&desk));
+    desk.ask(Request::RemoveGroup { name: "gpu".into() });
+    assert!(!has_it(&desk));
+    desk.input(with_gpu());
+    assert!(has_it(&desk));
+}

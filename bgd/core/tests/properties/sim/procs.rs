@@ -1,0 +1,243 @@
+//! Fake executors: processes and agents that misbehave.
+
+use std::collections::BTreeSet;
+
+use bgd_core::{Fact, Input, Note, PlaceFact, State};
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Exit;
+use proptest::prop_assert_eq;
+
+use super::super::model::Phase;
+use super::super::ops::{STALE_FACTS, Stale};
+use super::super::support::{
+    KILL, asked, consumed, exited, gave_up, planned, refused, session_of, turn_ended, turn_failed, used,
+};
+use super::{Checked, Sim};
+
+/// A process tree, or an agent's turn, as its executor knows it. Removed when it is gone.
+#[derive(Debug)]
+pub struct Proc {
+    pub task: TaskId,
+    pub run: u32,
+    pub is_agent: bool,
+    pub state: ProcState,
+    /// Signals that were sent to end it.
+    pub ends: Vec<i32>,
+    /// The agent's open questions.
+    pub waiting: BTreeSet<u64>,
+    /// Whether the executor has given up waiting for it, although it lives.
+    pub gave_up: bool,
+    last_key: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcState {
+    /// The executor is about to start it, or to send it its prompt.
+    Spawning,
+    Alive,
+    /// The leader has ended, and others have not.
+    Others,
+}
+
+impl Proc {
+    /// Its output continues where an earlier run has left off.
+    pub fn new(task: TaskId, run: u32, is_agent: bool, bytes: u64) -> Self {
+        let (state, waiting) = (ProcState::Spawning, BTreeSet::new());
+        let (ends, gave_up) = (Vec::new(), false);
+        Self { task, run, is_agent, state, ends, waiting, gave_up, last_key: 0, bytes }
+    }
+
+    /// Whether SIGKILL was sent.
+    pub fn is_killed(&self) -> bool {
+        self.ends.contains(&KILL)
+    }
+
+    /// Returns what it does next. When told to end, it often does; it can't ignore SIGKILL.
+    fn next(&mut self, roll: u8) -> Fact {
+        match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
+            _ if self.is_agent => self.next_of_agent(roll),
+            (ProcState::Spawning, _, _, ..30) => Fact::StartFailed { failure: "no such program".into() },
+            (ProcState::Spawning, ..) => Fact::Started { pid: Some(i32::from(roll) + 1) },
+            (ProcState::Alive | ProcState::Others, true, _, 200..) if !self.gave_up => gave_up(),
+            (ProcState::Alive, true, ..) => Fact::Exited { exit: Exit::Signal(9), others: roll < 60 },
+            (ProcState::Alive, _, true, ..120) => Fact::Exited { exit: Exit::Signal(15), others: roll < 40 },
+            (ProcState::Alive, _, _, 120..160) => exited(0, roll < 130),
+            (ProcState::Alive, _, _, 160..180) => exited(i32::from(roll), roll < 165),
+            (ProcState::Alive, _, _, 180..185) => {
+                Fact::Exited { exit: Exit::Unknown("another has reaped it".into()), others: false }
+            }
+            (ProcState::Others, true, ..) | (ProcState::Others, _, _, ..100) => Fact::TreeEmpty,
+            (ProcState::Alive | ProcState::Others, ..) => self.output(roll),
+        }
+    }
+
+    /// An agent may refuse its prompt, even after it was told to end. One that was told to end may still end its turn
+    /// successfully.
+    fn next_of_agent(&mut self, roll: u8) -> Fact {
+        let session = || Fact::Session { id: session_of(self.task).into() };
+        match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
+            (ProcState::Spawning, _, true, ..128) | (ProcState::Spawning, _, _, ..40) => refused(),
+            (ProcState::Spawning, _, _, 40..130) => session(),
+            (ProcState::Spawning, _, _, 130..135) => self.ask(),
+            (ProcState::Spawning, _, _, 135..140) => Fact::Tool { name: "too early".into() },
+            (ProcState::Spawning, _, _, 140..144) => noted(roll),
+            (ProcState::Spawning, ..) => Fact::Started { pid: (roll & 1 == 1).then_some(i32::from(roll)) },
+            (_, true, _, ..200) | (_, _, true, ..60) => turn_failed("it was cancelled"),
+            (_, _, true, 60..90) | (_, _, _, ..35) => turn_ended(),
+            (_, _, _, 35..50) => turn_failed("the model is overloaded"),
+            (_, _, _, 50..70) => Fact::Tool { name: ["read", "run"][usize::from(roll & 1)].into() },
+            (_, _, _, 70..72) => planned(roll.wrapping_add(self.last_byte())),
+            (_, _, _, 72..75) => consumed(roll.wrapping_mul(37).wrapping_add(self.last_byte())),
+            (_, _, _, 75..78) => Fact::Activity,
+            (_, _, _, 78..80) => noted(roll),
+            (_, _, _, 80..90) => Fact::Denied { what: ["run rm", "write"][usize::from(roll & 1)].into() },
+            (_, _, _, 90..150) => self.ask(),
+            (_, _, _, 150..175) => {
+                let waits = self.waiting.iter().nth(usize::from(roll) % self.waiting.len().max(1)).copied();
+                // It may continue at the very moment when it is answered.
+                Fact::Withdrawn { key: waits.filter(|_| roll < 170).unwrap_or(self.last_key) }
+            }
+            (_, _, _, 175..205) => session(),
+            (_, _, _, 205..) => self.output(roll),
+        }
+    }
+
+    /// A number that changes as it goes on.
+    const fn last_byte(&self) -> u8 {
+        self.bytes.to_le_bytes()[0]
+    }
+
+    fn ask(&mut self) -> Fact {
+        self.last_key += 1;
+        asked(self.last_key)
+    }
+
+    fn output(&mut self, roll: u8) -> Fact {
+        match roll % 16 {
+            3 => return Fact::Lost { bytes: u64::from(roll), why: "no space".into() },
+            5 | 9 if !self.is_agent => return Fact::Ready,
+            7 if !self.is_agent => return Fact::NotReady,
+            11 if !self.is_agent => return used(roll),
+            _ => {}
+        }
+        self.bytes += u64::from(roll / 2 % 8);
+        Fact::Output { bytes: [self.bytes, 0], dropped: [0; 2], tell: roll & 1 == 1 }
+    }
+}
+
+impl Sim {
+    /// Lets one of the processes do something.
+    pub(super) fn act(&mut self, proc: usize, roll: u8) -> Checked {
+        if self.procs.is_empty() {
+            return self.on_deadline();
+        }
+        let index = proc % self.procs.len();
+        let fact = self.procs[index].next(roll);
+        self.fact_of(index, fact)
+    }
+
+    /// Records what a process has done, and reports it, as its executor would.
+    pub(super) fn fact_of(&mut self, index: usize, fact: Fact) -> Checked {
+        let proc = &mut self.procs[index];
+        let (task, run) = (proc.task, proc.run);
+        match &fact {
+            Fact::Started { .. } => proc.state = ProcState::Alive,
+            Fact::Exited { others: true, .. } => proc.state = ProcState::Others,
+            Fact::Asked { key, .. } => {
+                proc.waiting.insert(*key);
+            }
+            Fact::Withdrawn { key } => {
+                proc.waiting.remove(key);
+            }
+            Fact::GaveUp { .. } => proc.gave_up = true,
+            Fact::StartFailed { .. }
+            | Fact::Exited { .. }
+            | Fact::TreeEmpty
+            | Fact::TurnEnded { .. }
+            | Fact::Elsewhere(PlaceFact::Concluded(_))
+            | Fact::Refused(_) => {
+                self.procs.remove(index);
+            }
+            Fact::Session { .. }
+            | Fact::Tool { .. }
+            | Fact::Denied { .. }
+            | Fact::Consumed(_)
+            | Fact::Planned { .. }
+            | Fact::Noted { .. }
+            | Fact::Activity
+            | Fact::Used(_)
+            | Fact::Elsewhere(_)
+            | Fact::Ready
+            | Fact::NotReady
+            | Fact::Output { .. }
+            | Fact::Lost { .. } => {}
+        }
+        let refused = matches!(fact, Fact::Refused(_));
+        let before = self.core.get(&task.into()).ok();
+        self.input(&Input::Fact { task, run, fact })?;
+        let after = self.core.get(&task.into()).ok();
+        if let (true, Some(before), Some(mut after)) = (refused, before, after)
+            && let State::Resuming(resuming) = before.state.clone()
+        {
+            prop_assert_eq!(&after.state, &State::Finished(resuming.finished));
+            after.state = before.state.clone();
+            // It no longer has its slot.
+            after.place = before.place;
+            prop_assert_eq!(format!("{:?}", after), format!("{:?}", before), "a refused resume left a mark");
+            self.reach("refused, as it was");
+        }
+        self.compare(task)
+    }
+
+    /// Sends a fact that must change nothing.
+    pub(super) fn stale(&mut self, pick: usize, kind: Stale, fact: usize) -> Checked {
+        let settled = |id: &TaskId| {
+            self.procs.iter().all(|proc| proc.task != *id)
+                && self.model.get(*id).is_some_and(|task| task.phase == Phase::Done)
+        };
+        let live = self.model.live.values().map(|task| (task.id, task.run));
+        let candidates: Vec<(TaskId, u32)> = match kind {
+            Stale::LaterRun => live.map(|(id, run)| (id, run + 1)).collect(),
+            Stale::EarlierRun => live.filter(|(_, run)| *run > 1).map(|(id, run)| (id, run - 1)).collect(),
+            Stale::Cleared => self.model.gone.values().rev().take(8).map(|(id, _)| (*id, 1)).collect(),
+            Stale::Settled => live.filter(|(id, _)| settled(id)).collect(),
+        };
+        let Some((task, run)) = candidates.get(pick % candidates.len().max(1)).copied() else {
+            return Ok(());
+        };
+        let before = self.core.get(&task.into()).ok();
+        let known = before.as_ref().map_or(7, |task| task.output_bytes[0]);
+        let bytes = if matches!(kind, Stale::Settled) { known } else { known + 5 };
+        let fact = match fact % STALE_FACTS {
+            0 => Fact::Started { pid: Some(77) },
+            1 => Fact::StartFailed { failure: "too late".into() },
+            2 => exited(0, true),
+            3 => Fact::TreeEmpty,
+            4 => refused(),
+            5 => Fact::Session { id: "another".into() },
+            6 => Fact::Tool { name: "late".into() },
+            7 => Fact::Activity,
+            8 => asked(1000),
+            9 => Fact::Withdrawn { key: 1 },
+            10 => turn_ended(),
+            11 => Fact::Denied { what: "late".into() },
+            12 => Fact::Ready,
+            13 => Fact::NotReady,
+            _ => Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true },
+        };
+        self.input(&Input::Fact { task, run, fact })?;
+        let after = self.core.get(&task.into()).ok();
+        prop_assert_eq!(format!("{:?}", before), format!("{:?}", after));
+        if matches!(kind, Stale::EarlierRun) {
+            self.reach("fact before a resume");
+        }
+        Ok(())
+    }
+}
+
+/// Returns a note of any kind; two of four are last words.
+fn noted(roll: u8) -> Fact {
+    let note = [Note::LastWords, Note::Suspect, Note::Warning, Note::LastWords][usize::from(roll % 4)];
+    Fact::Noted { note, text: format!("note {roll}").into() }
+}

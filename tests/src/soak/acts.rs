@@ -25,6 +25,9 @@ use crate::prompts::fake_agent;
 use crate::raw::Raw;
 use crate::wait::{PATIENCE, poll_until};
 
+/// How many tasks a batch has, at most.
+const BATCH: u64 = 400;
+
 /// How many clients that never read are connected at a time.
 const SLOW: usize = 4;
 
@@ -149,7 +152,7 @@ impl Soak {
 
     pub(super) fn submit_many(&mut self) {
         let path = self.ledger.path.to_string_lossy().into_owned();
-        let tokens: Vec<u64> = (0..=self.below(60)).map(|_| self.ledger.token()).collect();
+        let tokens: Vec<u64> = (0..=self.below(BATCH)).map(|_| self.ledger.token()).collect();
         let argv =
             |token: &u64| ["sh", "-c", "echo $1 >> $0", &path, &token.to_string()].map(Into::into).to_vec();
         let argvs = tokens.iter().map(argv).collect();

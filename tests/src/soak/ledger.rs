@@ -113,18 +113,17 @@ impl Ledger {
 
     /// Notes that a durable daemon was killed, whose keeper holds what runs (R126). Returns how many turns were cut.
     pub fn killed_and_kept(&mut self) -> u64 {
-        let mut cut = 0;
-        for expected in self.open.values_mut() {
+        let mut cut = Vec::new();
+        for (task, expected) in &mut self.open {
             match expected.work {
                 Work::Processes => {}
                 Work::Terminal => expected.output = None,
-                Work::Agent => {
-                    expected.disturbed = true;
-                    cut += 1;
-                }
+                Work::Agent => cut.push(*task),
             }
         }
-        cut
+        // What waits for a turn that had not begun does not start.
+        cut.iter().for_each(|task| self.disturb(*task));
+        cut.len() as u64
     }
 
     /// Notes that what runs may have ended with a durable daemon: it was killed together with its keeper, or told to end its

@@ -134,7 +134,7 @@ impl Soak {
         change(&mut params);
         let work = if params.pty.is_some() { Work::Terminal } else { Work::Processes };
         if let Some(result) = self.call::<bgd_shared::request::TaskSubmit>(&params) {
-            let expected = Expected { token: Some(token), code, output, work, after: None, disturbed: false };
+            let expected = Expected { code, output, work, ..Expected::of(token, 0, "") };
             self.accepted(result.task.id, expected);
         }
     }
@@ -183,8 +183,7 @@ impl Soak {
         let params = self.daemon.prompt_params(prompt[place]);
         if let Some(result) = self.call::<bgd_shared::request::TaskSubmit>(&params) {
             let work = Work::Agent;
-            let (code, disturbed) = (Some(0), false);
-            let expected = Expected { token: None, code, output: None, work, after: None, disturbed };
+            let expected = Expected { token: None, output: None, work, ..Expected::of(0, 0, "") };
             self.accepted(result.task.id, expected);
         }
     }

@@ -92,8 +92,9 @@ impl Soak {
     fn submit_ordered(&mut self) {
         let delay = self.below(700);
         let other = self.some().filter(|_| delay < 350);
-        let is_disturbed = |task: &TaskId| self.ledger.open.get(task).is_some_and(|other| other.disturbed);
-        let disturbed = other.as_ref().is_some_and(is_disturbed);
+        let before = other.as_ref().and_then(|other| self.ledger.open.get(other));
+        let (disturbed, may_not_start) =
+            before.map_or((false, false), |before| (before.disturbed, before.may_not_start));
         let token = self.ledger.token();
         let shell = format!("echo {token} >> {}; echo text; exit 1", self.ledger.path.display());
         let mut params = SubmitParams { shell: Some(shell.as_str().into()), ..self.daemon.params() };
@@ -104,7 +105,7 @@ impl Soak {
         if let Some(result) = self.call::<TaskSubmit>(&params) {
             self.accepted(
                 result.task.id,
-                Expected { after: other, disturbed, ..Expected::of(token, 1, "text\n") },
+                Expected { after: other, disturbed, may_not_start, ..Expected::of(token, 1, "text\n") },
             );
         }
     }
@@ -222,9 +223,8 @@ impl Soak {
 
     /// Kills the keeper. The daemon gives all that runs to another one, or is killed before it could.
     fn kill_keeper(&mut self) {
-        let Some(gone) = self.daemon.keepers().pop() else {
-            return self.fault("a durable daemon has no keeper".to_owned());
-        };
+        // A daemon is ready before the keeper that it has started executes its program.
+        let gone = poll_until("a durable daemon has a keeper", || self.daemon.keepers().pop());
         gone.kill();
         self.table.keepers += 1;
         if self.below(3) == 0 {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::order::CancelReason;
 use bgd_shared::task::{Exit, Status, Task};
 
 /// What is expected of a task.
@@ -22,13 +23,23 @@ pub struct Expected {
     pub after: Option<TaskId>,
     /// Whether something was done to it, after which it may end otherwise.
     pub disturbed: bool,
+    /// Whether a task before it may not have begun, so that this one is cancelled.
+    pub may_not_start: bool,
 }
 
 impl Expected {
     /// Expects of a process that it writes its token, prints this, and ends with this code.
     pub fn of(token: u64, code: i32, output: &'static str) -> Self {
         let (token, code, output) = (Some(token), Some(code), Some(output));
-        Self { token, code, output, work: Work::Processes, after: None, disturbed: false }
+        Self {
+            token,
+            code,
+            output,
+            work: Work::Processes,
+            after: None,
+            disturbed: false,
+            may_not_start: false,
+        }
     }
 }
 
@@ -74,14 +85,29 @@ impl Ledger {
 
     /// Notes that something was done to a task, and so to all that wait for it.
     pub fn disturb(&mut self, task: TaskId) {
-        let mut disturbed = vec![task];
-        while let Some(task) = disturbed.pop() {
-            if let Some(expected) = self.open.get_mut(&task) {
-                expected.disturbed = true;
-            }
-            let waits = |expected: &Expected| expected.after == Some(task) && !expected.disturbed;
-            disturbed.extend(self.open.iter().filter(|(_, expected)| waits(expected)).map(|(id, _)| *id));
+        for task in self.with_those_behind(task) {
+            self.open.entry(task).and_modify(|expected| expected.disturbed = true);
         }
+    }
+
+    /// Notes that a turn was cut. If it had begun, what waits for it runs.
+    fn cut(&mut self, task: TaskId) {
+        for behind in self.with_those_behind(task) {
+            self.open.entry(behind).and_modify(|expected| {
+                expected.disturbed |= behind == task;
+                expected.may_not_start |= behind != task;
+            });
+        }
+    }
+
+    /// Returns this task and all that wait for it, directly or not.
+    fn with_those_behind(&self, task: TaskId) -> BTreeSet<TaskId> {
+        let (mut found, mut next) = (BTreeSet::from([task]), vec![task]);
+        while let Some(task) = next.pop() {
+            let behind = self.open.iter().filter(|(_, expected)| expected.after == Some(task));
+            next.extend(behind.map(|(id, _)| *id).filter(|id| found.insert(*id)));
+        }
+        found
     }
 
     /// Notes how a task has ended. One with processes left is not over.
@@ -90,7 +116,9 @@ impl Ledger {
             return;
         }
         let Some(expected) = self.open.remove(&task.id) else { return };
-        let is_right = match (expected.disturbed, expected.code) {
+        let never_began = expected.may_not_start && task.cancel_reason == Some(CancelReason::Dependency);
+        let may_differ = expected.disturbed || never_began;
+        let is_right = match (may_differ, expected.code) {
             (true, _) | (_, None) => !task.status.is_active(),
             (false, Some(0)) => task.status == Status::Completed,
             (false, Some(code)) => task.status == Status::Failed && task.exit == Some(Exit::Code(code)),
@@ -98,7 +126,7 @@ impl Ledger {
         if !is_right {
             self.wrong.push(format!("{expected:?}: {task:?}"));
         }
-        if let (false, Some(output)) = (expected.disturbed, expected.output) {
+        if let (false, Some(output)) = (may_differ, expected.output) {
             let printed = fs::read(&task.output.path).unwrap_or_default();
             if printed != output.as_bytes() {
                 let printed = String::from_utf8_lossy(&printed).into_owned();
@@ -106,7 +134,7 @@ impl Ledger {
             }
         }
         if let Some(token) = expected.token {
-            let list = if expected.disturbed { &mut self.maybe } else { &mut self.ran };
+            let list = if may_differ { &mut self.maybe } else { &mut self.ran };
             list.insert(token);
         }
     }
@@ -121,8 +149,7 @@ impl Ledger {
                 Work::Agent => cut.push(*task),
             }
         }
-        // What waits for a turn that had not begun does not start.
-        cut.iter().for_each(|task| self.disturb(*task));
+        cut.iter().for_each(|task| self.cut(*task));
         cut.len() as u64
     }
 

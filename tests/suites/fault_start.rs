@@ -11,6 +11,7 @@ use bgd_tests::shared::request::{DaemonReload, Hello, HelloParams, NoParams};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::{Programs, as_user, must_be_root, not_as_root, unused_uid};
 use bgd_tests::{Outcome, Process, Raw, TestDaemon, Word, bgd_path, wait};
+use rustix::process::Signal;
 
 #[test]
 fn r01_a_hundred_first_calls_start_one_daemon() {
@@ -89,7 +90,7 @@ fn refused(home: &mut TestDaemon, exit: i32, words: &[&str]) {
     assert!(!home.state_dir().join("instances").exists());
 }
 
-/// Holds the lock of daemons that begin, as one does that is stopped meanwhile.
+/// Holds the lock of daemons that begin.
 const BEGINS: &str = "
 import fcntl, sys
 lock = open(sys.argv[1], 'w')
@@ -99,7 +100,7 @@ sys.stdin.read()
 ";
 
 #[test]
-fn r01_a_start_does_not_wait_for_ever_for_another_one_that_stands_still() {
+fn r01_a_start_does_not_wait_for_another_one_that_is_stopped() {
     let home = TestDaemon::home_only();
     let lock = home.state_dir().join("instances.lock");
     fs::create_dir_all(home.state_dir()).unwrap();
@@ -112,10 +113,13 @@ fn r01_a_start_does_not_wait_for_ever_for_another_one_that_stands_still() {
     let mut line = String::new();
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "held\n");
+    let process = Process::open(other.id().cast_signed()).unwrap();
+    process.signal(Signal::STOP).unwrap();
     let said = home.run(&["list"]).expect_code(69).stderr;
-    for word in [&format!("(pid {})", other.id()), lock.to_str().unwrap(), "continue or end it"] {
+    for word in [&format!("process {} is stopped", other.id()), lock.to_str().unwrap(), "resume or end it"] {
         assert!(said.contains(word), "{said}");
     }
+    process.signal(Signal::CONT).unwrap();
     drop(other.stdin.take());
     assert!(other.wait().unwrap().success());
     home.run(&["list"]).success();

@@ -9,10 +9,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
 
 use bgd_shared::holder::Note;
 use nix::errno::Errno;
@@ -55,23 +53,18 @@ impl ProcessLock {
         }
     }
 
-    /// Takes a lock, waiting no longer than this while another process holds it; `None` if that was in vain. A thread
-    /// waits, as the kernel offers no deadline. It ends with the process, or with its turn, of which it makes no use.
+    /// Takes a lock on a thread, which waits while another process holds it: the kernel offers no deadline. The thread ends
+    /// with the process, or once it has handed over what came of it. Until then the process must not close the file
+    /// elsewhere.
     ///
     /// # Errors
-    /// The file can't be opened or locked, or the thread can't be started.
-    pub fn take_within(path: &Path, patience: Duration) -> io::Result<Option<Self>> {
-        if let Some(lock) = Self::try_take(path)? {
-            return Ok(Some(lock));
-        }
-        let (sender, receiver) = sync_channel(1);
-        let path = path.to_owned();
-        thread::Builder::new().name("lock".to_owned()).spawn(move || sender.send(Self::take(&path)))?;
-        match receiver.recv_timeout(patience) {
-            Ok(taken) => taken.map(Some),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(io::ErrorKind::BrokenPipe.into()),
-        }
+    /// The thread can't be started.
+    pub fn take_on_thread(
+        path: PathBuf,
+        hand_over: impl FnOnce(io::Result<Self>) + Send + 'static,
+    ) -> io::Result<()> {
+        let wait = move || hand_over(Self::take(&path));
+        thread::Builder::new().name("lock".to_owned()).spawn(wait).map(drop)
     }
 }
 

@@ -304,8 +304,7 @@ fn is_served(path: &Path, before: Option<NonZeroI32>) -> bool {
 /// Waits for a lock on a thread, as the kernel offers no other notification. The thread ends with the process.
 fn wait_for_turn(path: std::path::PathBuf) -> oneshot::Receiver<io::Result<ProcessLock>> {
     let (sender, receiver) = oneshot::channel();
-    let wait = move || drop(sender.send(ProcessLock::take(&path)));
-    if let Err(error) = thread::Builder::new().name("lock".to_owned()).spawn(wait) {
+    if let Err(error) = ProcessLock::take_on_thread(path, move |lock| drop(sender.send(lock))) {
         tracing::warn!(%error, "cannot wait for the lock");
     }
     receiver

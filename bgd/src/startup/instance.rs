@@ -9,10 +9,11 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bgd_shared::holder::{Note, of_lock};
+use bgd_shared::holder::{Holder, Note, State, of_lock};
 use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
@@ -56,15 +57,17 @@ const KEPT: &str = "durable";
 /// How long to wait for killed processes of a dead instance to end.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// How long to wait for another daemon that begins. Whoever starts this one waits longer, and learns why it gave up.
-const TURN: Duration = Duration::from_secs(20);
+/// How long to wait for another daemon that begins, and cleans up, and the interval between looks at whether it is stopped.
+const TURN: Duration = Duration::from_secs(80);
+const LOOK: Duration = Duration::from_secs(5);
 
 impl Instance {
     /// Creates the directory of a new instance, named by a unique UUID, and cleans up after dead ones. Of what the
     /// instance itself has left, these runs go on.
     ///
     /// # Errors
-    /// The state directory can't be written, or another daemon is at its cleanup there for longer than [`TURN`].
+    /// The state directory can't be written, or another daemon is at this for longer than [`TURN`],
+    /// or stopped.
     pub fn begin(state: &Path, id: String, is_kept: bool, spared: &Spared) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
@@ -75,6 +78,7 @@ impl Instance {
         let path = folder.join(&id);
         DirBuilder::new().mode(0o700).recursive(is_kept).create(&path)?;
         DirBuilder::new().mode(0o700).recursive(is_kept).create(path.join("output"))?;
+        // A killed daemon, of which this is the next, has it until its process has ended.
         let own = ProcessLock::take(&path.join("lock"))?;
         if is_kept {
             fs::write(path.join(KEPT), "")?;
@@ -190,19 +194,41 @@ impl Instance {
     }
 }
 
-/// Waits until no other daemon begins.
+/// Waits until no other daemon begins, unless that is stopped.
 fn turn(path: &Path) -> io::Result<ProcessLock> {
-    if let Some(lock) = ProcessLock::take_within(path, TURN)? {
+    if let Some(lock) = ProcessLock::try_take(path)? {
         return Ok(lock);
     }
-    let holder =
-        of_lock(path).ok().flatten().map(|holder| format!(" (pid {})", holder.pid)).unwrap_or_default();
-    let message = format!(
-        "another process{holder} has held {} for {} s; a daemon holds it while it starts, so if it is stopped, continue or end it",
-        path.display(),
-        TURN.as_secs()
-    );
-    Err(io::Error::new(io::ErrorKind::TimedOut, message))
+    // Asked before the thread waits: this closes the file, which would release the lock.
+    let holder = of_lock(path).ok().flatten();
+    let (sender, receiver) = sync_channel(1);
+    ProcessLock::take_on_thread(path.to_owned(), move |lock| drop(sender.send(lock)))?;
+    let began = Instant::now();
+    loop {
+        match receiver.recv_timeout(LOOK) {
+            Ok(lock) => return lock,
+            Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let is_stopped = holder.as_ref().and_then(Holder::state).is_some_and(State::is_stopped);
+        if is_stopped || began.elapsed() >= TURN {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, busy(path, holder.as_ref(), is_stopped)));
+        }
+    }
+}
+
+/// Says who holds that lock, and what to do.
+fn busy(path: &Path, holder: Option<&Holder>, is_stopped: bool) -> String {
+    let path = path.display();
+    let who = holder.map_or("another process".to_owned(), |holder| format!("process {}", holder.pid));
+    if is_stopped {
+        format!("{who} is stopped, and holds {path} as a daemon does while it starts; resume or end it")
+    } else {
+        let seconds = TURN.as_secs();
+        format!(
+            "{who} has held {path} for {seconds} s, as a daemon does while it starts; wait for it, or end it"
+        )
+    }
 }
 
 /// Returns the PID of a living daemon that serves this socket path, even if the socket is gone: it holds the lock

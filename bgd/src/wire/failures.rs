@@ -1,4 +1,6 @@
 //! The errors of tasks that did not end well: kinds and numbers for programs, a sentence for people.
+//!
+//! The tests of the core include this file: of this crate it may name only `core` and `wire::failures`.
 
 use bgd_shared::failure::{Failure as WireFailure, FailureKind};
 use bgd_shared::order::{CancelReason, Condition};

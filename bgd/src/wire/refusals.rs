@@ -1,4 +1,6 @@
 //! Converts refusals of the core to error responses: a kind, a sentence, and a hint.
+//!
+//! The tests of the core include this file: of this crate it may name only `core` and `wire::failures`.
 
 use std::sync::Arc;
 

@@ -87,9 +87,11 @@ fn r170_what_cargo_and_bgctl_install_is_used_and_removed_without_a_trace_as_root
 fn r170_each_crate_is_packaged_with_all_that_it_includes() {
     let made = folder().join("crates");
     let mut package = cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--locked"]);
-    package.args(["-p", "bgd-shared", "-p", "bgd", "-p", "bgctl"]).env("CARGO_TARGET_DIR", &made);
+    package
+        .args(["-p", "bgd-shared", "-p", "bgd-core", "-p", "bgd", "-p", "bgctl"])
+        .env("CARGO_TARGET_DIR", &made);
     Outcome::of(&mut package).success();
-    for name in ["bgd-shared", "bgd", "bgctl"] {
+    for name in ["bgd-shared", "bgd-core", "bgd", "bgctl"] {
         let name = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
         let file = made.join(format!("package/{name}.crate"));
         let list = Outcome::of(Command::new("tar").arg("-tvzf").arg(file)).success().stdout_text();

@@ -7,6 +7,7 @@ mod asks;
 mod carried;
 mod configuration;
 pub mod durable;
+mod effects;
 pub mod ending;
 mod executors;
 mod handoff;
@@ -26,11 +27,8 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearResult, GroupListResult, SessionEndResult};
-use bgd_shared::task::Kind;
-use bgd_shared::time::Timestamp;
 
 use self::ending::Ending;
 use self::memory::FreedMemory;
@@ -41,12 +39,11 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Begin, Command, Control, Core, Effect, ExecutorName, Fact, Input, Leaves, Mono, Note, Now, Part,
-    PlaceFact, Reply, ReplyTo, Request, Selection, Snapshot, Spec,
+    Command, Core, Fact, Input, Leaves, Mono, Note, Now, Part, PlaceFact, ReplyTo, Request, Selection,
 };
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
-use crate::exec::executor::{Ask, Executor, Executors, Start};
+use crate::exec::executor::{Ask, Executors};
 use crate::exec::messages::{Inherited, Seen};
 use crate::notify::Notifier;
 use crate::os::clock::Clock;
@@ -485,104 +482,6 @@ impl Dispatcher {
         let to = ReplyTo { client: answer.client().id, call: self.last_call };
         self.pending.insert(to, (answer, shape));
         self.handle(Input::Request { to, request });
-    }
-
-    fn apply(&mut self, effects: Vec<Effect>) {
-        self.note_freed(&effects);
-        let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
-        let (mut done, mut is_signal) = (Vec::new(), false);
-        for effect in effects {
-            match effect {
-                Effect::Start { executor, task, run, spec, begin } => {
-                    self.start(executor, task, run, spec, begin);
-                }
-                Effect::Control { executor, task, run, control } => {
-                    is_signal |= matches!(control, Control::Signal { .. });
-                    self.with(executor, |executor| done.extend(executor.control(task, run, control)));
-                }
-                Effect::End { executor, task, run, signal } => {
-                    self.with(executor, |executor| executor.end(task, run, signal));
-                }
-                Effect::Over { executor, task, run } => {
-                    self.with(executor, |executor| executor.over(task, run));
-                }
-                Effect::Written { executor, task, run } => {
-                    self.with(executor, |executor| executor.written(task, run));
-                }
-                Effect::GoneOn => self.executors.all().for_each(|executor| executor.gone_on()),
-                Effect::Forget { executor, task, run } => {
-                    self.inherited.remove(&task);
-                    self.with(executor, |executor| executor.forget(task));
-                    if self.notifier.reads(task) {
-                        self.kept_for_notices.insert(task, run);
-                    } else {
-                        self.notifier.forget(task);
-                        forgotten.push((task, run));
-                    }
-                }
-                Effect::Event { seq, at, kind, task } => self.publish(seq, at, kind, &task),
-                Effect::Notice { notice, seen_by: _ } => self.tell(notice),
-                Effect::Reply { to, reply } => {
-                    if let Reply::ShutDown { cancelled, left } = reply {
-                        // Whoever has sent a signal gets no answer.
-                        tracing::info!("stops: {cancelled} tasks were cancelled, {left} go on");
-                    }
-                    let Some((answer, shape)) = self.pending.remove(&to) else { continue };
-                    match reply {
-                        Reply::Cleared { cleared } => {
-                            clears.push((answer, Clear::Tasks(ClearResult { cleared })));
-                        }
-                        Reply::SessionEnded { cancelled, cleared } => {
-                            let result = SessionEndResult { cancelled, cleared };
-                            clears.push((answer, Clear::Session(result)));
-                        }
-                        reply => match (reply, std::mem::take(&mut done)) {
-                            (reply @ (Reply::Task(_) | Reply::Tasks(_)), done) if !done.is_empty() => {
-                                self.reply_later(answer, &reply, (done, is_signal));
-                            }
-                            (reply, _) => self.reply(answer, shape, reply),
-                        },
-                    }
-                }
-                Effect::Exit => self.begin_closing(),
-            }
-        }
-        self.remove_outputs(forgotten, clears);
-    }
-
-    fn publish(&mut self, seq: u64, at: Timestamp, kind: EventKind, task: &Snapshot) {
-        if kind.is_terminal() {
-            self.inherited.remove(&task.id);
-        }
-        if kind.is_terminal() || kind == EventKind::Retrying {
-            self.notifier.end_typing(task.id);
-        }
-        self.figures.count(kind, at, task);
-        let session = task.spec.session.clone();
-        self.subscribers.publish(seq, at, kind, &view::task(task, &self.context.folder), session);
-    }
-
-    fn start(&mut self, executor: ExecutorName, task: TaskId, run: u32, spec: Arc<Spec>, begin: Begin) {
-        if spec.kind() == Kind::Agent {
-            self.notifier.begin_typing(task, &spec);
-        }
-        let shown = spec.pty.and_then(|_| self.core.get(&task.into()).ok());
-        let owner = shown.and_then(|task| task.foreground);
-        let owner = owner.and_then(|client| self.clients.get(&client).cloned());
-        let inherited = self.inherited.remove(&task).unwrap_or_default();
-        self.has_started = true;
-        let start = Start { task, run, spec, begin, inherited, owner };
-        let Some(executor) = self.executors.of(executor) else {
-            let failure = format!("this daemon has no executor of type {:?}", executor.0).into();
-            return self.context.facts.send(task, run, Fact::StartFailed { failure });
-        };
-        executor.start(start);
-    }
-
-    fn with(&mut self, name: ExecutorName, act: impl FnOnce(&mut dyn Executor)) {
-        if let Some(executor) = self.executors.of(name) {
-            act(executor);
-        }
     }
 }
 

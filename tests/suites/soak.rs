@@ -1,11 +1,11 @@
 //! The soak and the simulation as parts of the tests: short, and bounded by what is done, not by time (R133).
 
-use bgd_tests::soak::{Kind, Table, Until, run};
+use bgd_tests::soak::{BATCH, Kind, Table, Until, run};
 
 /// Runs a soak of 240 acts. Returns its table, which is clean.
 #[track_caller]
 fn soaked(seed: u64, kind: Kind) -> Table {
-    let table = run(seed, &[kind], Until::Acts(240)).remove(0);
+    let table = run((seed, BATCH), &[kind], Until::Acts(240)).remove(0);
     assert!(table.is_clean(), "{table}");
     assert!(table.tasks > 500, "{table}");
     table

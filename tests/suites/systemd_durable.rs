@@ -77,7 +77,9 @@ fn descriptors(process: &Process) -> usize {
 /// What is left of scopes and of their cgroups.
 fn left(alice: &mut Session<'_>) -> String {
     let units = "systemctl --user list-units --all --plain --no-legend \"bgd-*\"";
-    alice.run(&format!("{units}; find /sys/fs/cgroup -name \"bgd-*\"")).success().stdout_text()
+    // A cgroup may be removed while it is looked into.
+    let cgroups = "find /sys/fs/cgroup -ignore_readdir_race -name \"bgd-*\"";
+    alice.run(&format!("{units}; {cgroups}")).success().stdout_text()
 }
 
 #[track_caller]

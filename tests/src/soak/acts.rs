@@ -25,9 +25,6 @@ use crate::prompts::fake_agent;
 use crate::raw::Raw;
 use crate::wait::{PATIENCE, poll_until};
 
-/// How many tasks a batch has, at most.
-const BATCH: u64 = 400;
-
 /// How many clients that never read are connected at a time.
 const SLOW: usize = 4;
 
@@ -37,6 +34,7 @@ pub struct Soak {
     pub(super) daemon: TestDaemon,
     pub(super) ledger: Ledger,
     chance: u64,
+    batch: u64,
     pub(super) slow: Vec<Raw>,
     pub(super) table: Table,
     /// Figures of the running daemon at its first look.
@@ -47,14 +45,14 @@ pub struct Soak {
 
 impl Soak {
     /// Starts a daemon.
-    pub fn start(seed: u64, kind: Kind) -> Self {
+    pub fn start((seed, batch): (u64, u64), kind: Kind) -> Self {
         let durable = kind == Kind::Durable;
         let config = format!("durable = {durable}\nmax_concurrent_tasks = 8\n{}", fake_agent(&[], ""));
         let daemon = TestDaemon::builder().config(config).start();
         let ledger = Ledger::new(daemon.home().join("ledger"));
         let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let (slow, table, others) = (Vec::new(), Table::new(kind), Others::default());
-        Self { kind, daemon, ledger, chance, slow, table, has_figures: false, others }
+        Self { kind, daemon, ledger, chance, batch, slow, table, has_figures: false, others }
     }
 
     /// A number below `end` (xorshift).
@@ -152,7 +150,7 @@ impl Soak {
 
     pub(super) fn submit_many(&mut self) {
         let path = self.ledger.path.to_string_lossy().into_owned();
-        let tokens: Vec<u64> = (0..=self.below(BATCH)).map(|_| self.ledger.token()).collect();
+        let tokens: Vec<u64> = (0..=self.below(self.batch)).map(|_| self.ledger.token()).collect();
         let argv =
             |token: &u64| ["sh", "-c", "echo $1 >> $0", &path, &token.to_string()].map(Into::into).to_vec();
         let argvs = tokens.iter().map(argv).collect();
@@ -342,8 +340,13 @@ impl Soak {
             self.fault(format!("ended otherwise than it should have: {wrong}"));
         }
         let (lost, doubled) = self.ledger.count();
-        self.table.lost += lost;
-        self.table.doubled += doubled;
+        self.table.lost += lost.len() as u64;
+        self.table.doubled += doubled.len() as u64;
+        if !lost.is_empty() || !doubled.is_empty() {
+            self.fault(format!(
+                "tokens that are missing: {lost:?}; that are there twice, or of no task: {doubled:?}"
+            ));
+        }
         self.call::<TaskClear>(&ClearParams { all: true, ..Default::default() });
         self.look_at_process();
     }

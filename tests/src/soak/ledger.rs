@@ -149,7 +149,9 @@ impl Ledger {
                 Work::Agent => cut.push(*task),
             }
         }
-        cut.iter().for_each(|task| self.cut(*task));
+        for task in &cut {
+            self.cut(*task);
+        }
         cut.len() as u64
     }
 
@@ -167,19 +169,19 @@ impl Ledger {
         open.len() as u64
     }
 
-    /// Returns how many runs are missing in the file, and how many are there twice. Begins the file anew.
-    pub fn count(&mut self) -> (u64, u64) {
+    /// Returns which tokens are missing in the file, and which are there twice, or of no task. Begins the file anew.
+    pub fn count(&mut self) -> (Vec<u64>, Vec<u64>) {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
         for line in text.lines() {
             *seen.entry(line.parse().expect("a line of the ledger is a token")).or_default() += 1;
         }
-        let doubled = seen.values().filter(|count| **count > 1).count();
-        let stranger =
-            seen.keys().filter(|token| !self.ran.contains(token) && !self.maybe.contains(token)).count();
-        let lost = self.ran.iter().filter(|token| !seen.contains_key(token)).count();
+        let is_known = |token: &u64| self.ran.contains(token) || self.maybe.contains(token);
+        let doubled = seen.iter().filter(|(token, count)| **count > 1 || !is_known(token));
+        let doubled = doubled.map(|(token, _)| *token).collect();
+        let lost = self.ran.iter().filter(|token| !seen.contains_key(token)).copied().collect();
         (self.ran, self.maybe) = (BTreeSet::new(), BTreeSet::new());
         fs::write(&self.path, "").expect("the ledger");
-        (lost as u64, (doubled + stranger) as u64)
+        (lost, doubled)
     }
 }

@@ -442,7 +442,6 @@ fn session_key(task: &Task) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use bgd_shared::task::Origin;
     use bgd_shared::time::Timestamp;
 
     use super::super::task::{QueuePlace, Work};
@@ -450,27 +449,10 @@ mod tests {
 
     fn task(bits: u128, session: Option<&str>) -> Task {
         let spec = Spec {
-            origin: Origin::Submit,
-            description: None,
             work: Work::Shell(OsText::from("true")),
-            on: None,
             session: session.map(Arc::from),
-            channel: None,
-            place: None,
-            tags: [].into(),
-            cwd: Arc::new(OsText::from("/")),
             umask: 0o022,
-            rlimits: None,
-            stdin: None,
-            given: [false; 2],
-            pty: None,
-            direct: false,
-            stays: false,
-            split: false,
-            output_file: None,
-            ready: None,
-            ready_timeout_ms: None,
-            time_limit_ms: None,
+            ..Spec::of_daemon()
         };
         Task {
             id: TaskId::from_u128(bits),

@@ -1,7 +1,6 @@
 //! Helpers for building inputs, and a desk for testing single rules by example.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bgd_core::{
     AgentWork, Begin, Cancel, Command, Context, Control, Core, CoreError, CoreLimits, Covers, Effect, Fact,
@@ -14,7 +13,7 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{BlockMode, BlockUntil};
-use bgd_shared::task::{Exit, Origin, Status};
+use bgd_shared::task::{Exit, Status};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
 use bgd_shared::usage::Usage;
@@ -50,29 +49,7 @@ pub fn env(number: u8) -> Env {
 }
 
 pub fn command(id: TaskId) -> Command {
-    let spec = Spec {
-        origin: Origin::Submit,
-        description: None,
-        work: Work::Argv([OsText::from("true")].into()),
-        on: None,
-        session: None,
-        channel: None,
-        place: None,
-        tags: [].into(),
-        cwd: Arc::new(OsText::from("/")),
-        umask: 0o022,
-        rlimits: None,
-        stdin: None,
-        given: [false; 2],
-        pty: None,
-        direct: false,
-        stays: false,
-        split: false,
-        output_file: None,
-        time_limit_ms: None,
-        ready: None,
-        ready_timeout_ms: None,
-    };
+    let spec = Spec { work: Work::Argv([OsText::from("true")].into()), umask: 0o022, ..Spec::of_daemon() };
     Command {
         id,
         spec,

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::holder::Note;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize};
@@ -291,4 +292,43 @@ fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_starte
         has_run_once(&home, task);
         drop(home);
     });
+}
+
+/// The thread that starts keepers kills the daemon when it makes this system call. What it returns ends with the daemon.
+#[track_caller]
+fn killed_at(daemon: &Process, call: &str) -> Child {
+    let name = |thread: &i32| fs::read_to_string(daemon.proc(&format!("task/{thread}/comm")));
+    let is_keepers = |thread: &i32| name(thread).is_ok_and(|name| name == "keeper\n");
+    let thread = daemon.threads().into_iter().find(is_keepers).expect("a thread that starts keepers");
+    let mut strace = Command::new("strace");
+    strace.args(["-o", "/dev/null", "-e", &format!("inject={call}:signal=KILL"), "-p", &thread.to_string()]);
+    let mut strace = strace.stderr(Stdio::piped()).spawn().expect("strace");
+    let mut said = String::new();
+    BufReader::new(strace.stderr.as_mut().expect("a pipe")).read_line(&mut said).expect("a pipe can be read");
+    assert!(said.contains("attached"), "{said}");
+    strace
+}
+
+/// The next daemon knows then that the keeper was ended, and that something may have begun of which it does not know.
+#[test]
+fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twice_as_root() {
+    must_be_root();
+    for call in ["bind", "rename"] {
+        let mut daemon = durable();
+        let (program, task) = withheld(&daemon, None);
+        let process = daemon.process();
+        let mut strace = killed_at(&process, call);
+        daemon.keepers()[0].kill();
+        process.gone();
+        daemon.kill9();
+        strace.wait().expect("a child can be waited for");
+
+        daemon.launch();
+
+        program.release();
+        let task = daemon.block(&[task]).remove(0);
+        assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost), "at {call}");
+        let ran = fs::read_to_string(daemon.home().join("ran")).unwrap_or_default();
+        assert!(ran.lines().count() <= 1, "{ran}");
+    }
 }

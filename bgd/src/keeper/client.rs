@@ -25,6 +25,9 @@ use crate::os::watch;
 /// How long it takes until a keeper that could not be started is tried again, and at most to send everything.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// The name of a keeper's socket until it takes its place.
+const NEW_SOCKET: &str = "keeper.new";
+
 /// The keeper of this daemon.
 #[derive(Debug)]
 pub struct Keeper {
@@ -369,13 +372,7 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     for message in first {
         fds::send(&ours, message, &[])?;
     }
-    let listener = new_socket()?;
-    match std::fs::remove_file(folder.join(SOCKET)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    with_address(folder, |address| bind(&listener, address))?;
-    listen(&listener, BACKLOG)?;
+    let listener = listener_in(folder)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     let text = |text: &[u8]| CString::new(text).map_err(io::Error::other);
     // So that whoever lists processes sees whose it is.
@@ -400,6 +397,21 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     Ok(Socket { socket: ours, pid: spawned.pid, child: Some(spawned.pidfd) })
 }
 
+/// Makes the socket that the next daemon connects to, in the place of that of a keeper which was ended. It is moved there
+/// at once, as a folder without one says that the keeper held nothing: if this process is killed in between, the next daemon
+/// would start again what has just been started.
+fn listener_in(folder: &Path) -> io::Result<OwnedFd> {
+    let (listener, new) = (new_socket()?, folder.join(NEW_SOCKET));
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    with_address(folder, NEW_SOCKET, |address| bind(&listener, address))?;
+    listen(&listener, BACKLOG)?;
+    std::fs::rename(new, folder.join(SOCKET))?;
+    Ok(listener)
+}
+
 /// Waits until the keeper that this socket leads to is gone.
 ///
 /// # Errors
@@ -407,4 +419,37 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
 pub async fn until_gone(socket: Arc<Socket>) -> io::Result<()> {
     watch::readable(socket.socket.try_clone()?)?.readable().await?.retain_ready();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    /// A folder without a socket says that the keeper held nothing, at whatever moment the daemon is killed.
+    #[test]
+    fn r126_the_socket_of_a_keeper_that_was_ended_is_there_until_that_of_the_next_one_is() {
+        let folder = tempfile::tempdir().unwrap();
+        // As one that was killed in between has left it.
+        std::fs::write(folder.path().join(NEW_SOCKET), "").unwrap();
+        drop(listener_in(folder.path()).unwrap());
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                let mut looks = 0_u32;
+                while !is_over.load(Ordering::Relaxed) {
+                    let reached = Reached::connect(folder.path());
+                    assert!(!matches!(reached, Ok(None)), "no socket is there at look {looks}");
+                    looks += 1;
+                }
+                looks
+            });
+            (0..2000).for_each(|_| drop(listener_in(folder.path()).unwrap()));
+            is_over.store(true, Ordering::Relaxed);
+            assert!(looks.join().unwrap() > 0);
+        });
+        let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), [SOCKET]);
+    }
 }

@@ -58,7 +58,7 @@ impl Reached {
     pub(super) fn connect(folder: &Path) -> Result<Option<Self>, NotFound> {
         let connected = new_socket().and_then(|socket| {
             set_timeouts(&socket)?;
-            with_address(folder, |address| connect(&socket, address))?;
+            with_address(folder, SOCKET, |address| connect(&socket, address))?;
             Ok(socket)
         });
         match connected {
@@ -170,14 +170,15 @@ pub fn dismiss(folder: &Path) {
     }
 }
 
-/// Calls a function with the address of the keeper's socket. A path in the state folder may be longer than a socket's may
-/// be, so it is named by way of a descriptor.
+/// Calls a function with the address of a socket in this folder. A path in the state folder may be longer than a socket's
+/// may be, so it is named by way of a descriptor.
 pub(super) fn with_address<T>(
     folder: &Path,
+    name: &str,
     call: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<T>,
 ) -> io::Result<T> {
     let folder = fs::File::open(folder)?;
-    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))?;
     Ok(call(&address)?)
 }
 

@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use interprocess::os::unix::uds_local_socket as uds;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::holder::{self, Holder};
 use crate::limits::FIRST_ANSWER;
@@ -120,6 +122,9 @@ pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, 
     match open(socket, at_most) {
         Ok(stream) => {
             check_peer(&stream, socket)?;
+            if is_orphaned(&stream, socket) {
+                return Err(ConnectError::no_daemon(socket, Errno::ECONNREFUSED.into()));
+            }
             Ok(stream)
         }
         // Its backlog is full, and it has accepted nothing in that time.
@@ -144,13 +149,27 @@ fn open(path: &SocketPath, at_most: Duration) -> nix::Result<Stream> {
 }
 
 /// Asks the kernel for the peer's uid, and rejects any user but this one.
-fn check_peer(stream: &impl std::os::fd::AsFd, socket: &SocketPath) -> Result<(), ConnectError> {
+fn check_peer(stream: &impl AsFd, socket: &SocketPath) -> Result<(), ConnectError> {
     let peer = crate::fds::peer_uid(stream).map_err(|source| ConnectError::no_daemon(socket, source))?;
     let me = nix::unistd::Uid::effective().as_raw();
     if peer == me {
         return Ok(());
     }
     Err(ConnectError::ForeignPeer { socket: socket.as_path().display().to_string(), peer, me })
+}
+
+/// Whether whoever listened has ended, and no daemon has the lock. A process that was just being started keeps the
+/// descriptors of its killed daemon until its program can be read: the kernel connects to that socket, and nobody accepts.
+fn is_orphaned(stream: &impl AsFd, socket: &SocketPath) -> bool {
+    let Some(listener) = crate::fds::peer_pid(stream).and_then(Pid::from_raw) else { return false };
+    let has_ended = match pidfd_open(listener, PidfdFlags::empty()) {
+        // Also one that nobody has waited for yet.
+        Ok(process) => {
+            poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
+        }
+        Err(error) => error == rustix::io::Errno::SRCH,
+    };
+    has_ended && holder::of(socket).is_none()
 }
 
 #[cfg(feature = "tokio")]

@@ -183,6 +183,25 @@ fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
     }
 }
 
+/// It has a copy of the daemon's socket, to which the kernel goes on connecting clients.
+#[test]
+fn r01_a_program_that_can_not_be_read_holds_up_no_client_of_a_killed_daemon() {
+    let home = TestDaemon::builder().config("durable = true").home_only();
+    home.run(&["daemon", "start"]).success();
+    let (program, task) = withheld(&home, None);
+    let before = home.process();
+    before.kill();
+    let listed = home.run(&["--no-start", "list"]).expect_code(69);
+    assert!(listed.stderr.contains("no daemon is"), "{}", listed.stderr);
+    let listed = home.run(&["list", "--quiet"]).success();
+    assert_eq!(listed.word::<TaskId>(), task);
+    program.release();
+    has_run_once(&home, task);
+    let daemon = home.process();
+    home.run(&["daemon", "stop", "--cancel"]).success();
+    daemon.gone();
+}
+
 /// Its lock names its process all the same, or else the socket of which only a copy is left would be another program's.
 #[test]
 fn r126_a_program_that_can_not_be_read_holds_up_no_daemon_after_an_upgrade_from_a_nameless_one() {

@@ -14,11 +14,9 @@ use crate::exec::executor::{Executor, Start};
 use crate::wire::view;
 
 impl Dispatcher {
-    /// Carries out what a step of the core has decided. Whoever waits for an answer gets it before notices are sent, which
-    /// write to the log and to channels.
+    /// Carries out what a step of the core has decided.
     pub(super) fn apply(&mut self, effects: Vec<Effect>) {
         self.note_freed(&effects);
-        let mut notices = Vec::new();
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         let (mut done, mut is_signal) = (Vec::new(), false);
         for effect in effects {
@@ -41,8 +39,6 @@ impl Dispatcher {
                 }
                 Effect::GoneOn => self.executors.all().for_each(|executor| executor.gone_on()),
                 Effect::Forget { executor, task, run } => {
-                    // A notice of it reads its output.
-                    self.tell(&mut notices);
                     self.inherited.remove(&task);
                     self.with(executor, |executor| executor.forget(task));
                     if self.notifier.reads(task) {
@@ -53,7 +49,7 @@ impl Dispatcher {
                     }
                 }
                 Effect::Event { seq, at, kind, task } => self.publish(seq, at, kind, &task),
-                Effect::Notice { notice, seen_by: _ } => notices.push(notice),
+                Effect::Notice { notice, seen_by: _ } => self.tell(notice),
                 Effect::Reply { to, reply } => {
                     if let Reply::ShutDown { cancelled, left } = reply {
                         // Whoever has sent a signal gets no answer.
@@ -76,13 +72,9 @@ impl Dispatcher {
                         },
                     }
                 }
-                Effect::Exit => {
-                    self.tell(&mut notices);
-                    self.begin_closing();
-                }
+                Effect::Exit => self.begin_closing(),
             }
         }
-        self.tell(&mut notices);
         self.remove_outputs(forgotten, clears);
     }
 

@@ -49,13 +49,11 @@ impl Dispatcher {
         is_seen
     }
 
-    /// Passes each of these notices to its task's channel.
-    pub(super) fn tell(&mut self, notices: &mut Vec<Arc<Notice>>) {
-        for notice in notices.drain(..) {
-            let number = notice.number;
-            if !self.notifier.tell(notice) {
-                self.write_notices(vec![(number, None)]);
-            }
+    /// Passes a notice to the task's channel.
+    pub(super) fn tell(&mut self, notice: Arc<Notice>) {
+        let number = notice.number;
+        if !self.notifier.tell(notice) {
+            self.write_notices(vec![(number, None)]);
         }
     }
 

@@ -313,14 +313,14 @@ fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_starte
     });
 }
 
-/// The thread that starts keepers kills the daemon when it makes this system call. What it returns ends with the daemon.
+/// Has system calls of one thread of the daemon changed by this rule of strace(1). Ends with the daemon.
 #[track_caller]
-fn killed_at(daemon: &Process, call: &str) -> Child {
-    let name = |thread: &i32| fs::read_to_string(daemon.proc(&format!("task/{thread}/comm")));
-    let is_keepers = |thread: &i32| name(thread).is_ok_and(|name| name == "keeper\n");
-    let thread = daemon.threads().into_iter().find(is_keepers).expect("a thread that starts keepers");
+fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
+    let name = |id: &i32| fs::read_to_string(daemon.proc(&format!("task/{id}/comm")));
+    let is_meant = |id: &i32| name(id).is_ok_and(|name| name.trim_end() == thread);
+    let thread = daemon.threads().into_iter().find(is_meant).expect("a thread of the daemon");
     let mut strace = Command::new("strace");
-    strace.args(["-o", "/dev/null", "-e", &format!("inject={call}:signal=KILL"), "-p", &thread.to_string()]);
+    strace.args(["-o", "/dev/null", "-e", &format!("inject={rule}"), "-p", &thread.to_string()]);
     let mut strace = strace.stderr(Stdio::piped()).spawn().expect("strace");
     let mut said = String::new();
     BufReader::new(strace.stderr.as_mut().expect("a pipe")).read_line(&mut said).expect("a pipe can be read");
@@ -336,7 +336,7 @@ fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twic
         let mut daemon = durable();
         let (program, task) = withheld(&daemon, None);
         let process = daemon.process();
-        let mut strace = killed_at(&process, call);
+        let mut strace = injected(&process, "keeper", &format!("/^{call}:signal=KILL"));
         daemon.keepers()[0].kill();
         process.gone();
         daemon.kill9();
@@ -350,4 +350,36 @@ fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twic
         let ran = fs::read_to_string(daemon.home().join("ran")).unwrap_or_default();
         assert!(ran.lines().count() <= 1, "{ran}");
     }
+}
+
+/// The keeper that is gone had held it until that was written down; the next one is given nothing of it.
+#[test]
+fn r126_what_has_ended_is_not_started_again_though_its_keeper_and_its_daemon_are_killed_before_that_is_written_as_root()
+ {
+    must_be_root();
+    let mut daemon = durable();
+    let (program, task) = withheld(&daemon, None);
+    // The journal says that it is being started, and gets no further.
+    let process = daemon.process();
+    let mut strace = injected(&process, "journal", "/^pwrite:delay_enter=600s");
+    program.release();
+    wait::poll_until("it has ended", || daemon.task(task).exit.filter(|exit| *exit == Exit::Code(9)));
+    let gone = daemon.keepers().remove(0);
+    gone.kill();
+    wait::poll_until("there is another keeper", || {
+        daemon.keepers().iter().any(|keeper| keeper.pid() != gone.pid()).then_some(())
+    });
+    // The daemon has taken note of it, if it is to.
+    daemon.status();
+    process.signal(Signal::KILL).expect("a process of this machine");
+    // It has stopped the thread, which then ends without the write.
+    strace.kill().expect("a child can be killed");
+    strace.wait().expect("a child can be waited for");
+    daemon.kill9();
+
+    daemon.launch();
+
+    let task = daemon.block(&[task]).remove(0);
+    assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
+    assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
 }

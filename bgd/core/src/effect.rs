@@ -76,8 +76,12 @@ pub enum Effect {
         task: TaskId,
         run: u32,
     },
-    /// What became of the runs of the daemon before this one is written down. Only when a durable daemon begins.
-    GoneOn,
+    /// All that became of runs until now is written down. Only a dispatcher says so, never the core: when a durable daemon
+    /// begins, with 0, and where an executor has asked for it, with its number.
+    CaughtUp {
+        /// Which question it answers.
+        mark: u64,
+    },
     /// Answer a call.
     Reply {
         /// Whose call.

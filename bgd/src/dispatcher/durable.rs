@@ -118,7 +118,7 @@ impl Dispatcher {
             }
         }
         let mut effects = self.core.lose(self.now(), &ran, why);
-        effects.push(Effect::GoneOn);
+        effects.push(Effect::CaughtUp { mark: 0 });
         self.put_out(effects);
         for (Key { task, .. }, run) in runs {
             if let Ok(task) = self.core.get(&task.into()) {
@@ -268,7 +268,7 @@ impl Dispatcher {
                     }
                 }
                 Effect::Start { .. } => {}
-                Effect::Over { .. } | Effect::Written { .. } | Effect::GoneOn => {
+                Effect::Over { .. } | Effect::Written { .. } | Effect::CaughtUp { .. } => {
                     if let Some(durable) = &mut self.durable {
                         durable.untold.push(effect);
                     }

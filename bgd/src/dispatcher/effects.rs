@@ -37,7 +37,9 @@ impl Dispatcher {
                 Effect::Written { executor, task, run } => {
                     self.with(executor, |executor| executor.written(task, run));
                 }
-                Effect::GoneOn => self.executors.all().for_each(|executor| executor.gone_on()),
+                Effect::CaughtUp { mark } => {
+                    self.executors.all().for_each(|executor| executor.caught_up(mark));
+                }
                 Effect::Forget { executor, task, run } => {
                     self.inherited.remove(&task);
                     self.with(executor, |executor| executor.forget(task));

@@ -39,7 +39,7 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, Fact, Input, Leaves, Mono, Note, Now, Part, PlaceFact, ReplyTo, Request, Selection,
+    Command, Core, Effect, Fact, Input, Leaves, Mono, Note, Now, Part, PlaceFact, ReplyTo, Request, Selection,
 };
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
@@ -199,7 +199,7 @@ impl Dispatcher {
                 biased;
                 _ = mailbox.facts.recv_many(&mut facts, BATCH) => {
                     for seen in facts.drain(..) {
-                        self.fact(seen);
+                        self.seen(seen);
                     }
                 }
                 () = self.executors.attend() => {}
@@ -282,13 +282,20 @@ impl Dispatcher {
         }
     }
 
-    /// Handles what an executor observed.
-    fn fact(&mut self, seen: Seen) {
+    /// Handles what an executor tells.
+    fn seen(&mut self, seen: Seen) {
         if self.ended && self.ending.leaves != Leaves::Nothing {
             // What is left belongs to the next daemon.
             return;
         }
-        let Seen { task, run, fact } = seen;
+        match seen {
+            Seen::Fact { task, run, fact } => self.fact(task, run, fact),
+            Seen::AskCaughtUp(mark) => self.put_out(vec![Effect::CaughtUp { mark }]),
+        }
+    }
+
+    /// Handles what an executor observed.
+    fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
         let (mut has_begun, mut has_ended) = (false, false);
         match &fact {
             Fact::Started { .. } => has_begun = true,

@@ -27,7 +27,7 @@ pub(super) struct Durable {
     /// Starts that were not written down.
     pub(super) held: Vec<HeldStart>,
     /// What executors are to know once it is written down, and was not: [`Effect::Over`], [`Effect::Written`],
-    /// [`Effect::GoneOn`].
+    /// [`Effect::CaughtUp`].
     pub(super) untold: Vec<Effect>,
     /// Whether events were told that are not written down.
     pub(super) has_told: bool,

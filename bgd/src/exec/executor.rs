@@ -107,11 +107,16 @@ pub trait Executor {
     }
 
     /// Called when a durable daemon begins that does not know all that the one before has started: whatever holds runs for
-    /// the next one must not seem to hold all of them, until [`Self::gone_on`].
+    /// the next one must not seem to hold all of them, until [`Self::caught_up`].
     fn doubt(&mut self) {}
 
-    /// Called when it is written down what became of all that the daemon before has started.
-    fn gone_on(&mut self) {}
+    /// Called when it is written down what became of all that the daemon before has started, with 0; and where this executor
+    /// has asked by [`Facts::ask_caught_up`], once all that it had reported by then is written down, with its number.
+    ///
+    /// [`Facts::ask_caught_up`]: super::messages::Facts::ask_caught_up
+    fn caught_up(&mut self, mark: u64) {
+        let _ = mark;
+    }
 
     /// Measures what a run uses now. The receiver resolves to nothing if no process of it runs on this machine.
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {

@@ -82,8 +82,8 @@ mod tests {
 
     fn told(reports: &mut mpsc::UnboundedReceiver<Seen>) -> Vec<(u64, String)> {
         std::iter::from_fn(|| reports.try_recv().ok())
-            .map(|seen| match seen.fact {
-                Fact::Lost { bytes, why } => (bytes, why.into()),
+            .map(|seen| match seen {
+                Seen::Fact { fact: Fact::Lost { bytes, why }, .. } => (bytes, why.into()),
                 other => panic!("{other:?}"),
             })
             .collect()

@@ -183,14 +183,19 @@ pub fn reports() -> (Reports, mpsc::UnboundedReceiver<Report>) {
     (Reports(sender), receiver)
 }
 
-/// A fact that an executor observed about a run.
+/// What an executor tells the dispatcher.
 #[derive(Debug)]
-pub struct Seen {
-    pub task: TaskId,
-    /// The task's run.
-    pub run: u32,
-    /// What was observed.
-    pub fact: Fact,
+pub enum Seen {
+    /// A fact that it observed about a run.
+    Fact {
+        task: TaskId,
+        /// The task's run.
+        run: u32,
+        /// What was observed.
+        fact: Fact,
+    },
+    /// It asks to be told, by this number, when all that it has told before is written down.
+    AskCaughtUp(u64),
 }
 
 /// Sends the facts of executors to the dispatcher.
@@ -200,7 +205,13 @@ pub struct Facts(mpsc::UnboundedSender<Seen>);
 impl Facts {
     /// Sends a fact. When the daemon ends there is no receiver any more, which doesn't matter then.
     pub fn send(&self, task: TaskId, run: u32, fact: Fact) {
-        let _ = self.0.send(Seen { task, run, fact });
+        let _ = self.0.send(Seen::Fact { task, run, fact });
+    }
+
+    /// Asks for [`Executor::caught_up`](super::executor::Executor::caught_up) with this number once all facts that were sent
+    /// before are written down.
+    pub fn ask_caught_up(&self, mark: u64) {
+        let _ = self.0.send(Seen::AskCaughtUp(mark));
     }
 }
 

@@ -193,7 +193,7 @@ impl World {
     }
 
     /// What became of all that ran before is written down.
-    pub fn gone_on(&self) {
+    pub fn caught_up(&self) {
         let keeper = &mut self.state().keeper;
         (keeper.is_gone, keeper.is_told_lost) = (false, false);
     }

@@ -495,8 +495,8 @@ impl Executor for Simulated {
         self.0.told(seq);
     }
 
-    fn gone_on(&mut self) {
-        self.0.gone_on();
+    fn caught_up(&mut self, _: u64) {
+        self.0.caught_up();
     }
 
     fn carry(&mut self, _: &mut Named) -> Result<Carried, Obstacle> {

@@ -435,7 +435,7 @@ impl World {
                 Effect::Reply { .. }
                 | Effect::Notice { .. }
                 | Effect::Over { .. }
-                | Effect::GoneOn
+                | Effect::CaughtUp { .. }
                 | Effect::Written { .. } => {}
                 Effect::Exit => return Err(TestCaseError::fail("nobody has asked for the end")),
             }

@@ -66,6 +66,10 @@ impl Local {
     pub(super) fn keeper_came(&mut self) {
         self.watch_keeper();
         (self.replaced.is_due, self.replaced.lacks) = (true, false);
+        // Of what has ended it is not given anything: until that is written down, the next daemon would start it again.
+        self.replaced.is_doubtful = true;
+        self.replaced.mark += 1;
+        self.context.facts.ask_caught_up(self.replaced.mark);
         let of_tasks = self.processes.supervised.keys().filter(|task| !self.helpers.owns(**task));
         let drained = self.handoffs.drained.keys();
         let all: BTreeSet<TaskId> = of_tasks.chain(drained).copied().collect();

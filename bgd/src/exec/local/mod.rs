@@ -303,11 +303,15 @@ impl Executor for Local {
         }
     }
 
-    fn gone_on(&mut self) {
-        self.replaced.is_doubtful = false;
-        self.tell_complete();
-        // Events are numbered after those that were told.
-        self.told(None);
+    fn caught_up(&mut self, mark: u64) {
+        if mark == self.replaced.mark {
+            self.replaced.is_doubtful = false;
+            self.tell_complete();
+        }
+        if mark == 0 {
+            // Events are numbered after those that were told.
+            self.told(None);
+        }
     }
 
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {

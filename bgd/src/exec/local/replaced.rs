@@ -15,8 +15,11 @@ pub(super) struct Replaced {
     pub(super) is_due: bool,
     /// Whether it lacks something.
     pub(super) lacks: bool,
-    /// Whether it is not written down yet what became of what the daemon before has started, which is not known whole.
+    /// Whether it is not written down yet what became of runs that the new one is not given: those of the daemon before, which
+    /// are not known whole, or those that had ended when the keeper that held them went.
     pub(super) is_doubtful: bool,
+    /// Which answer ends the doubt, [`Executor::caught_up`](crate::exec::executor::Executor::caught_up).
+    pub(super) mark: u64,
 }
 
 impl Replaced {

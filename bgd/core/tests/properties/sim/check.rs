@@ -144,7 +144,7 @@ impl Sim {
                 done.notices.push(told);
             }
             Effect::Exit => done.exit = true,
-            Effect::GoneOn => panic!("only a dispatcher says so"),
+            Effect::CaughtUp { .. } => panic!("only a dispatcher says so"),
         }
         Ok(())
     }

@@ -136,7 +136,7 @@ async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
     drains.end().await;
     writers.join().unwrap();
     let (mut lost, mut reasons) = (0, BTreeSet::new());
-    while let Ok(Seen { fact: Fact::Lost { bytes, why }, .. }) = reports.try_recv() {
+    while let Ok(Seen::Fact { fact: Fact::Lost { bytes, why }, .. }) = reports.try_recv() {
         lost += bytes;
         reasons.insert(why.to_string());
     }

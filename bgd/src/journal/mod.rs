@@ -5,6 +5,7 @@
 //! flushed to the disk, every frame of that log has a checksum, and a torn one is left out.
 
 mod envs;
+mod salvage;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -21,13 +22,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, of_lock};
-use bgd_shared::time::Timestamp;
 use rusqlite::ErrorCode;
 
+pub use self::salvage::Damage;
 use self::store::{FILE, Merged, Read, Store};
 pub use self::store::{FORMAT, Head, READS};
 use crate::core::durable::{Changes, Kept};
-use crate::os::clock::Stamp;
 use crate::os::lock::ProcessLock;
 
 /// How many steps are written by one transaction, at most.
@@ -86,12 +86,12 @@ pub struct Opened {
     pub instance: Option<String>,
     /// What was read.
     pub kept: Kept,
-    /// What people should know of it.
-    pub warning: Option<String>,
+    /// What is known of a damaged journal, if this is what was salvaged of that.
+    pub damage: Option<Damage>,
 }
 
 /// Opens the journal in the state folder, and reads what is in it. A damaged one is moved aside, and what can be read of
-/// it is read.
+/// it is read ([`salvage`]).
 ///
 /// # Errors
 /// Another daemon has it, or the disk can't be written.
@@ -101,29 +101,17 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let lock = lock(&folder)?;
     let instance = Some(lock.note().instance).filter(|id| !id.is_empty());
     let sync = durability == Durability::Synced;
-    let why = match begin(&folder, sync) {
-        Ok((store, read)) => {
-            let Read { head, kept, .. } = read;
-            return Ok(Opened { store, lock, folder, head, instance, kept, warning: None });
-        }
-        Err(Fault::Damaged(why)) => why,
-        Err(Fault::Unusable(why)) => return Err(unusable(why)),
-    };
-    let aside = set_aside(&folder).map_err(|error| unusable(error.to_string()))?;
-    let Read { head, kept, unread } = salvage(&folder, &aside);
-    let (mut store, _) = begin(&folder, sync).map_err(|fault| unusable(fault.words()))?;
-    let tasks = kept.tasks.len();
-    // Without a head what was read is written all the same, under one that says as much as is known.
-    let written = head
-        .clone()
-        .unwrap_or_else(|| Head::new(instance.clone().unwrap_or_default(), String::new(), Stamp::now(), 0));
-    store.write(&written, &Merged::of(&kept)).map_err(|error| unusable(words(&error)))?;
-    let warning = format!(
-        "the journal was damaged ({why}) and is kept in {}: {tasks} tasks could be read of it, {unread} other parts could not",
-        aside.display()
-    );
-    tracing::error!("{warning}");
-    Ok(Opened { store, lock, folder, head, instance, kept, warning: Some(warning) })
+    let settled = || salvage::finish(&folder).map_err(|error| unusable(error.to_string()));
+    // One that was killed before it could use what it had salvaged.
+    let mut damage = settled()?;
+    let mut begun = begin(&folder, sync);
+    if let Err(Fault::Damaged(why)) = &begun {
+        salvage::salvage(&folder, why, instance.as_deref(), sync).map_err(|fault| unusable(fault.words()))?;
+        damage = settled()?;
+        begun = begin(&folder, sync);
+    }
+    let (store, Read { head, kept, .. }) = begun.map_err(|fault| unusable(fault.words()))?;
+    Ok(Opened { store, lock, folder, head, instance, kept, damage })
 }
 
 /// Opens the journal of this instance again after an upgrade in place, without reading the state, which came another way.
@@ -147,7 +135,7 @@ pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Op
     if store.head().is_none_or(|head| head.instance != instance) {
         return Err(unusable("it is not the one of this daemon".to_owned()));
     }
-    Ok(Opened { store, lock, folder, head: None, instance: None, kept: Kept::default(), warning: None })
+    Ok(Opened { store, lock, folder, head: None, instance: None, kept: Kept::default(), damage: None })
 }
 
 /// Takes the journal's lock, or says who has it. A daemon that was killed keeps it for a moment after its socket is free.
@@ -244,49 +232,6 @@ fn of_later(format: u32) -> String {
         "a later bgd has written it (format {format}), and bgd {own} reads up to format {FORMAT}; start the later one, or \
          move the folder away to begin without these tasks"
     )
-}
-
-/// Moves a damaged journal aside. Returns where it is.
-fn set_aside(folder: &Path) -> io::Result<PathBuf> {
-    let stamp = Timestamp::now().unix_ms();
-    let mut numbers = 0..;
-    let aside = loop {
-        let number: u32 = numbers.next().unwrap_or_default();
-        let aside = folder.join(format!("damaged-{stamp}-{number}"));
-        match DirBuilder::new().mode(0o700).create(&aside) {
-            Ok(()) => break aside,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    };
-    for name in files() {
-        match fs::rename(folder.join(&name), aside.join(&name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Ok(aside)
-}
-
-fn files() -> [String; 4] {
-    [FILE.to_owned(), format!("{FILE}-wal"), format!("{FILE}-shm"), format!("{FILE}-journal")]
-}
-
-/// Reads what it can from a copy of a damaged journal.
-fn salvage(folder: &Path, aside: &Path) -> Read {
-    let copy = folder.join("salvage");
-    let read = || -> Option<Read> {
-        let _ = fs::remove_dir_all(&copy);
-        DirBuilder::new().mode(0o700).create(&copy).ok()?;
-        for name in files() {
-            let _ = fs::copy(aside.join(&name), copy.join(&name));
-        }
-        let mut store = Store::open_damaged(&copy.join(FILE)).ok()?;
-        Some(store.read())
-    };
-    let read = read();
-    let _ = fs::remove_dir_all(&copy);
-    read.unwrap_or_default()
 }
 
 /// Says why a write has failed, for people. `SQLite` does not tell a read-only disk from a broken one.

@@ -84,7 +84,7 @@ fn r125_what_was_written_is_read_again_and_environments_are_shared() {
     let opened = read(folder.path());
     let head = opened.head.as_ref().unwrap();
     assert_eq!((head.instance.as_str(), head.next_mark), (INSTANCE, 9));
-    assert!(opened.warning.is_none());
+    assert!(opened.damage.is_none());
     let mut again = Core::again(LIMITS, [].into(), opened.kept);
     assert_eq!((again.summary(), again.seq()), (before.summary(), before.seq()));
     assert_eq!(again.held_by_tasks(), before.held_by_tasks(), "they share their environments");
@@ -153,13 +153,14 @@ fn r130_a_journal_cut_at_every_byte_is_still_opened_and_kept_where_it_is_damaged
             .flatten()
             .any(|entry| fs::metadata(entry.path().join(FILE)).is_ok_and(|meta| meta.len() == cut as u64));
         // The end of the last page may be empty.
-        let is_damaged = opened.warning.is_some();
+        let is_damaged = opened.damage.is_some();
         assert!(is_damaged || cut == 0 || opened.kept.tasks.len() == 3, "cut at {cut}");
         assert_eq!(is_kept, is_damaged, "cut at {cut}");
+        opened.damage.iter().for_each(Damage::settle);
         drop(opened);
         // Whatever was cut off, it is the same program that wrote the new one.
         if cut.is_multiple_of(16) {
-            assert!(read(folder.path()).warning.is_none(), "the new one is whole");
+            assert!(read(folder.path()).damage.is_none(), "the new one is whole");
         }
     });
 }
@@ -184,7 +185,7 @@ fn r130_a_log_cut_at_every_byte_loses_only_its_last_steps() {
     at_each(0..=bytes.len(), |cut| {
         let folder = placed(&database, Some(&bytes[..cut]));
         let opened = read(folder.path());
-        assert!(opened.warning.is_none(), "cut at {cut}: {:?}", opened.warning);
+        assert!(opened.damage.is_none(), "cut at {cut}: {:?}", opened.damage);
         found[cut].store(opened.kept.tasks.len(), Ordering::Relaxed);
     });
     let found: Vec<usize> = found.into_iter().map(AtomicUsize::into_inner).collect();
@@ -193,23 +194,88 @@ fn r130_a_log_cut_at_every_byte_loses_only_its_last_steps() {
     assert_eq!(found.last(), Some(&6));
 }
 
+/// Writes a journal of 39 tasks, and damages it in the middle of its pages, where rows are. Returns what is in the file then.
+fn damaged(folder: &Path) -> Vec<u8> {
+    write(folder, &mut core(), &[1..20, 20..40]);
+    let file = folder.join("journal").join(FILE);
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 4096].fill(0xa5);
+    fs::write(&file, &bytes).unwrap();
+    bytes
+}
+
 #[test]
 fn r130_what_can_be_read_of_a_damaged_journal_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &mut core(), &[1..20, 20..40]);
-    let file = folder.path().join("journal").join(FILE);
-    let mut bytes = fs::read(&file).unwrap();
-    // In the middle of the pages, where rows are.
-    let middle = bytes.len() / 2 / 4096 * 4096;
-    bytes[middle..middle + 4096].fill(0xa5);
-    fs::write(&file, bytes).unwrap();
+    damaged(folder.path());
     let opened = read(folder.path());
-    let warning = opened.warning.clone().expect("it is damaged");
+    let warning = opened.damage.as_ref().expect("it is damaged").warning.clone();
     assert!(warning.contains("damaged") && warning.contains("tasks could be read"), "{warning}");
     let tasks = opened.kept.tasks.len();
     assert!((1..40).contains(&tasks), "{tasks}");
     drop(opened);
     assert_eq!(read(folder.path()).kept.tasks.len(), tasks, "they are in the new one");
+}
+
+/// As a kill leaves it: while the new journal is written, once it is complete, while the damaged one is moved aside, and
+/// when the new one is in its place.
+#[test]
+fn r130_a_salvage_that_was_killed_at_any_moment_is_gone_on_with() {
+    let salvage = |journal: &Path| assert!(salvage::salvage(journal, "why", None, false).is_ok());
+    let moments: [(&str, &dyn Fn(&Path)); 4] = [
+        ("begun", &|journal| {
+            fs::create_dir(journal.join("salvaged.new")).unwrap();
+            fs::write(journal.join("salvaged.new").join(FILE), "").unwrap();
+        }),
+        ("complete", &salvage),
+        ("moving", &|journal| {
+            salvage(journal);
+            let note = fs::read(journal.join("salvaged/note")).unwrap();
+            let note: serde_json::Value = serde_json::from_slice(&note).unwrap();
+            let aside = journal.join(note["aside"].as_str().unwrap());
+            fs::create_dir(&aside).unwrap();
+            fs::rename(journal.join(FILE), aside.join(FILE)).unwrap();
+        }),
+        ("moved", &|journal| {
+            salvage(journal);
+            assert!(salvage::finish(journal).unwrap().is_some());
+        }),
+    ];
+    let mut found = Vec::new();
+    for (moment, kill) in moments {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = damaged(folder.path());
+        let journal = folder.path().join("journal");
+        kill(&journal);
+        // The next daemon, and the one after that, as the first of them was killed before it could use that.
+        for _ in 0..2 {
+            let opened = read(folder.path());
+            assert!(opened.damage.is_some(), "{moment}");
+            assert_eq!(opened.head.map(|head| head.instance).as_deref(), Some(INSTANCE), "{moment}");
+            found.push(opened.kept.tasks.len());
+        }
+        let opened = read(folder.path());
+        let output = folder.path().join("output");
+        fs::write(&output, "said").unwrap();
+        let damage = opened.damage.as_ref().unwrap();
+        damage.keep_outputs([output].into_iter()).unwrap();
+        damage.settle();
+        drop(opened);
+        let opened = read(folder.path());
+        assert!(opened.damage.is_none(), "{moment}");
+        found.push(opened.kept.tasks.len());
+        let [aside] = &asides(&journal)[..] else { panic!("{moment}: {:?}", asides(&journal)) };
+        assert!(fs::read(aside.join(FILE)).unwrap() == bytes, "{moment}: as it was");
+        assert_eq!(fs::read(aside.join("output/output")).unwrap(), b"said", "{moment}");
+    }
+    assert!(found[0] > 0 && found.iter().all(|tasks| *tasks == found[0]), "{found:?}");
+}
+
+/// Returns the folders of damaged journals.
+fn asides(journal: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(journal).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("damaged-")).collect()
 }
 
 #[test]
@@ -273,11 +339,17 @@ fn r130_tasks_without_a_head_are_written_into_the_new_journal() {
     database.execute("UPDATE entry SET value = x'00' WHERE name = 'head'", []).unwrap();
     drop(database);
     let opened = read(folder.path());
-    assert!(opened.warning.is_some() && opened.head.is_none());
+    let damage = opened.damage.as_ref().expect("its head can't be read");
+    // Under one that says of the daemon before what is known without it.
+    assert_eq!(
+        opened.head.as_ref().map(|head| (head.instance.as_str(), head.boot.as_str())),
+        Some((INSTANCE, ""))
+    );
     assert_eq!(opened.kept.tasks.len(), 3);
+    damage.settle();
     drop(opened);
     let again = read(folder.path());
-    assert!(again.warning.is_none());
+    assert!(again.damage.is_none());
     assert_eq!(again.kept.tasks.len(), 3);
 }
 
@@ -288,7 +360,7 @@ fn r123_a_journal_without_a_table_that_came_later_is_read() {
     let file = folder.path().join("journal").join(FILE);
     rusqlite::Connection::open(&file).unwrap().execute_batch("DROP TABLE notice").unwrap();
     let opened = read(folder.path());
-    assert!(opened.warning.is_none() && opened.kept.notices.is_empty());
+    assert!(opened.damage.is_none() && opened.kept.notices.is_empty());
     assert_eq!(opened.kept.tasks.len(), 3);
 }
 
@@ -313,7 +385,7 @@ fn r130_environments_are_known_again_after_a_write_has_failed() {
     drop(database);
     assert_eq!(envs, 1, "they share it");
     let opened = read(folder.path());
-    assert!(opened.warning.is_none(), "every environment is there");
+    assert!(opened.damage.is_none(), "every environment is there");
     assert_eq!(opened.kept.tasks.len(), 5);
 }
 
@@ -326,6 +398,6 @@ fn r130_a_format_that_sqlite_does_not_know_is_a_damage_and_no_trouble_of_the_dis
     // The format of the schema, in the head of the file.
     bytes[47] = 9;
     fs::write(&file, &bytes).unwrap();
-    assert!(read(folder.path()).warning.is_some());
-    assert!(read(folder.path()).warning.is_none(), "the new one is whole");
+    read(folder.path()).damage.expect("it is damaged").settle();
+    assert!(read(folder.path()).damage.is_none(), "the new one is whole");
 }

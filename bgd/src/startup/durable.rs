@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bgd_shared::holder::Note;
@@ -168,13 +168,19 @@ pub(super) fn begin(
     let ids: HashSet<TaskId> = tasks.chain(notices).collect();
     let epoch = daemon.dispatcher.go_on_with_clock(&mut kept, epoch);
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
-    let warning = opened.warning.take();
-    // Of a damaged journal some tasks could not be read: their outputs are all that is left of them.
-    if warning.is_none() {
-        remove_unknown(&daemon.outputs(), &ids);
+    let damage = opened.damage.take();
+    let outputs = daemon.outputs();
+    let unknown = unknown_outputs(&outputs, &ids);
+    match &damage {
+        // They were removed, or never accepted.
+        None => unknown.for_each(|output| _ = fs::remove_file(output)),
+        Some(damage) => match damage.keep_outputs(unknown) {
+            Ok(()) => damage.settle(),
+            Err(error) => tracing::error!(%error, "outputs of tasks that can't be read stay where they are"),
+        },
     }
     let journal = start(opened, head, note, marks, &daemon.internals)?;
-    daemon.make_durable(journal, warning);
+    daemon.make_durable(journal, damage.map(|damage| damage.warning));
     daemon.dispatcher.begin_again(kept, left, why);
     Ok(())
 }
@@ -209,13 +215,12 @@ fn start(
     Journal::start(opened, head, note, move || marks.number(), tell).map_err(failed("the journal"))
 }
 
-/// Removes the outputs of tasks that the journal does not have: they were removed, or never accepted.
-fn remove_unknown(outputs: &Path, known: &HashSet<TaskId>) {
-    for entry in fs::read_dir(outputs).into_iter().flatten().flatten() {
+/// Returns the outputs of tasks that the journal does not have.
+fn unknown_outputs(outputs: &Path, known: &HashSet<TaskId>) -> impl Iterator<Item = PathBuf> {
+    let is_unknown = move |entry: &fs::DirEntry| {
         let name = entry.file_name();
         let id = name.to_str().and_then(|name| name.get(..36)).and_then(|id| id.parse::<TaskId>().ok());
-        if id.is_none_or(|id| !known.contains(&id)) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+        id.is_none_or(|id| !known.contains(&id))
+    };
+    fs::read_dir(outputs).into_iter().flatten().flatten().filter(is_unknown).map(|entry| entry.path())
 }

@@ -77,13 +77,28 @@ def connect(path: str) -> socket.socket:
     """Connects to the daemon of this user; the socket does not block. Raises UntrustedSocket, NoDaemon if nobody
     listens, or NoAnswer if nobody accepts within 5 seconds."""
     check_folder(path)
+    connection, listener = _connect(path)
+    if listener > 0 and state(listener) in ("", "Z", "X"):
+        # A process that was just being started keeps the descriptors of its killed daemon until its program can be
+        # read: the kernel connects to that socket, and nobody accepts.
+        connection.close()
+        pid, phase = holder(path)
+        if pid is None or phase == "starting":
+            raise NoDaemon(f"no daemon is listening on {path}: whoever listened has ended")
+        # The next daemon has just replaced the socket; or it got it from a process that has ended since.
+        connection, _ = _connect(path)
+    return connection
+
+
+def _connect(path: str) -> tuple[socket.socket, int]:
+    """Connects, and checks whose process listens. Returns its pid, too; 0 if it is in another pid namespace."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         # On Linux this also limits connecting a Unix socket, which a timeout of Python would not.
         limit = struct.pack("@ll", int(constants.FIRST_ANSWER), 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         connection.connect(path)
-        _, peer, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        listener, peer, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if peer != os.geteuid():
             message = f"the process behind {path} runs as uid {peer}, not as you (uid {os.geteuid()})"
             raise UntrustedSocket(message)
@@ -103,7 +118,7 @@ def connect(path: str) -> socket.socket:
     except BaseException:
         connection.close()
         raise
-    return connection
+    return connection, listener
 
 
 def connect_or_start(path: str, starts: bool, bgctl: Optional[PathLike]) -> socket.socket:

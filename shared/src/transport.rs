@@ -13,7 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt, 
 use nix::sys::time::TimeVal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::holder::{self, Holder};
+use crate::holder::{self, Holder, Phase};
 use crate::limits::FIRST_ANSWER;
 use crate::socket::{SocketError, SocketPath};
 
@@ -39,7 +39,7 @@ pub enum ConnectError {
     /// A process listens there but does not accept the connection.
     #[error(transparent)]
     NoAnswer(Unresponsive),
-    /// Nobody listens there.
+    /// Nobody listens there, or nobody any more who would accept.
     #[error("no daemon is listening on {socket}: {source}")]
     NoDaemon {
         /// The socket.
@@ -119,12 +119,24 @@ pub fn connect(socket: &SocketPath) -> Result<Stream, ConnectError> {
 /// As for [`connect`].
 pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, ConnectError> {
     socket.check_folder()?;
+    let stream = open_checked(socket, at_most)?;
+    if !has_listener_ended(&stream) {
+        return Ok(stream);
+    }
+    // A process that was just being started keeps the descriptors of its killed daemon until its program can be read: the
+    // kernel connects to that socket, and nobody accepts.
+    match holder::of(socket).map(|holder| holder.note.phase) {
+        None | Some(Phase::Starting) => Err(ConnectError::no_daemon(socket, Errno::ECONNREFUSED.into())),
+        // The next daemon has just replaced the socket; or it got it from a process that has ended since.
+        Some(Phase::Ready | Phase::Ending) => open_checked(socket, at_most),
+    }
+}
+
+/// Connects, and checks whose process listens.
+fn open_checked(socket: &SocketPath, at_most: Duration) -> Result<Stream, ConnectError> {
     match open(socket, at_most) {
         Ok(stream) => {
             check_peer(&stream, socket)?;
-            if is_orphaned(&stream, socket) {
-                return Err(ConnectError::no_daemon(socket, Errno::ECONNREFUSED.into()));
-            }
             Ok(stream)
         }
         // Its backlog is full, and it has accepted nothing in that time.
@@ -158,18 +170,16 @@ fn check_peer(stream: &impl AsFd, socket: &SocketPath) -> Result<(), ConnectErro
     Err(ConnectError::ForeignPeer { socket: socket.as_path().display().to_string(), peer, me })
 }
 
-/// Whether whoever listened has ended, and no daemon has the lock. A process that was just being started keeps the
-/// descriptors of its killed daemon until its program can be read: the kernel connects to that socket, and nobody accepts.
-fn is_orphaned(stream: &impl AsFd, socket: &SocketPath) -> bool {
+/// Whether the process that listened on this connection's socket has ended.
+fn has_listener_ended(stream: &impl AsFd) -> bool {
     let Some(listener) = crate::fds::peer_pid(stream).and_then(Pid::from_raw) else { return false };
-    let has_ended = match pidfd_open(listener, PidfdFlags::empty()) {
+    match pidfd_open(listener, PidfdFlags::empty()) {
         // Also one that nobody has waited for yet.
         Ok(process) => {
-            poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
+            poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
         }
         Err(error) => error == rustix::io::Errno::SRCH,
-    };
-    has_ended && holder::of(socket).is_none()
+    }
 }
 
 #[cfg(feature = "tokio")]

@@ -373,7 +373,7 @@ impl Keeper {
 }
 
 fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
+    poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
 }
 
 #[cfg(test)]

@@ -111,10 +111,11 @@ impl ProcessLock {
 
     /// Writes a note into the file, for processes that find the lock held. If the disk is full, they learn less.
     pub fn write_note(&self, note: &Note) {
-        let text = note.text();
-        let written =
-            self.0.write_all_at(&text, 0).and_then(|()| self.0.set_len(text.len().try_into().unwrap_or(0)));
-        if let Err(error) = written {
+        let mut text = note.text();
+        let before = self.0.metadata().map_or(0, |meta| usize::try_from(meta.len()).unwrap_or(0));
+        // In one write: nobody may find the rest of a longer one behind it, and take both for none.
+        text.resize(text.len().max(before.min(NOTE_BYTES)), b' ');
+        if let Err(error) = self.0.write_all_at(&text, 0) {
             tracing::warn!(%error, "cannot write the note in the lock");
         }
     }

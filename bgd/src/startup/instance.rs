@@ -4,7 +4,7 @@
 //! lock is free belongs to a dead instance: its processes are killed and it is removed.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -25,6 +25,9 @@ use crate::keeper;
 use crate::os::lock::ProcessLock;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
+/// The name of the note of the tasks' cgroup.
+const CGROUP: &str = "cgroup";
+
 /// This instance and its directory.
 #[derive(Debug)]
 pub struct Instance {
@@ -44,6 +47,13 @@ pub struct Instance {
 struct Held {
     lock: ProcessLock,
     note: Note,
+}
+
+/// Writes that note in one step: half of a path would be another one.
+fn note_cgroup(folder: &Path, cgroup: &OsStr) -> io::Result<()> {
+    let new = folder.join("cgroup.new");
+    fs::write(&new, cgroup.as_encoded_bytes())?;
+    fs::rename(new, folder.join(CGROUP))
 }
 
 /// Returns the folder of the instance with this id.
@@ -112,6 +122,14 @@ impl Instance {
         self.path.join("output")
     }
 
+    /// Notes in the directory which cgroup the tasks' cgroups are in, for whoever cleans up after this instance.
+    ///
+    /// # Errors
+    /// The disk can't be written.
+    pub fn note_cgroup(&self, cgroup: &Path) -> io::Result<()> {
+        note_cgroup(&self.path, cgroup.as_os_str())
+    }
+
     /// Writes a note that identifies the daemon, for clients that can't find its socket.
     pub fn tell(&self, note: Note) {
         let mut held = self.held();
@@ -125,32 +143,32 @@ impl Instance {
     /// A system call fails.
     pub fn restore(&self) -> io::Result<()> {
         let mut held = self.held();
-        let place = self.path.join("lock");
-        if self.path.is_dir() {
-            DirBuilder::new().mode(0o700).recursive(true).create(self.output())?;
-            if !held.lock.is_at(&place) {
-                held.lock = ProcessLock::take(&place)?;
-            }
-        } else {
-            // Moved into place with its lock, as a directory without one would be taken for a dead daemon's.
+        // Moved into place with all that says whose it is, as the next daemon would judge by what is missing.
+        let new = (!self.path.is_dir()).then(|| {
             let folder = self.path.parent().unwrap_or(&self.path);
-            let new = folder.with_file_name(format!("{}.new", self.id));
-            DirBuilder::new().mode(0o700).recursive(true).create(new.join("output"))?;
-            held.lock = ProcessLock::take(&new.join("lock"))?;
-            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
-            fs::rename(&new, &self.path)?;
+            (folder, folder.with_file_name(format!("{}.new", self.id)))
+        });
+        let place = new.as_ref().map_or(&self.path, |(_, new)| new);
+        DirBuilder::new().mode(0o700).recursive(true).create(place.join("output"))?;
+        let lock = place.join("lock");
+        if !held.lock.is_at(&lock) {
+            held.lock = ProcessLock::take(&lock)?;
         }
+        held.lock.write_note(&held.note);
         if self.is_kept {
-            fs::write(self.path.join(KEPT), "")?;
+            fs::write(place.join(KEPT), "")?;
             // That of the keeper is gone for good. Without any, the keeper would be taken for one that held nothing.
-            let socket = self.path.join(keeper::SOCKET);
+            let socket = place.join(keeper::SOCKET);
             if !socket.exists() {
                 fs::write(socket, "")?;
             }
         }
-        held.lock.write_note(&held.note);
         if let Some(cgroup) = &held.note.cgroup {
-            fs::write(self.path.join("cgroup"), cgroup.as_bytes())?;
+            note_cgroup(place, cgroup.as_os_str())?;
+        }
+        if let Some((folder, new)) = &new {
+            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+            fs::rename(new, &self.path)?;
         }
         Ok(())
     }
@@ -288,7 +306,7 @@ fn sweep_one(path: &Path, id: &str) {
 
 /// Kills what a dead instance left running, except these runs. Its files are kept.
 fn sweep_kept(path: &Path, id: &str, spared: &Spared) {
-    let cgroup = fs::read_to_string(path.join("cgroup")).ok().map(PathBuf::from);
+    let cgroup = fs::read_to_string(path.join(CGROUP)).ok().map(PathBuf::from);
     sweep_processes(path, id, cgroup.as_deref(), spared);
 }
 

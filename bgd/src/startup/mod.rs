@@ -16,7 +16,7 @@ mod running;
 pub mod scope;
 mod takeover;
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
 use std::num::NonZeroI32;
 use std::os::fd::{OwnedFd, RawFd};
@@ -261,9 +261,7 @@ fn prepare_cgroup(
 ) -> Result<Option<PathBuf>, Failure> {
     let cgroup = place.prepare(&instance.id, keeper.map(|keeper| keeper.socket().pid));
     if let Some(cgroup) = &cgroup {
-        let note = instance.path.join("cgroup");
-        fs::write(&note, cgroup.as_os_str().as_encoded_bytes())
-            .map_err(failed(note.display().to_string()))?;
+        instance.note_cgroup(cgroup).map_err(failed(instance.path.display().to_string()))?;
     }
     note.cgroup = cgroup.as_ref().map(|path| path.as_os_str().into());
     instance.tell(note.clone());

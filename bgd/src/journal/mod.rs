@@ -4,6 +4,7 @@
 //! The store is `SQLite`: a transaction that is in its write-ahead log survives the end of this process without being
 //! flushed to the disk, every frame of that log has a checksum, and a torn one is left out.
 
+mod begin;
 mod envs;
 mod salvage;
 mod store;
@@ -11,9 +12,9 @@ mod store;
 mod tests;
 
 use std::fmt;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::holder::{Note, of_lock};
 use rusqlite::ErrorCode;
 
+use self::begin::{Fault, READ_ONLY, begin, of_later, probe, words};
 pub use self::salvage::Damage;
 use self::store::{FILE, Merged, Read, Store};
 pub use self::store::{FORMAT, Head, READS};
@@ -32,9 +34,6 @@ use crate::os::lock::ProcessLock;
 
 /// How many steps are written by one transaction, at most.
 const GROUP: usize = 4096;
-
-/// The size of the smallest database, in bytes.
-const SHORTEST: u64 = 512;
 
 /// How long to wait before what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -58,12 +57,14 @@ pub enum Durability {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another daemon has it.
-    #[error("the journal {} is in use by another durable bgd{}", .folder.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    #[error("the journal {} is in use by another durable bgd{}: use that one, with BGD_SOCKET set to its socket{}; or give this one a state folder of its own, by XDG_STATE_HOME", .folder.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), .socket.as_ref().map(|path| format!(", {}", path.display())).unwrap_or_default())]
     Busy {
         /// Its folder.
         folder: PathBuf,
         /// The process id of that daemon, if it is known.
         pid: Option<i32>,
+        /// Its socket, if it is known.
+        socket: Option<PathBuf>,
     },
     /// It can't be read or written.
     #[error("the journal {} can't be used: {why}", .folder.display())]
@@ -149,89 +150,14 @@ fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
             return Ok(lock);
         }
         if Instant::now() >= deadline {
-            let pid = of_lock(&path).ok().flatten().map(|holder| holder.pid);
-            return Err(OpenError::Busy { folder: folder.to_owned(), pid });
+            let holder = of_lock(&path).ok().flatten();
+            let (pid, note) = holder.map(|holder| (holder.pid, holder.note)).unzip();
+            let socket = note.map(|note| PathBuf::from(note.socket.as_os_str()));
+            let socket = socket.filter(|path| !path.as_os_str().is_empty());
+            return Err(OpenError::Busy { folder: folder.to_owned(), pid, socket });
         }
         thread::sleep(LEAVING / 20);
     }
-}
-
-/// What is wrong with a journal.
-enum Fault {
-    Damaged(String),
-    Unusable(String),
-}
-
-impl Fault {
-    fn words(self) -> String {
-        match self {
-            Self::Damaged(why) | Self::Unusable(why) => why,
-        }
-    }
-}
-
-impl Fault {
-    /// Tells a disk or a machine that refuses something from a file that is not what it should be.
-    fn of(error: &rusqlite::Error, folder: &Path) -> Self {
-        let is_unusable = match error.sqlite_error_code() {
-            Some(
-                ErrorCode::DiskFull
-                | ErrorCode::SystemIoFailure
-                | ErrorCode::CannotOpen
-                | ErrorCode::PermissionDenied
-                | ErrorCode::OutOfMemory
-                | ErrorCode::DatabaseBusy
-                | ErrorCode::DatabaseLocked,
-            ) => true,
-            // Also said of a file whose head was damaged.
-            Some(ErrorCode::ReadOnly) => probe(folder).is_err(),
-            _ => false,
-        };
-        if is_unusable { Self::Unusable(words(error)) } else { Self::Damaged(words(error)) }
-    }
-}
-
-/// Tries whether a file can be written.
-fn probe(folder: &Path) -> io::Result<()> {
-    let path = folder.join("probe");
-    let written = fs::write(&path, "x");
-    let _ = fs::remove_file(&path);
-    written
-}
-
-fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
-    let file = folder.join(FILE);
-    let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
-    let log = folder.join(format!("{FILE}-wal"));
-    // It would be taken for a new one.
-    if (1..SHORTEST).contains(&size(&file)) || size(&file) == 0 && size(&log) > 0 {
-        return Err(Fault::Damaged("the file is too short".to_owned()));
-    }
-    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
-    made.map_err(|error| Fault::Unusable(error.to_string()))?;
-    let fault = |error: rusqlite::Error| Fault::of(&error, folder);
-    let mut store = Store::open(&file, sync).map_err(fault)?;
-    if let Some(format) = store.later_format() {
-        return Err(Fault::Unusable(of_later(format)));
-    }
-    if !store.check().map_err(fault)? {
-        return Err(Fault::Damaged("it is not consistent".to_owned()));
-    }
-    let read = store.read();
-    if read.unread > 0 || read.head.is_none() && !read.kept.tasks.is_empty() {
-        return Err(Fault::Damaged("parts of it can't be read".to_owned()));
-    }
-    store.trust().map_err(fault)?;
-    Ok((store, read))
-}
-
-/// Says that a later program has written a journal.
-fn of_later(format: u32) -> String {
-    let own = env!("CARGO_PKG_VERSION");
-    format!(
-        "a later bgd has written it (format {format}), and bgd {own} reads up to format {FORMAT}; start the later one, or \
-         move the folder away to begin without these tasks"
-    )
 }
 
 /// Says why a write has failed, for people. `SQLite` does not tell a read-only disk from a broken one.
@@ -245,17 +171,6 @@ fn why_unwritten(error: &rusqlite::Error, folder: &Path) -> String {
             READ_ONLY.to_owned()
         }
         Ok(()) | Err(_) => words(error),
-    }
-}
-
-const READ_ONLY: &str = "the disk is read-only";
-
-/// Says what is wrong, for people.
-fn words(error: &rusqlite::Error) -> String {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
-        Some(ErrorCode::ReadOnly) => READ_ONLY.to_owned(),
-        _ => error.to_string(),
     }
 }
 

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::begin::{Fault, begin};
 use super::store::{FILE, Head, Merged, Read, Store};
-use super::{Fault, begin};
 use crate::os::clock::Stamp;
 
 /// The folder of a new journal that is being written.

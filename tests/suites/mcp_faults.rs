@@ -156,6 +156,29 @@ fn a_call_right_behind_the_daemons_violent_end_is_answered() {
     assert!(mcp.close().success());
 }
 
+/// Whoever was told otherwise would start everything a second time.
+#[test]
+fn r126_an_agent_is_told_that_the_tasks_of_a_durable_daemon_go_on() {
+    let home = TestDaemon::builder().config("durable = true").home_only();
+    let mut mcp = Mcp::silent(&home, &[]);
+    mcp.initialize(REVISION, "test", &json!({}));
+    let id = mcp.call("background_command", &json!({"command": "exec sleep 1000"})).id();
+    home.wait_running(id);
+    home.process().kill();
+    let listed = mcp.done("background_list", &json!({}));
+    assert!(
+        listed.text.starts_with("The bgd daemon ended, and the next one goes on with its tasks"),
+        "{}",
+        listed.text
+    );
+    assert!(listed.text.contains(&format!("{id}  running")), "{}", listed.text);
+    assert!(!mcp.done("background_list", &json!({})).text.contains("daemon ended"), "once");
+    assert!(mcp.close().success());
+    let daemon = home.process();
+    home.run(&["daemon", "stop", "--cancel"]).success();
+    daemon.gone();
+}
+
 #[test]
 fn who_is_idle_is_told_of_the_daemons_end_once() {
     let mut daemon = TestDaemon::start();

@@ -15,7 +15,8 @@ the master of its pseudo-terminal. The caller must no longer read from them. Wit
 them the child's output stays where it is; give the file it writes to as --file, so
 that `bgctl output` can show it. The task keeps running when the caller ends.
 
-Prints the id on one line. Exit code 65: the process had already ended (its output is
+Prints `Command was manually backgrounded by user with ID <id>`, for the user; a script
+takes the id from --json. Exit code 65: the process had already ended (its output is
 still the caller's to read), or --direct was given. Exit code 77: the process belongs
 to another user.")]
 pub struct HandoffArgs {

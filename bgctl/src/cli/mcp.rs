@@ -25,7 +25,7 @@ report is repeated until a reply with it has been written. Clients that subscrib
 messages get it at once. An idle Claude Code wakes up if it was started as
 `claude --dangerously-load-development-channels server:bgd` (a research preview in Claude Code
 2.1.80 and later); other agents see the report on their next tool call. If the daemon ends, all
-tasks are lost; the next call starts a new daemon, and says so.
+tasks are lost, unless it is durable; the next call starts a new daemon, and says so.
 
 All tasks belong to one parent session, a new one at each start. Unless --keep is given, it ends
 with this process: running tasks are cancelled, and all tasks and their output are deleted.

@@ -26,9 +26,9 @@ kind `gap` says so. A broken connection is re-established without losing events.
 
 Each line has a `cursor`, made of the daemon's `instance` and the event's `seq`. A
 script that saves the cursor of the last line it processed can stop at any time and
-continue later with --since; start with --since 0. Tasks and events do not survive
-the daemon: if another daemon is running by then, the exit code is 69, and the script
-has to start over with --since 0. A plain number is accepted for any daemon.
+continue later with --since; start with --since 0. Tasks and events survive only a
+durable daemon: if another one that is not is running by then, the exit code is 69, and
+the script has to start over with --since 0. A plain number is accepted for any daemon.
 
 EXIT CODES:
    69  the daemon has ended, or is not the one in --since")]
@@ -80,12 +80,12 @@ printing it, but not if the reader has closed the pipe. Duplicates have the same
 
 --follow survives a restart of the daemon, and reports it on standard error, or with
 --json as an object with the `instance` of the new daemon. Unacknowledged notifications
-are lost then.
+are lost then, unless the daemon is durable.
 
 With --json, one object per line is printed. If an agent harness wakes up at the end of
 a background command, run `bgctl inbox --wait none --ack` as that command.
 
-An inbox is held in memory; it ends with the daemon or with `bgctl session end`. It
+An inbox ends with the daemon, unless that is durable, or with `bgctl session end`. It
 holds up to 1000 notifications (limits.inbox_items), all inboxes together 100000.
 Beyond that the oldest are dropped, and standard error says how many.
 

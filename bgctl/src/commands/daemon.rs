@@ -80,10 +80,14 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
     {
         is_said_after = is_durable(&status);
+        let may_end = is_said_after && changes_durable(&mut client);
         // Which program another machine has is not known here.
         let with = (!context.link.is_remote()).then(|| program(&status, &link::program_path()));
         let with = with.map(|program| format!(" with {program}")).unwrap_or_default();
-        report(&will_restart(&status.version, &with, &status.summary, is_said_after));
+        let will = will_restart(&status.version, &with, &status.summary, is_said_after);
+        let unless =
+            if may_end { "; but if `durable` is false in the configuration now, it ends them" } else { "" };
+        report(&format!("{will}{unless}"));
     }
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
     if let Some(stopped) = stopped.filter(|stopped| is_said_after && stopped.cancelled + stopped.left > 0) {
@@ -104,6 +108,12 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         context.print(&format!("restarted, pid {}\n", hello.pid))?;
     }
     Ok(Code::OK)
+}
+
+/// Whether the next daemon finds another `durable` in its configuration than this one has.
+fn changes_durable(client: &mut Client) -> bool {
+    let reloaded = client.call::<DaemonReload>(&NoParams {});
+    reloaded.is_ok_and(|reloaded| reloaded.needs_restart.iter().any(|key| key == "durable"))
 }
 
 /// Whether what is pending or has ended outlives the daemon.

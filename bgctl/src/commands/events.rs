@@ -67,7 +67,7 @@ fn told(outcome: Result<SubscribeResult, String>) -> Result<SubscribeResult, Fai
         let message =
             format!("the daemon that had these events has ended; another one is running, {instance}");
         Failure::new(Code::NO_DAEMON, "other_instance", message)
-            .hint("its tasks and events are lost: start over with --since 0")
+            .hint("it was not durable, so its tasks and events are lost: start over with --since 0")
     })
 }
 
@@ -94,8 +94,10 @@ fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context)
     if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
         return told(outcome).map(drop);
     }
-    let message = "the daemon has ended; its tasks and events are lost";
-    Err(Failure::lost(message))
+    let message = "the daemon has ended";
+    Err(Failure::lost(message).hint(
+        "if it is durable, go on with --since and the last cursor; otherwise its tasks and events are lost",
+    ))
 }
 
 fn pass_on(

@@ -88,14 +88,22 @@ pub struct Link {
     session: String,
     owns: bool,
     current: Mutex<Option<Arc<Connection>>>,
-    /// The daemon instance of the latest connection, if there was one.
-    known: Lock<Option<String>>,
+    /// The daemon of the latest connection, if there was one.
+    known: Lock<Option<Daemon>>,
     /// What to report about a broken connection.
     broken: Lock<Option<&'static str>>,
-    /// Publishes the daemon instance of every new connection.
-    made: watch::Sender<String>,
+    /// Publishes the daemon of every new connection.
+    made: watch::Sender<Daemon>,
     waits: Arc<Semaphore>,
     ends: Arc<Semaphore>,
+}
+
+/// A daemon, by its process. Only a durable one has a successor of the same instance, with another pid: an upgrade in place
+/// breaks no connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Daemon {
+    pub instance: String,
+    pub pid: i32,
 }
 
 const RESTARTED: &str = "The bgd daemon ended and was restarted. All earlier tasks are lost, as they are kept \
@@ -103,6 +111,9 @@ const RESTARTED: &str = "The bgd daemon ended and was restarted. All earlier tas
 
 const CUT_OFF: &str = "The connection to the bgd daemon broke, which ended the parent session: all tasks started \
      here were cancelled and deleted, including unreported results. Start the ones you still need again.";
+
+const REPLACED: &str = "The bgd daemon ended, and the next one goes on with its tasks: what ran goes on, unless it \
+     could not outlive that daemon. Look with background_list before you start anything again.";
 
 const CUT_OFF_KEPT: &str =
     "The connection to the bgd daemon broke and was re-established; the tasks kept running.";
@@ -132,8 +143,8 @@ impl Link {
         }
     }
 
-    /// Subscribes to the daemon instances of new connections. The same one comes again if only the connection broke.
-    pub fn connections(&self) -> watch::Receiver<String> {
+    /// Subscribes to the daemons of new connections. The same one comes again if only the connection broke.
+    pub fn connections(&self) -> watch::Receiver<Daemon> {
         self.made.subscribe()
     }
 
@@ -326,9 +337,10 @@ impl Link {
             return Ok(Arc::clone(connection));
         }
         let connection = Arc::new(self.connect(starts).await?);
-        self.compare(connection.instance());
+        let daemon = Daemon { instance: connection.instance().to_owned(), pid: connection.hello.pid };
+        self.compare(&daemon);
         *current = Some(Arc::clone(&connection));
-        self.made.send_replace(connection.instance().to_owned());
+        self.made.send_replace(daemon);
         Ok(connection)
     }
 
@@ -387,11 +399,13 @@ impl Link {
     }
 
     /// Notes what a reconnect means for the session.
-    fn compare(&self, instance: &str) {
-        let before = lock(&self.known).replace(instance.to_owned());
+    fn compare(&self, daemon: &Daemon) {
+        let Daemon { instance, pid } = daemon;
+        let before = lock(&self.known).replace(daemon.clone());
         let word = match before {
             None => return,
-            Some(before) if before != instance => RESTARTED,
+            Some(before) if before.instance != *instance => RESTARTED,
+            Some(before) if before.pid != *pid => REPLACED,
             Some(_) if self.owns => CUT_OFF,
             Some(_) => CUT_OFF_KEPT,
         };

@@ -223,7 +223,7 @@ async fn acknowledge(
                 None => return,
             },
             Ok(()) = connections.changed() => {
-                let instance = connections.borrow_and_update().clone();
+                let instance = connections.borrow_and_update().instance.clone();
                 open = open.filter(|done| done.instance == instance);
             }
         }

@@ -33,8 +33,8 @@ const CLAUDE_CODE: &str = "claude-code";
 /// The event for the end of the daemon.
 const ENDED: &str = "daemon_ended";
 
-const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, as they are kept only in its \
-     memory. The next call of one of these tools starts a new daemon; then start the ones you still need again.";
+const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, unless it is durable. The next call of \
+     one of these tools starts a new daemon, and its result says which: only then start the ones you still need again.";
 
 /// The first pause before another attempt to listen to the daemon; each pause is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -133,18 +133,18 @@ impl Push {
         let mut listener = Listener { push: self, ledger, session, instance: String::new(), after: 0 };
         let mut over = None;
         while connections.changed().await.is_ok() {
-            let instance = connections.borrow_and_update().clone();
+            let daemon = connections.borrow_and_update().clone();
             // The link reconnected to it shortly before its end.
-            if over.as_ref() == Some(&instance) {
+            if over.as_ref() == Some(&daemon) {
                 continue;
             }
-            if listener.instance != instance {
-                (listener.instance, listener.after) = (instance, 0);
+            if listener.instance != daemon.instance {
+                (listener.instance, listener.after) = (daemon.instance.clone(), 0);
             }
             listener.push.relist();
             if listener.until_gone(&link).await {
                 listener.push.report_end().await;
-                over = Some(listener.instance.clone());
+                over = Some(daemon);
             }
         }
     }

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use super::answers;
 use super::signals::{Caught, Signals, stop_here};
 use super::turn::Wants;
-use super::view::{self, View};
+use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
 
 /// The signals to forward.
@@ -145,6 +145,6 @@ impl View for Passing {
     }
 
     fn lost(&self, error: ClientError) -> Failure {
-        Failure::of_link(error, "the daemon has ended, and the job with it")
+        Failure::of_link(error, DAEMON_ENDED)
     }
 }

@@ -24,7 +24,7 @@ use super::keyboard::{Keyboard, Mode};
 use super::screen::Screen;
 use super::signals::{Caught, Signals, stop_group};
 use super::turn::{Ready, Wants};
-use super::view::{self, View};
+use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::clean;
@@ -152,7 +152,7 @@ impl<'a> ScreenView<'a> {
             Keyboard::open(Mode::Raw).and_then(|mut keyboard| (!keyboard.is_anothers()).then_some(keyboard))
         };
         let mut job = Attachment::begin(subject, screen, SIGNALS, keyboard)?;
-        job.gone = (job.role != Role::Attached).then_some("the daemon has ended, and the job with it");
+        job.gone = (job.role != Role::Attached).then_some(DAEMON_ENDED);
         if let Some(keyboard) = &mut job.keyboard {
             keyboard.take();
         }

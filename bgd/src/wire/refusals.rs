@@ -155,7 +155,7 @@ fn of_order(error: &OrderError) -> RpcError {
         OrderError::GivenAway(id) => given_away(*id),
         OrderError::NeverReady(id) => {
             RpcError::new(ErrorKind::InvalidParams, format!("task {id} has no `ready`, so it never becomes ready"))
-                .hint("submit it with `--ready`, or wait for `start` instead of `ready`")
+                .hint("submit it with `--ready`; or wait for its end, or in a condition for its `start`")
         }
         OrderError::Cycle(other, id) => RpcError::new(
             ErrorKind::InvalidParams,

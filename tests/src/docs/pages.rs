@@ -16,7 +16,7 @@ const BGCTL: &str = "`bgctl` submits commands to the daemon bgd(1), which runs t
 
 const TASKS: &str = "A task is identified by its id, a UUID, or by a unique prefix of at least four characters. \
     An ambiguous prefix is an error that lists the matching tasks. Tasks exist until they are cleared or the \
-    daemon ends.";
+    daemon ends, unless that is durable.";
 
 const STREAMS: &str = "Results go to standard output, everything else to standard error. \
     Tables and colours are printed only on terminals; `NO_COLOR` turns colours off. With `--json` every verb prints \

@@ -212,7 +212,7 @@ fn the_terminal_is_restored_when_the_daemon_is_killed() {
     shell.wait_alternate(true);
     shell.wait_text("~\n~\n");
     daemon.kill9();
-    shell.wait_text("the daemon has ended, and the job with it");
+    shell.wait_text("the daemon has ended: the next one ends the job");
     shell.wait_prompt();
     assert!(!shell.emulated().alternate_screen() && !shell.emulated().hide_cursor());
     shell.type_line("echo \"<$?>\"");

@@ -60,7 +60,10 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
 
 /// The check of something that could not be asked for.
 fn failed(part: &'static str, name: &str, failure: &Failure) -> Check {
-    let hint =
-        failure.hint.as_deref().unwrap_or("see the daemon's log: bgctl daemon status names its folder");
+    let otherwise = match failure.code {
+        Code::CONFIG => "correct that line; then bgctl daemon start, or bgctl daemon reload if one runs",
+        _ => "see the daemon's log: bgctl daemon status names its folder",
+    };
+    let hint = failure.hint.as_deref().unwrap_or(otherwise);
     Check::fails(part, name, &failure.message, hint)
 }

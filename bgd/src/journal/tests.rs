@@ -218,12 +218,15 @@ fn r130_what_can_be_read_of_a_damaged_journal_is_read() {
     assert_eq!(read(folder.path()).kept.tasks.len(), tasks, "they are in the new one");
 }
 
+/// Leaves a journal's folder as a kill of the daemon would.
+type Kill<'a> = &'a dyn Fn(&Path);
+
 /// As a kill leaves it: while the new journal is written, once it is complete, while the damaged one is moved aside, and
 /// when the new one is in its place.
 #[test]
 fn r130_a_salvage_that_was_killed_at_any_moment_is_gone_on_with() {
     let salvage = |journal: &Path| assert!(salvage::salvage(journal, "why", None, false).is_ok());
-    let moments: [(&str, &dyn Fn(&Path)); 4] = [
+    let moments: [(&str, Kill<'_>); 4] = [
         ("begun", &|journal| {
             fs::create_dir(journal.join("salvaged.new")).unwrap();
             fs::write(journal.join("salvaged.new").join(FILE), "").unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bgd::core::{Core, CoreLimits};
 use bgd::exec::left::{Left, Spared};
-use bgd::journal::{Durability, OpenError, Opened, open};
+use bgd::journal::{Damage, Durability, OpenError, Opened, open};
 use bgd::keeper::{Kept, Key};
 use bgd_shared::id::TaskId;
 
@@ -41,7 +41,7 @@ pub fn journal(bytes: &[u8]) {
     let core = Core::again(LIMITS, [].into(), kept);
     assert!(core.summary().total() <= tasks as u64);
     let was_damaged = first.damage.is_some();
-    first.damage.iter().for_each(|damage| damage.settle());
+    first.damage.iter().for_each(Damage::settle);
     drop(first);
     let second = opened(folder.path()).unwrap_or_else(|error| panic!("{error}"));
     assert!(second.damage.is_none(), "{was_damaged}: {:?}", second.damage);

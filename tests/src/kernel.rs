@@ -3,7 +3,7 @@
 //! disk of its own in `/run/disk`.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::binaries::bgd_path;
@@ -15,6 +15,9 @@ use crate::wait;
 
 /// What the first process runs.
 const FIRST: &str = include_str!("kernel.sh");
+
+/// What it needs on a processor whose state is larger than it knows.
+const LARGE_STATE: &str = include_str!("kernel_ptrace.c");
 
 /// The memory of the machine.
 const MEMORY: &str = "mem=768M";
@@ -50,6 +53,20 @@ fn make_disk(path: &Path) {
     Outcome::of(Command::new("/sbin/mkfs.ext4").arg("-q").arg(path)).success();
 }
 
+/// Builds what the machine is to load first, where it needs that.
+#[track_caller]
+fn make_preloaded(folder: &Path) -> Option<PathBuf> {
+    let about = fs::read_to_string("/proc/cpuinfo").expect("the kernel tells of its processors");
+    if !about.contains(" amx_tile") {
+        return None;
+    }
+    let (source, library) = (folder.join("ptrace.c"), folder.join("ptrace.so"));
+    fs::write(&source, LARGE_STATE).expect("a file");
+    let mut cc = Command::new("cc");
+    Outcome::of(cc.args(["-O2", "-shared", "-fPIC", "-o"]).args([&library, &source])).success();
+    Some(library)
+}
+
 /// Runs the machine until it is off. Returns what it said.
 #[track_caller]
 fn turn_on(folder: &Path) -> String {
@@ -64,6 +81,7 @@ fn turn_on(folder: &Path) -> String {
     command.arg(format!("uml_dir={}", folder.display()));
     command.arg(format!("init={}", folder.join("first").display()));
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("TMPDIR", folder);
+    command.envs(make_preloaded(folder).map(|library| ("LD_PRELOAD", library)));
     command.stdin(Stdio::null()).stdout(make("console")).stderr(make("errors"));
     let mut kernel = command.spawn().expect("linux.uml, which tests/run installs");
     let process = Process::open(kernel.id().cast_signed()).expect("a child that was not waited for");

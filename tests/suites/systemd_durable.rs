@@ -190,8 +190,8 @@ fn r131_the_tasks_of_a_service_go_on_over_its_restarts_and_stops_as_root() {
     work.goes_on(&mut alice);
     // What starts now is where the others are.
     let late = submit(&mut alice, "", "exec sleep 1000");
-    wait::poll_until("it runs", || (task(&mut alice, &late).status == Status::Running).then_some(()));
-    let process = machine.process(task(&mut alice, &late).pid.unwrap());
+    // It is running as soon as it is being started, and has a pid once it is.
+    let process = machine.process(wait::poll_until("it runs", || task(&mut alice, &late).pid));
     assert_eq!(scope_of(&process), scope);
     alice.run(&format!("bgctl --no-start cancel {late}")).success();
     assert!(!process.is_alive());

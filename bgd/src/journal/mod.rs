@@ -102,13 +102,13 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let lock = lock(&folder)?;
     let instance = Some(lock.note().instance).filter(|id| !id.is_empty());
     let sync = durability == Durability::Synced;
-    let settled = || salvage::finish(&folder).map_err(|error| unusable(error.to_string()));
+    let finish = || salvage::finish(&folder).map_err(|error| unusable(error.to_string()));
     // One that was killed before it could use what it had salvaged.
-    let mut damage = settled()?;
+    let mut damage = finish()?;
     let mut begun = begin(&folder, sync);
     if let Err(Fault::Damaged(why)) = &begun {
         salvage::salvage(&folder, why, instance.as_deref(), sync).map_err(|fault| unusable(fault.words()))?;
-        damage = settled()?;
+        damage = finish()?;
         begun = begin(&folder, sync);
     }
     let (store, Read { head, kept, .. }) = begun.map_err(|fault| unusable(fault.words()))?;

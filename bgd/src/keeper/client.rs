@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -372,7 +373,7 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     for message in first {
         fds::send(&ours, message, &[])?;
     }
-    let listener = listener_in(folder)?;
+    let (listener, number) = listener_in(folder)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     let text = |text: &[u8]| CString::new(text).map_err(io::Error::other);
     // So that whoever lists processes sees whose it is.
@@ -381,7 +382,12 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     let plan = Plan {
         // The file that this daemon was started from, even if another one has taken its name since.
         programs: &[text(b"/proc/self/exe")?],
-        argv: &[text(b"bgd")?, text(ARGUMENT.as_bytes())?, text(folder.as_os_str().as_bytes())?],
+        argv: &[
+            text(b"bgd")?,
+            text(ARGUMENT.as_bytes())?,
+            text(folder.as_os_str().as_bytes())?,
+            text(number.to_string().as_bytes())?,
+        ],
         env: whose.as_slice(),
         folder: c"/",
         umask: 0o077,
@@ -399,8 +405,8 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
 
 /// Makes the socket that the next daemon connects to, in the place of that of a keeper which was ended. It is moved there
 /// in one step, as a folder without one says that the keeper held nothing: if this process is killed in between, the next daemon
-/// would start again what has just been started.
-fn listener_in(folder: &Path) -> io::Result<OwnedFd> {
+/// would start again what has just been started. Returns the number of its file, too.
+fn listener_in(folder: &Path) -> io::Result<(OwnedFd, u64)> {
     let (listener, new) = (new_socket()?, folder.join(NEW_SOCKET));
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -408,8 +414,9 @@ fn listener_in(folder: &Path) -> io::Result<OwnedFd> {
     }
     with_address(folder, NEW_SOCKET, |address| bind(&listener, address))?;
     listen(&listener, BACKLOG)?;
+    let number = std::fs::metadata(&new)?.ino();
     std::fs::rename(new, folder.join(SOCKET))?;
-    Ok(listener)
+    Ok((listener, number))
 }
 
 /// Waits until the keeper that this socket leads to is gone.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -86,6 +87,8 @@ enum Heard {
 struct Keeper {
     /// Where its socket is.
     place: PathBuf,
+    /// The number of that file. One with another number is the next daemon's, which takes this one for ended.
+    number: Option<u64>,
     listener: OwnedFd,
     connections: Vec<Connection>,
     held: BTreeMap<Key, Held>,
@@ -123,9 +126,10 @@ fn begin() -> io::Result<()> {
     let listener = fcntl_dupfd_cloexec(io::stdout(), 3)?;
     let folder = std::env::args_os().nth(2).ok_or(io::ErrorKind::InvalidInput)?;
     let place = PathBuf::from(folder).join(SOCKET);
+    let number = std::env::args_os().nth(3).and_then(|number| number.to_str()?.parse().ok());
     // Whoever connects learns the pid of the one that has done this last.
     listen(&listener, BACKLOG)?;
-    let mut keeper = Keeper::new(place, listener);
+    let mut keeper = Keeper::new(place, number, listener);
     keeper.connections.push(Connection::new(daemon, None, 0));
     keeper.live();
     Ok(())
@@ -178,9 +182,10 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 impl Keeper {
-    fn new(place: PathBuf, listener: OwnedFd) -> Self {
+    fn new(place: PathBuf, number: Option<u64>, listener: OwnedFd) -> Self {
         Self {
             place,
+            number,
             listener,
             connections: Vec::new(),
             held: BTreeMap::new(),
@@ -263,7 +268,8 @@ impl Keeper {
                 |held: &Held| held.descriptors.first().is_none_or(|pidfd| has_ended(pidfd.as_fd()));
             return since.elapsed() > LONGEST && self.held.values().all(has_ended);
         }
-        if self.held.is_empty() {
+        let is_own = |meta: fs::Metadata| self.number.is_none_or(|number| meta.ino() == number);
+        if self.held.is_empty() && fs::metadata(&self.place).is_ok_and(is_own) {
             let _ = fs::remove_file(&self.place);
         }
         true
@@ -421,7 +427,8 @@ mod tests {
             listen(&listener, BACKLOG).unwrap();
             let (ours, theirs) =
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-            let mut keeper = Keeper::new(place, listener);
+            let number = fs::metadata(&place).unwrap().ino();
+            let mut keeper = Keeper::new(place, Some(number), listener);
             keeper.connections.push(Connection { process, ..Connection::new(theirs, None, 0) });
             (Self { folder, thread: thread::spawn(|| keeper.live()) }, ours)
         }
@@ -469,6 +476,23 @@ mod tests {
         };
         keeper.end(&last);
         drop(other);
+    }
+
+    /// The next daemon may take one that is slow to begin for ended.
+    #[test]
+    fn r126_a_keeper_that_held_nothing_removes_no_other_ones_socket() {
+        for is_its_own in [true, false] {
+            let (keeper, ours) = Lives::with(None);
+            let place = keeper.folder.path().join(SOCKET);
+            if !is_its_own {
+                let other = keeper.folder.path().join("other");
+                fs::write(&other, "").unwrap();
+                fs::rename(other, &place).unwrap();
+            }
+            drop(ours);
+            keeper.thread.join().unwrap();
+            assert_eq!(place.exists(), !is_its_own);
+        }
     }
 
     /// Its locks are free before its process has ended, which can be long in doing so.

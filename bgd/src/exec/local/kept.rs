@@ -66,10 +66,7 @@ impl Local {
     pub(super) fn keeper_came(&mut self) {
         self.watch_keeper();
         (self.replaced.is_due, self.replaced.lacks) = (true, false);
-        // Of what has ended it is not given anything: until that is written down, the next daemon would start it again.
-        self.replaced.is_doubtful = true;
-        self.replaced.mark += 1;
-        self.context.facts.ask_caught_up(self.replaced.mark);
+        self.doubt_until_caught_up();
         let of_tasks = self.processes.supervised.keys().filter(|task| !self.helpers.owns(**task));
         let drained = self.handoffs.drained.keys();
         let all: BTreeSet<TaskId> = of_tasks.chain(drained).copied().collect();
@@ -77,6 +74,14 @@ impl Local {
             self.keep_again(task);
         }
         self.tell_complete();
+    }
+
+    /// Has the new keeper count as incomplete until all that was told until now is written down: it is given nothing of what
+    /// has ended, and the next daemon would start that again.
+    fn doubt_until_caught_up(&mut self) {
+        self.replaced.is_doubtful = true;
+        self.replaced.mark += 1;
+        self.context.facts.ask_caught_up(self.replaced.mark);
     }
 
     /// Handles that a process has begun that announced itself to this keeper, which may have been replaced since.
@@ -156,7 +161,9 @@ impl Local {
         let supervised = self.processes.supervised.get(&task).filter(|supervised| supervised.run == run);
         let is_known = supervised.is_some() || self.handoffs.living(task, run).is_some();
         match copied {
-            Ok(Copied { pid, text, descriptors }) if is_known => {
+            // It has ended meanwhile.
+            _ if !is_known => self.doubt_until_caught_up(),
+            Ok(Copied { pid, text, descriptors }) => {
                 if let Some(keeper) = &self.keeper {
                     keeper.keep(key, pid, &text, descriptors);
                     let input = supervised.and_then(|supervised| supervised.input.as_ref());
@@ -165,8 +172,6 @@ impl Local {
                     }
                 }
             }
-            Ok(_) => {}
-            Err(_) if !is_known => {}
             Err(error) => {
                 self.replaced.lacks = true;
                 tracing::warn!(%task, %error, "it will end if the daemon is killed");

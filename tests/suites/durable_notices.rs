@@ -118,7 +118,7 @@ fn r127_retries_go_on_with_their_count_after_a_kill() {
 
 #[test]
 fn r127_a_command_that_was_cut_by_a_kill_runs_again_with_the_same_key() {
-    let script = "cat > \"$HOME/told\"; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ -e \"$HOME/go\" ] || exec sleep 1000";
+    let script = "cat > \"$HOME/told\"; [ -e \"$HOME/go\" ]; stays=$?; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ $stays = 0 ] || exec sleep 1000";
     let mut daemon = with_hook(script);
     let keys = daemon.home().join("keys");
     let task = ended(&daemon);
@@ -148,8 +148,9 @@ fn r127_a_plain_stop_leaves_undelivered_notices_to_the_next_daemon() {
     assert_eq!(keys(&server), [key(tasks[0]), key(tasks[0]), key(tasks[1])]);
     wait::poll_until("both are delivered", || (daemon.channel("hook").sent == 2).then_some(()));
 
-    let mut daemon =
-        with_hook("echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ -e \"$HOME/go\" ] || exec sleep 1000");
+    let mut daemon = with_hook(
+        "[ -e \"$HOME/go\" ]; stays=$?; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ $stays = 0 ] || exec sleep 1000",
+    );
     let task = ended(&daemon);
     wait::for_lines(&daemon.home().join("keys"), 1, "");
     fs::write(daemon.home().join("go"), "").unwrap();

@@ -125,6 +125,7 @@ impl Dispatcher {
     fn status(&self) -> DaemonStatus {
         let counted = Counted {
             connections: self.clients.len(),
+            seq: self.subscribers.seq(),
             subscriptions: self.subscribers.count(),
             waited: self.figures.waited.shown(),
             ran: self.figures.ran.shown(),

@@ -49,6 +49,8 @@ pub struct Counted {
     pub connections: usize,
     /// Event subscriptions.
     pub subscriptions: usize,
+    /// The number of the latest event that subscribers can have: a durable daemon publishes one once it is written down.
+    pub seq: u64,
     /// How long tasks took from submission to start.
     pub waited: Times,
     /// How long runs took.
@@ -81,7 +83,7 @@ impl Identity {
             held_bytes: core.held() as u64,
             connections: counted.connections as u64,
             subscriptions: counted.subscriptions as u64,
-            seq: core.seq(),
+            seq: counted.seq,
             instance: self.instance.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: self.pid,

@@ -190,8 +190,11 @@ fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     let page = far.run_here(&["status", &runs.to_string()]).success().stdout_text();
     assert!(page.contains("not known"), "{page}");
     let since = task.elsewhere.unwrap().unknown_since;
+    // What is accepted after it is written down after it.
+    let held = far.submit_on(&["--hold"], "true");
     // A second daemon that can't reach it keeps that time.
     kill(&mut far, |_| ());
+    far.run_here(&["cancel", &held.to_string()]).success();
     let task = far.until(runs, "it is not known", unknown);
     assert_eq!(task.elsewhere.unwrap().unknown_since, since);
     // What is ended meanwhile is ended there once that is possible.

@@ -191,7 +191,10 @@ fn r131_the_tasks_of_a_service_go_on_over_its_restarts_and_stops_as_root() {
     // What starts now is where the others are.
     let late = submit(&mut alice, "", "exec sleep 1000");
     // It is running as soon as it is being started, and has a pid once it is.
-    let process = machine.process(wait::poll_until("it runs", || task(&mut alice, &late).pid));
+    let process = machine.process(wait::poll_until("it runs", || {
+        let late = task(&mut alice, &late);
+        late.pid.filter(|_| late.status == Status::Running)
+    }));
     assert_eq!(scope_of(&process), scope);
     alice.run(&format!("bgctl --no-start cancel {late}")).success();
     assert!(!process.is_alive());

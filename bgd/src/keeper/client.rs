@@ -404,8 +404,8 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
 }
 
 /// Makes the socket that the next daemon connects to, in the place of that of a keeper which was ended. It is moved there
-/// in one step, as a folder without one says that the keeper held nothing: if this process is killed in between, the next daemon
-/// would start again what has just been started. Returns the number of its file, too.
+/// in one step, as a folder without one says that the keeper held nothing: if this process is killed in between, the next
+/// daemon would start again what has just been started. Returns the number of its file, too.
 fn listener_in(folder: &Path) -> io::Result<(OwnedFd, u64)> {
     let (listener, new) = (new_socket()?, folder.join(NEW_SOCKET));
     match std::fs::remove_file(&new) {

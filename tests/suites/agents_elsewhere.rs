@@ -11,7 +11,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, SubmitParams, TaskList};
 use bgd_tests::shared::task::{Origin, Status, Task};
 use bgd_tests::templates::toml_words;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, wait};
 
 /// Two machines, of which this one's daemon has the agent `fake`, whose program runs on the other one.
 fn two() -> Far {
@@ -173,8 +173,11 @@ fn r152_a_real_agent_works_there() {
     assert_eq!(active(&far)[0].description, "agent opencode");
     // The conversation goes on in the same process, and after that one is gone, in another one.
     assert_eq!(follow_up(&mut far, id, "SAY second"), "second");
+    let here = Process::open(far.here().task(id).pid.unwrap()).expect("what speaks to it from here");
     far.run(&["cancel", &active(&far)[0].id.to_string()]).success();
     none_left(&far);
+    // Until then a prompt may be given to the process that is gone, and nobody can say whether it was read.
+    here.gone();
     assert_eq!(follow_up(&mut far, id, "SAY third"), "third");
     far.here().stop();
     none_left(&far);

@@ -260,6 +260,8 @@ fn r121_where_a_prompt_is_new_is_known_after_an_upgrade() {
     let (first, second) = (Gate::new(&daemon, "first"), Gate::new(&daemon, "second"));
     let from = origin(&terminal);
     submit_from(&daemon, &from, "read x <first");
+    // A program that has ended before is not known of.
+    wait::for_lines(&daemon.state_dir().join("bgd.log"), 1, "the keys of a terminal are watched");
     terminal.type_line("seq 5");
     terminal.wait_text("\n5\n$");
     (0..2).for_each(|_| upgrade(&daemon));

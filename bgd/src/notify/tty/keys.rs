@@ -13,6 +13,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bgd_shared::proc;
 use bgd_shared::request::OriginTerminal;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use serde::{Deserialize, Serialize};
@@ -54,7 +55,7 @@ struct Terminal {
 pub struct KeysState {
     terminal: OriginTerminal,
     shell: Option<Shell>,
-    /// How often the shell had gone to sleep: since then keys may have been read where it has done so again.
+    /// How often the shell may have gone to sleep without having read a key since.
     sleeps: u64,
     is_prompt_new: bool,
 }
@@ -62,6 +63,17 @@ pub struct KeysState {
 impl Terminal {
     fn sleeps(&self) -> u64 {
         self.shell.as_ref().map_or(0, |shell| members::sleeps(shell.pid))
+    }
+
+    /// How often the shell may have gone to sleep before it reads a key. One that is awake, because it has just
+    /// written its prompt, goes to sleep once more to wait for a key. A key that has woken it in this very moment is
+    /// missed.
+    fn sleeps_without_key(&self) -> u64 {
+        let sleeps = self.sleeps();
+        let state = self.shell.as_ref().and_then(|shell| proc::state(shell.pid));
+        // If it went to sleep in between, the lower number at worst makes a new prompt look old.
+        let is_awake = state != Some('S') && self.sleeps() == sleeps;
+        sleeps + u64::from(is_awake)
     }
 
     fn look(&mut self, was_read: bool) {
@@ -106,6 +118,7 @@ impl Keys {
         let is_elsewhere = submitter.is_some_and(|pid| device::is_in_background(pid, origin));
         let shell = device::shell_at(origin);
         terminals.push(Terminal { origin: origin.clone(), watch, shell, is_prompt_new: !is_elsewhere });
+        tracing::debug!(path = origin.path, "the keys of a terminal are watched");
         Ok(())
     }
 
@@ -114,8 +127,11 @@ impl Keys {
         let mut watched = self.0.borrow_mut();
         let Some(watched) = &mut *watched else { return Vec::new() };
         // First: whatever is read from here on counts as read after this.
-        let slept: HashMap<WatchDescriptor, u64> =
-            watched.terminals.iter().map(|terminal| (terminal.watch, terminal.sleeps())).collect();
+        let slept: HashMap<WatchDescriptor, u64> = watched
+            .terminals
+            .iter()
+            .map(|terminal| (terminal.watch, terminal.sleeps_without_key()))
+            .collect();
         watched.read();
         let state = |Terminal { origin, watch, shell, is_prompt_new }: &Terminal| KeysState {
             terminal: origin.clone(),
@@ -135,7 +151,7 @@ impl Keys {
             let found = terminals.and_then(|all| all.iter_mut().find(|terminal| terminal.origin == origin));
             if let Some(terminal) = found {
                 (terminal.shell, terminal.is_prompt_new) = (shell, is_prompt_new);
-                let was_read = terminal.sleeps() != sleeps;
+                let was_read = terminal.sleeps() > sleeps;
                 terminal.look(was_read);
             }
         }

@@ -51,6 +51,9 @@ pub struct Note {
     /// Its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<NonZeroI32>,
+    /// Whether its tasks outlive it, so that the next daemon goes on with them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub durable: bool,
 }
 
 impl Note {
@@ -166,6 +169,7 @@ mod tests {
             socket: "/s".into(),
             cgroup: None,
             pid: NonZeroI32::new(7),
+            durable: true,
         };
         std::fs::write(&path, note.text()).unwrap();
         assert_eq!(Note::read(&path), note);

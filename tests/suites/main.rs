@@ -48,6 +48,7 @@ mod durable_kills;
 mod durable_notices;
 mod durable_reboot;
 mod durable_sync;
+mod durable_waiters;
 mod elsewhere;
 mod elsewhere_durable;
 mod elsewhere_faults;

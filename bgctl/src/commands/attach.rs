@@ -26,8 +26,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let key = args.key;
     // After a lost connection a prefix could mean another task.
-    let id =
-        if context.link.is_remote() { context.call::<TaskGet>(&IdParams { id })?.task.id.into() } else { id };
+    let id = context.call::<TaskGet>(&IdParams { id })?.task.id.into();
     loop {
         match attach(&id, key, context) {
             Err(failure) => {

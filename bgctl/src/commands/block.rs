@@ -31,8 +31,8 @@ use crate::render::page::denied;
 use crate::render::table::summary_line;
 use crate::render::wall::Clock;
 
-/// The most tasks to show progress for: with more ids, a request would be too long.
-const DRAWN: usize = 20_000;
+/// The most tasks to name in a request, and to show progress for: with more ids, it would be too long.
+const NAMED: usize = 20_000;
 
 /// Waits, then prints one line per task.
 pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -63,7 +63,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
     // Progress is for people; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
-    if context.link.is_remote() && params.matching.is_some() {
+    if params.matching.is_some() {
         fix_selection(&mut params, context)?;
     }
     let result = waited(params, is_shown, context)?;
@@ -111,25 +111,26 @@ fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
     Ok((text, code(&result)))
 }
 
-/// Waits, also over lost connections to another machine, and shows progress if that is wanted.
+/// Waits, also over lost connections, and shows progress if that is wanted.
 fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<BlockResult, Failure> {
     let mut params = params;
     // Who only asks has no time for it, and once is enough.
     let rehearses = Cell::new(params.timeout_ms != Some(0));
     let deadline = params.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+    let json = context.json();
     loop {
         let takes = params.timeout_ms.map(Duration::from_millis);
         let outcome = if is_shown {
             watched(&params, takes, context)
         } else {
-            let json = context.json();
-            context.link.exchange(|client| {
-                client.call_meanwhile::<TaskBlock>(&params, takes, || {
-                    if rehearses.take() {
-                        drop(rehearse(json));
-                    }
-                })
-            })
+            let meanwhile = || {
+                if rehearses.take() {
+                    drop(rehearse(json));
+                }
+            };
+            // Not by an exchange: whoever waits for a daemon that is stopped must not start it again.
+            let client = context.link.client();
+            client.and_then(|client| Ok(client.call_meanwhile::<TaskBlock>(&params, takes, meanwhile)?))
         };
         match outcome {
             // The time is over. Connecting again would only give up a connection that others share.
@@ -144,12 +145,12 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
     }
 }
 
-/// Replaces a selection by the ids of its tasks: after a lost connection (R142), tasks that have ended meanwhile would
-/// no longer match. A selection without tasks stays as it is.
+/// Replaces a selection by the ids of its tasks: after a lost connection (R126, R142), tasks that have ended meanwhile
+/// would no longer match. A selection without tasks stays as it is, and so does one of too many.
 fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<(), Failure> {
     let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
     let seen = context.call::<TaskBlock>(&look)?;
-    if !seen.tasks.is_empty() {
+    if (1..=NAMED).contains(&seen.tasks.len()) {
         params.ids = seen.tasks.iter().map(|task| task.id.into()).collect();
         params.matching = None;
     }
@@ -218,7 +219,7 @@ impl Progress {
     fn begin(params: &BlockParams, aside: &mut Aside, mut news: Client) -> Option<Self> {
         let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
         let seen = aside.call::<TaskBlock>(&look).ok().filter(|seen| seen.timed_out)?;
-        if !bar::is_drawable() || seen.tasks.len() > DRAWN || params.until != BlockUntil::Ended {
+        if !bar::is_drawable() || seen.tasks.len() > NAMED || params.until != BlockUntil::Ended {
             let text = waiting_for(seen.active.len(), seen.tasks.len());
             say(format_args!("{text}"));
             return None;

@@ -81,10 +81,14 @@ fn next(context: &mut Context) -> Result<News, Failure> {
     Ok(context.link.client()?.next_news()?.news)
 }
 
-/// Resumes after the last printed line if the same daemon is still running (R26).
+/// Resumes after the last printed line if the same daemon is still running (R26), or goes on with its tasks.
 fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
-    while context.link.is_remote() {
-        context.link.recover(lost)?;
+    loop {
+        match context.link.recover(lost) {
+            Err(failure) if context.link.is_remote() => return Err(failure),
+            Err(_) => break,
+            Ok(()) => {}
+        }
         match context.link.exchange(|client| subscribe(client, params)) {
             // The connection may break again at once.
             Err(failure) => lost = failure,

@@ -119,17 +119,19 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
         }
         let wait_ms = match taken {
             Ok(()) => DURATION_MS,
-            Err(failure) if context.link.is_remote() => {
-                context.link.recover(failure)?;
-                let hello = context.call::<Hello>(&HelloParams::default())?;
-                reading.adopt(hello.instance, context.json());
+            Err(failure) => {
+                match context.link.recover(failure.clone()) {
+                    Ok(()) => {
+                        let hello = context.call::<Hello>(&HelloParams::default())?;
+                        reading.adopt(hello.instance, context.json());
+                    }
+                    Err(_) if !context.link.is_remote() && ENDS.contains(&failure.kind) => {
+                        reading.go_on(context)?;
+                    }
+                    Err(failure) => return Err(failure),
+                }
                 0
             }
-            Err(failure) if ENDS.contains(&failure.kind) => {
-                reading.go_on(context)?;
-                0
-            }
-            Err(failure) => return Err(failure),
         };
         page = reading.wait(wait_ms, context);
     }

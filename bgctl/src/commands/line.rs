@@ -72,7 +72,7 @@ fn sight(sought: LineQuery, context: &mut Context) -> Result<Found, Failure> {
 /// Replaces an offset that counts from the end by the place that it means now: after a lost connection it would mean
 /// another one.
 fn fixed(since: i64, id: TaskId, context: &mut Context) -> Result<i64, Failure> {
-    if since >= 0 || !context.link.is_remote() {
+    if since >= 0 {
         return Ok(since);
     }
     let params = OutputParams { id: id.into(), offset: Some(since), limit: Some(0), stream: None };

@@ -103,8 +103,11 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> 
     }
     let mut task = look(args, context)?;
     let is_there = |task: &Task| task.status != Status::Pending || task.has_begun();
-    if args.follow && !is_there(&task) {
-        Listener::until(context.link.existing()?, task.id, is_there)?;
+    while args.follow && !is_there(&task) {
+        let existing = context.link.existing();
+        if let Err(failure) = existing.and_then(|news| Listener::until(news, task.id, is_there)) {
+            context.link.recover(failure)?;
+        }
         task = look(args, context)?;
     }
     let path = path_of(&task, args.stream)?;
@@ -174,7 +177,12 @@ fn from_file(
     };
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
-        let ended = follow::follow(context.link.client()?, task.id, path, &mut copier)?;
+        let ended = loop {
+            match follow::follow(context.link.client()?, task.id, path, &mut copier) {
+                Err(failure) => context.link.recover(failure)?,
+                Ok(ended) => break ended,
+            }
+        };
         let ended = ended.as_ref().unwrap_or(task);
         report_loss(&ended.output);
         if never_ran(ended) {

@@ -1,6 +1,12 @@
-//! The failures that only another machine has: which they are, and how they are told.
+//! The failures of lost connections, above all of those to another machine: which they are, how they are told, and which
+//! calls are made again.
 
 use bgd_shared::error::ErrorKind;
+use bgd_shared::request::{
+    AgentList, DaemonStatusOf, ExecutorList, GroupContinue, GroupList, GroupPause, GroupSet, InboxAck,
+    InboxList, InboxRead, Method as _, TaskContinue, TaskGet, TaskHold, TaskList, TaskOutput, TaskPause,
+    TaskResultOf,
+};
 use bgd_shared::show::shortened;
 
 use super::host::Host;
@@ -12,7 +18,7 @@ use crate::render::clean;
 pub fn named(host: &Host, failure: Failure) -> Failure {
     // The usual message and hint are about a daemon on this machine.
     let (message, hint) = match failure.kind {
-        "connection_lost" => ("the connection is lost".to_owned(), None),
+        CONNECTION_LOST => ("the connection is lost".to_owned(), None),
         "no_answer" => (failure.message, None),
         _ => (failure.message, failure.hint),
     };
@@ -33,6 +39,31 @@ pub fn reason(host: &str, failure: &Failure) -> String {
     shortened(&clean(&line.collect::<Vec<_>>().join("; ")), REASON_CHARS)
 }
 
+/// The methods that change nothing, or nothing more the second time: such a call is repeated if the connection was lost
+/// before its answer came, and the tasks were not.
+pub const REPEATABLE: [&str; 17] = [
+    TaskGet::NAME,
+    TaskList::NAME,
+    TaskOutput::NAME,
+    TaskResultOf::NAME,
+    InboxRead::NAME,
+    InboxAck::NAME,
+    InboxList::NAME,
+    AgentList::NAME,
+    ExecutorList::NAME,
+    GroupList::NAME,
+    GroupSet::NAME,
+    GroupPause::NAME,
+    GroupContinue::NAME,
+    TaskHold::NAME,
+    TaskPause::NAME,
+    TaskContinue::NAME,
+    DaemonStatusOf::NAME,
+];
+
+/// The kind of failure where a connection broke.
+pub const CONNECTION_LOST: &str = "connection_lost";
+
 /// The kind of failure where no daemon runs.
 pub const NO_REMOTE_DAEMON: &str = "no_daemon";
 
@@ -40,7 +71,7 @@ pub const NO_REMOTE_DAEMON: &str = "no_daemon";
 pub const MAYBE_DONE: &str = "maybe_done";
 
 /// The kinds of failure where the connection to another machine broke, or is silent because the network is.
-const LOST: [&str; 3] = ["connection_lost", "no_answer", MAYBE_DONE];
+const LOST: [&str; 3] = [CONNECTION_LOST, "no_answer", MAYBE_DONE];
 
 /// Whether the connection broke, or is silent.
 pub fn is_lost(failure: &Failure) -> bool {

@@ -15,6 +15,7 @@ mod lost;
 mod programs;
 mod ssh;
 mod streams;
+mod successor;
 mod wait;
 mod way;
 
@@ -27,16 +28,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
-use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{
-    AgentList, DaemonStatusOf, ExecutorList, GroupContinue, GroupList, GroupPause, GroupSet, Hello,
-    HelloParams, InboxAck, InboxList, InboxRead, Method, TaskContinue, TaskGet, TaskHold, TaskList,
-    TaskOutput, TaskPause, TaskResultOf,
-};
+use bgd_shared::request::{Hello, HelloParams, Method};
 use bgd_shared::show;
 use bgd_shared::socket::SocketPath;
-use bgd_shared::transport::ConnectError;
 
 use self::bootstrap::supplied;
 pub use self::children::end_children;
@@ -45,11 +40,12 @@ pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
 pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
-use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
+use self::lost::{CONNECTION_LOST, MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
 pub use self::lost::{is_lost, may_be_older, maybe_done, reason};
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
+use self::successor::{Successors, is_gone};
 pub use self::wait::{sleep, time_left};
 pub use self::way::Way;
 use crate::exit::Code;
@@ -58,28 +54,6 @@ use crate::remark::say;
 
 /// How many connections in a row may break before they are of any use.
 const RECONNECTS: u32 = 8;
-
-/// The methods that change nothing, or nothing more the second time: such a call is repeated if the connection to another
-/// machine was lost before its answer came.
-const REPEATABLE: [&str; 17] = [
-    TaskGet::NAME,
-    TaskList::NAME,
-    TaskOutput::NAME,
-    TaskResultOf::NAME,
-    InboxRead::NAME,
-    InboxAck::NAME,
-    InboxList::NAME,
-    AgentList::NAME,
-    ExecutorList::NAME,
-    GroupList::NAME,
-    GroupSet::NAME,
-    GroupPause::NAME,
-    GroupContinue::NAME,
-    TaskHold::NAME,
-    TaskPause::NAME,
-    TaskContinue::NAME,
-    DaemonStatusOf::NAME,
-];
 
 /// The pauses between attempts to reach a host again: the first one, and the longest.
 const HOST_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
@@ -119,12 +93,19 @@ pub struct Link {
     carriers: RefCell<Vec<Child>>,
     /// The daemon of the other machine that was talked to first.
     instance: RefCell<Option<String>>,
+    successors: Successors,
 }
 
 impl Link {
     /// Creates a link without a connection.
     pub fn new(options: Options) -> Self {
-        Self { options, client: None, carriers: RefCell::default(), instance: RefCell::default() }
+        Self {
+            options,
+            client: None,
+            carriers: RefCell::default(),
+            instance: RefCell::default(),
+            successors: Successors::default(),
+        }
     }
 
     /// The daemon's socket.
@@ -210,11 +191,11 @@ impl Link {
             }
             client.call_with_fds::<M>(params, descriptors)
         };
-        let is_repeatable = REPEATABLE.contains(&M::NAME);
+        let is_repeatable = lost::REPEATABLE.contains(&M::NAME);
         loop {
             match self.exchange(call) {
                 Err(failure) if is_repeatable => self.recover(failure)?,
-                Err(failure) if self.is_remote() && is_lost(&failure) => return Err(maybe_done()),
+                Err(failure) if self.is_maybe_done(&failure) => return Err(maybe_done()),
                 outcome => return outcome,
             }
         }
@@ -254,8 +235,8 @@ impl Link {
             && !self.is_remote()
             && is_gone(error, &mut client, &self.socket()?)
         {
-            // The daemon was shutting down when we connected. All its state went with it, so asking its successor
-            // can't do anything twice.
+            // The daemon was shutting down when we connected. It has refused the call, or all its state went with it, so
+            // asking its successor can't do anything twice.
             client = self.connect()?;
             outcome = say(&mut client);
         }
@@ -422,27 +403,32 @@ impl Link {
         Ok(Client::over(stream))
     }
 
-    /// Waits until a host whose connection was lost can be reached again, and reports both on standard error. The
-    /// tasks there are not affected.
+    /// Connects again after a lost connection, and reports on standard error what happened: waits until the host can be
+    /// reached again, whose tasks are not affected; on this machine, connects to the daemon that goes on with the tasks
+    /// of a killed one that was durable.
     ///
     /// # Errors
-    /// The failure, if the daemon is on this machine; it can't be reached again within the timeout; no daemon runs
-    /// there any more, or another one.
+    /// The failure, if it is no lost connection, or the tasks are lost with the daemon; the host can't be reached again
+    /// within the timeout; no daemon runs there any more, or another one; the next daemon can't be started.
     pub fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
         self.recover_until(failure, None)
     }
 
-    /// Like [`Self::recover`], but waits no longer than until then.
+    /// Like [`Self::recover`], but waits for a host no longer than until then.
     ///
     /// # Errors
     /// As for [`Self::recover`].
     pub fn recover_until(&mut self, failure: Failure, until: Option<Instant>) -> Result<(), Failure> {
-        let Some(host) = self.host().filter(|_| is_lost(&failure)).cloned() else { return Err(failure) };
+        if !is_lost(&failure) {
+            return Err(failure);
+        }
+        let Some(host) = self.host().cloned() else { return self.succeed(failure) };
         self.forget(&host);
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
         let deadline = until.map_or(deadline, |until| until.min(deadline));
         let [mut pause, longest] = HOST_PAUSES;
+        let mut reason = None;
         loop {
             // Nobody expects a question now.
             let within = deadline.saturating_duration_since(Instant::now());
@@ -453,15 +439,41 @@ impl Link {
                     return Ok(());
                 }
                 // Anything else would stay as it is.
+                // What cut it short says less than why the one before failed.
+                Err(failure) if failure.kind == ssh::UNREACHABLE && Instant::now() >= deadline => {
+                    return Err(reason.unwrap_or(failure));
+                }
                 Err(failure) if failure.kind != ssh::UNREACHABLE || Instant::now() + pause > deadline => {
                     return Err(failure);
                 }
-                Err(_) => {}
+                Err(failure) => reason = Some(failure),
             }
             // Nothing reports that a host is back.
             thread::sleep(pause);
             pause = longest.min(pause * 2);
         }
+    }
+
+    /// Whether a call with this outcome may have been carried out all the same, and what it has done remains.
+    fn is_maybe_done(&self, failure: &Failure) -> bool {
+        let outlives = |socket: SocketPath| successor::has_tasks_of(&socket);
+        let is_lost_here = || failure.kind == CONNECTION_LOST && self.socket().is_ok_and(outlives);
+        is_lost(failure) && (self.is_remote() || is_lost_here())
+    }
+
+    /// Connects to the daemon that goes on with the tasks of one that was killed.
+    fn succeed(&mut self, failure: Failure) -> Result<(), Failure> {
+        // One that does not answer may do so later.
+        if !matches!(failure.kind, CONNECTION_LOST | MAYBE_DONE) {
+            return Err(failure);
+        }
+        let Some(next) = self.successors.next(&self.socket()?, self.options.starts) else {
+            return Err(failure);
+        };
+        let (client, _) = next?;
+        self.client = Some(client);
+        self.report("the daemon was killed; the next one goes on with its tasks");
+        Ok(())
     }
 
     /// Makes one attempt at another connection to a host, in place of one that may be dead without anybody knowing.
@@ -541,7 +553,7 @@ impl Link {
             };
             match outcome {
                 Ok(said) => return Ok(Some(said)),
-                Err(failure) if failure.kind == "connection_lost" => {}
+                Err(failure) if failure.kind == CONNECTION_LOST => {}
                 Err(failure) if failure.code == Code::NO_DAEMON && failure.kind != "no_answer" => break,
                 Err(failure) => return Err(failure),
             }
@@ -566,18 +578,4 @@ impl Link {
 
 fn no_connection() -> Failure {
     Failure::new(Code::NO_DAEMON, "no_daemon", "not connected")
-}
-
-/// Whether the daemon has gone since we connected. If it is shutting down, waits for that.
-fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) -> bool {
-    match error {
-        ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => client.until_closed().is_ok(),
-        ClientError::Closed | ClientError::Io(_) => {
-            bgd_shared::transport::connect(socket).as_ref().is_err_and(ConnectError::is_absent)
-        }
-        ClientError::Rpc(_)
-        | ClientError::Connect(_)
-        | ClientError::NoAnswer(_)
-        | ClientError::Garbled(_) => false,
-    }
 }

@@ -33,7 +33,7 @@ use crate::carry::handover::go_back;
 use crate::carry::image::{Head, Image};
 use crate::carry::program::{Formats, Found};
 use crate::client::answer::Answer;
-use crate::config::Config;
+use crate::config::{Config, Durable};
 use crate::dispatcher::state::{PremisesState, State};
 use crate::exec::mark::Marks;
 use crate::exec::strays::Strays;
@@ -273,7 +273,7 @@ fn take(
         lost,
         life,
         is_kept,
-        durable: _,
+        durable,
         instance_lock,
         note,
         socket_lock,
@@ -290,8 +290,9 @@ fn take(
         program,
         keeper,
     } = premises;
-    // A program before this one may not have said it.
-    let note = Note { pid: NonZeroI32::new(std::process::id().cast_signed()), ..note };
+    // A program before this one may have said neither.
+    let pid = NonZeroI32::new(std::process::id().cast_signed());
+    let note = Note { pid, durable: durable.is_some_and(|durable| durable != Durable::No), ..note };
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
     let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);

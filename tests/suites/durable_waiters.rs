@@ -1,0 +1,187 @@
+//! Clients that wait while a durable daemon is killed (R126): they go on with the next one.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Stdio};
+
+use bgd_tests::shared::holder;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{Hello, HelloParams};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Terminal, TestDaemon, wait};
+
+use super::channel_tty::Gate;
+
+const GOES_ON: &str = "bgctl: the daemon was killed; the next one goes on with its tasks\n";
+
+fn durable() -> TestDaemon {
+    TestDaemon::builder().config("durable = true").start()
+}
+
+/// Starts `bgctl` in the background.
+fn begin(daemon: &TestDaemon, args: &[&str]) -> Child {
+    let mut bgctl = daemon.bgctl(args);
+    bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bgctl")
+}
+
+/// Waits until so many clients are connected.
+#[track_caller]
+fn connected(daemon: &TestDaemon, count: u64) {
+    // One more asks.
+    wait::poll_until("the clients", || (daemon.status().connections == count + 1).then_some(()));
+}
+
+/// The exit code and what was written to both streams.
+fn ended(child: Child) -> (Option<i32>, String, String) {
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Ends the daemon that a client has started.
+#[track_caller]
+fn stop(daemon: &TestDaemon) {
+    let process = daemon.process();
+    daemon.run(&["daemon", "stop", "--cancel"]).success();
+    process.gone();
+}
+
+#[test]
+fn r126_what_waits_goes_on_with_the_next_daemon() {
+    let mut daemon = durable();
+    let gate = Gate::new(&daemon, "gate");
+    let id = daemon.submit_shell("seq 20000; read x <gate; seq 20001 40000; exit 4");
+    daemon.wait_running(id);
+    let id = id.to_string();
+    // The last one reaches its task in a way that means nothing once that has ended.
+    let waits = [
+        (begin(&daemon, &["block", &id]), 1),
+        (begin(&daemon, &["block", "--exit-code", "--timeout", "1h", &id]), 4),
+        (begin(&daemon, &["block", "--line", "^40000$", &id]), 0),
+        (begin(&daemon, &["block", "--status", "running"]), 1),
+    ];
+    let mut followed = begin(&daemon, &["output", "--follow", &id]);
+    let mut lines = BufReader::new(followed.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.by_ref().any(|line| line == "20000"));
+    // The search has a connection for events.
+    connected(&daemon, 6);
+    let before = daemon.process();
+    daemon.kill9();
+    let mut errors = BufReader::new(followed.stderr.take().unwrap());
+    let mut told = String::new();
+    errors.read_line(&mut told).unwrap();
+    assert_eq!(told, GOES_ON);
+    assert_ne!(daemon.pid(), before.pid());
+    gate.open();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(rest, (20001..=40000).map(|number: u32| number.to_string()).collect::<Vec<_>>());
+    assert!(followed.wait().unwrap().success());
+    for (child, code) in waits {
+        let (exited, written, told) = ended(child);
+        assert_eq!(exited, Some(code), "{written} {told}");
+        assert_eq!(told, GOES_ON);
+    }
+    stop(&daemon);
+}
+
+#[test]
+fn r126_events_and_an_inbox_go_on_without_a_gap() {
+    let mut daemon = durable();
+    let instance = daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance;
+    let mut events = begin(&daemon, &["events"]);
+    let mut inbox = begin(&daemon, &["inbox", "--follow", "--session", "mine"]);
+    connected(&daemon, 2);
+    let gate = Gate::new(&daemon, "gate");
+    let submit = ["submit", "--session", "mine", "--shell", "read x <gate; echo well"];
+    let id = daemon.run(&submit).success().word::<TaskId>();
+    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.by_ref().any(|line| line.contains("\"started\"") && line.contains(&id.to_string())));
+    daemon.kill9();
+    let mut told = BufReader::new(inbox.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(told.next().unwrap(), GOES_ON.trim_end());
+    gate.open();
+    let ends = lines.by_ref().find(|line| line.contains("\"completed\"")).unwrap();
+    assert!(ends.contains(&id.to_string()) && ends.contains(&instance), "{ends}");
+    let mut items = BufReader::new(inbox.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(items.any(|line| line.contains(&id.short())));
+    for mut child in [events, inbox] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    stop(&daemon);
+}
+
+#[test]
+fn r126_a_terminal_that_somebody_looks_at_stays_on_their_screen() {
+    let mut daemon = durable();
+    let line = "printf say:; read x; echo \"you said $x\"; read y";
+    let id = daemon.run(&["submit", "--pty", "--shell", line]).success().word::<TaskId>();
+    daemon.wait_output(id, "say:");
+    let mut terminal = Terminal::open(&daemon.bgctl(&["attach", &id.to_string()]));
+    terminal.wait_text("say:");
+    daemon.kill9();
+    terminal.wait_text("the next one goes on with its tasks");
+    terminal.type_line("hello");
+    terminal.wait_text("you said hello");
+    terminal.type_line("");
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    stop(&daemon);
+}
+
+#[test]
+fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
+    for (config, kills) in [("", true), ("durable = true", false)] {
+        let mut daemon = TestDaemon::builder().config(config).start();
+        let id = daemon.submit_shell("exec sleep 1000");
+        daemon.wait_running(id);
+        let block = begin(&daemon, &["block", &id.to_string()]);
+        connected(&daemon, 1);
+        if kills {
+            daemon.kill9();
+        } else {
+            daemon.stop();
+        }
+        let (exited, _, told) = ended(block);
+        assert_eq!(exited, Some(69), "{told}");
+        assert!(!told.contains("goes on"), "{told}");
+        assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
+        daemon.launch();
+        daemon.run(&["daemon", "stop", "--cancel"]).success();
+    }
+}
+
+#[test]
+fn r126_a_next_daemon_that_does_not_start_is_what_a_waiter_tells() {
+    let mut daemon = durable();
+    let id = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(id);
+    let program = daemon.home().join("broken");
+    fs::write(&program, "#!/bin/sh\nexit 3\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    let mut block = daemon.bgctl(&["block", &id.to_string()]);
+    block.env("BGD_DAEMON", &program).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let block = block.spawn().unwrap();
+    connected(&daemon, 1);
+    daemon.kill9();
+    let (exited, _, told) = ended(block);
+    assert_eq!(exited, Some(69), "{told}");
+    assert!(told.contains("the daemon ended before it was ready"), "{told}");
+    daemon.launch();
+    daemon.run(&["daemon", "stop", "--cancel"]).success();
+}
+
+#[test]
+fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
+    let mut daemon = durable();
+    let id = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(id);
+    let block = begin(&daemon, &["--no-start", "block", &id.to_string()]);
+    connected(&daemon, 1);
+    daemon.kill9();
+    let (exited, _, told) = ended(block);
+    assert_eq!(exited, Some(69), "{told}");
+    assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
+    daemon.launch();
+    daemon.run(&["daemon", "stop", "--cancel"]).success();
+}

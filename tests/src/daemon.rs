@@ -436,13 +436,9 @@ fn end_of(child: &mut Child) -> ExitStatus {
     child.wait().expect("a child can be waited for")
 }
 
-/// How long a process may outlive the daemon: the kernel needs a moment to tear down a killed process, and a
-/// client needs one to see that its connection has ended.
-fn time_to_die(process: &Process) -> Duration {
-    let exe = fs::read_link(process.proc("exe")).unwrap_or_default();
-    let is_client = exe.file_name().is_some_and(|name| name == "bgctl");
-    Duration::from_millis(if is_client { 5000 } else { 250 })
-}
+/// How long a process may outlive the daemon: the kernel needs a moment to tear down a killed process, and others need
+/// one to see that their connection or terminal has ended.
+const TIME_TO_DIE: Duration = Duration::from_secs(5);
 
 impl TestDaemon {
     fn explain(&self) {
@@ -473,7 +469,7 @@ impl TestDaemon {
     fn sweep(&self) -> Vec<String> {
         let mut left = Vec::new();
         for process in self.processes() {
-            if !self.may_leave && process.wait_gone(time_to_die(&process)) {
+            if !self.may_leave && process.wait_gone(TIME_TO_DIE) {
                 continue;
             }
             left.push(format!("{process:?}"));

@@ -37,6 +37,7 @@ pub mod model;
 mod outcome;
 pub mod packages;
 pub mod pictures;
+pub mod ports;
 mod process;
 pub mod prompts;
 pub mod proxy;

@@ -144,7 +144,8 @@ impl Mcp {
     #[track_caller]
     pub fn write(&mut self, line: &str) {
         let input = self.input.as_mut().expect("its input is open");
-        input.write_all(line.as_bytes()).and_then(|()| input.write_all(b"\n")).expect("it reads its input");
+        // In one piece: several messages of a caller are read together.
+        input.write_all(format!("{line}\n").as_bytes()).expect("it reads its input");
     }
 
     /// Sends a message.

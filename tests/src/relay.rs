@@ -132,15 +132,13 @@ fn copy(mut from: UnixStream, mut to: UnixStream, mut is_last: impl FnMut(&[u8])
     let mut buffer = [0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let is_over = is_last(&buffer[..count]);
-        if is_over {
-            // Before an answer can arrive.
-            let _ = from.shutdown(Shutdown::Both);
-        }
         if to.write_all(&buffer[..count]).is_err() {
             break;
         }
         if is_over {
             let _ = to.shutdown(Shutdown::Write);
+            // Only now: the client's next request, over another connection, must not overtake this one.
+            let _ = from.shutdown(Shutdown::Both);
             return true;
         }
     }

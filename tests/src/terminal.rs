@@ -205,7 +205,11 @@ impl Terminal {
     #[track_caller]
     pub fn clear(&mut self) {
         self.type_keys("\x0c");
-        self.wait("a clear screen", |screen| screen.contents().trim_end() == "$");
+        // A notice may come right after.
+        let is_old = |row: &str| !row.is_empty() && !row.starts_with("[BACKGROUND");
+        self.wait("a clear screen", |screen| {
+            screen.contents().lines().map(str::trim_end).filter(|row| is_old(row)).eq(["$"])
+        });
     }
 
     /// Makes the shell bring its stopped or background job to the foreground.

@@ -101,7 +101,7 @@ fn what_outlives_the_program_is_ended_with_the_turn() {
 fn a_time_limit_ends_a_turn_as_failed() {
     let line = format!("[ \"$1\" = one ] || exec sleep 1000; {REMEMBER}");
     let daemon = daemon(format!("{LONG_GRACE}{}", remembering_agent("x", &line)));
-    let limited = |prompt| SubmitParams { time_limit_ms: Some(1000), ..daemon.prompt_for("x", prompt) };
+    let limited = |prompt| SubmitParams { time_limit_ms: Some(5000), ..daemon.prompt_for("x", prompt) };
     let id = daemon.submit_with(&limited("one")).id;
     ended(&daemon, id, Status::Completed);
     daemon.resume(id, "two");

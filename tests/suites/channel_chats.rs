@@ -293,6 +293,7 @@ fn a_silence_for_all_of_a_bot_is_kept_in_every_chat() {
     let mut daemon = started(&server, api);
     run_for(&daemon, api, Some(&format!("discord:{}", chat(api, 7))), "echo one");
     run_for(&daemon, api, None, "echo two");
+    wait::for_lines(&daemon.state_dir().join("bgd.log"), 2, "asked to wait");
     daemon.stop();
     assert_eq!(server.server.requests().len(), 1);
     let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();

@@ -172,7 +172,7 @@ fn a_server_that_closes_early_is_asked_again() {
 
 #[test]
 fn a_server_that_hangs_is_asked_again() {
-    tried_again(&[Reply::Silence], "timeout = \"300ms\"");
+    tried_again(&[Reply::Silence], "timeout = \"5s\"");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_redirect_to_the_same_server_keeps_the_request() {
 #[test]
 fn a_body_without_end_is_not_waited_for() {
     let server = HookServer::start();
-    let daemon = daemon(hook("hook", &server.url("/"), "timeout = \"2s\""));
+    let daemon = daemon(hook("hook", &server.url("/"), "timeout = \"5s\""));
     for reply in [Reply::Endless(200), Reply::Stuck(200), Reply::Endless(404), Reply::Stuck(404)] {
         server.order(reply);
         run_for(&daemon, "hook", &["true"]);

@@ -11,7 +11,7 @@ use bgd_tests::far::Far;
 use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::request::ListResult;
 use bgd_tests::slurm::Site;
-use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, helper_path};
+use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, executable, helper_path};
 use serde_json::Value;
 
 /// Asserts that each check that failed says what to do.
@@ -294,7 +294,7 @@ fn r124_r168_a_program_that_was_replaced_is_noticed() {
     let bin = daemon.home().join("bin");
     fs::create_dir(&bin).unwrap();
     let program = bin.join("bgd");
-    fs::copy(bgd_tests::bgd_path(), &program).unwrap();
+    executable::copy(bgd_tests::bgd_path().as_ref(), &program);
     let run = |args: &[&str]| {
         let mut command = daemon.bgctl(args);
         Outcome::of(command.env("BGD_DAEMON", &program))
@@ -303,7 +303,7 @@ fn r124_r168_a_program_that_was_replaced_is_noticed() {
     let status = || run(&["daemon", "status"]).success().stdout_text();
     assert!(!status().contains("program:"), "{}", status());
     let next = bin.join("next");
-    fs::copy(bgd_tests::bgd_path(), &next).unwrap();
+    executable::copy(bgd_tests::bgd_path().as_ref(), &next);
     fs::rename(&next, &program).unwrap();
     let report: Value = run(&["--json", "doctor"]).success().json();
     let found = check(&report, "daemon", "program");

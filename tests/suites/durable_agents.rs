@@ -13,6 +13,8 @@ fn durable() -> FakeDaemon {
 /// Kills the daemon and starts it again.
 #[track_caller]
 fn crash(daemon: &mut FakeDaemon) {
+    // Its answer comes once all before it is written down.
+    daemon.run(&["submit", "--hold", "--", "true"]).success();
     daemon.kill9();
     daemon.launch();
 }

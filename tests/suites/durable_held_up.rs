@@ -157,7 +157,8 @@ fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run(
     leader.signal(Signal::STOP).expect("a process of this user");
     program.release();
     wait::for_file(&daemon.home().join("ran"));
-    assert_eq!(state_of(&leader), 'T');
+    // Until the job has begun, it can't be stopped.
+    wait::poll_until("its stop", || (state_of(&leader) == 'T').then_some(()));
 
     daemon.launch();
 

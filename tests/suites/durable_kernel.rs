@@ -19,6 +19,7 @@ show() { bgctl status --json "$1"; bgctl output "$1" >&2; }
 daemon() { bgctl daemon status --json | sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' | head -n 1; }
 ended=$(begin ended); killed=$(begin killed); terminal=$(begin terminal --pty); later=$(begin later)
 printf '"%s"\n' "$(uname -r)"
+until bgctl status --json "$later" | grep -q '"pid": *[0-9]'; do sleep 0.1; done
 bgctl status --json "$later"
 kill -9 "$(daemon)"
 touch ~/ended.go ~/terminal.go

@@ -41,6 +41,8 @@ fn r126_what_runs_when_the_daemon_is_killed_goes_on_and_its_exit_is_known() {
     let next = next.success().word::<TaskId>();
     let (one, two) = (process(&daemon, ended), process(&daemon, killed));
     let three = daemon.wait_running(goes_on);
+    // Its answer comes once all before it is written down.
+    daemon.run(&["submit", "--hold", "--", "true"]).success();
 
     daemon.kill9();
     fs::write(first_file, "").unwrap();

@@ -70,6 +70,8 @@ fn r128_nothing_waits_longer_after_a_reboot_wherever_the_clock_was_set_as_root()
             let task = daemon.task(again);
             (task.attempts.len() == 1 && task.status == Status::Pending).then_some(())
         });
+        // Its answer comes once all before it is written down.
+        submit(&["--hold", "--", "true"]);
 
         daemon.kill9();
         clock.set(set);

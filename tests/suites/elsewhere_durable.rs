@@ -183,6 +183,8 @@ fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     far.running(runs);
     far.running(ends);
     far.here().wait_output(runs, "begun");
+    // Its answer comes once all before it is written down.
+    far.run_here(&["submit", "--hold", "--", "true"]).success();
     kill(&mut far, |far| far.wrap("exit 255"));
     let unknown = |task: &Task| task.elsewhere.as_ref().and_then(|there| there.unknown_since).is_some();
     let task = far.until(runs, "it is not known", unknown);

@@ -1,14 +1,13 @@
 //! Batches, restarts, readiness and dependencies of tasks on another machine (R145): this daemon orders them.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 
 use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::wait;
+use bgd_tests::{ports, wait};
 
 fn two() -> Far {
     let mut far = Far::start();
@@ -89,8 +88,7 @@ fn r145_a_server_there_is_restarted_and_ready_by_its_port_there() {
     let task = far.ended(flaky);
     assert_eq!((task.status, task.attempts.len()), (Status::Completed, 1));
     assert_eq!(far.here().output(flaky), b"up\nup\n");
-    // A port that nobody has.
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = ports::unused();
     let gate = far.daemon.home().join("gate");
     let line = format!(
         "until [ -e {} ]; do sleep 0.05; done; exec python3 -m http.server --bind 127.0.0.1 {port}",

@@ -1,8 +1,10 @@
 //! Agent processes that do not want to end, or that have children: nothing outlives its purpose.
 
+use std::fs;
+
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{FakeDaemon, Process};
+use bgd_tests::{FakeDaemon, Process, wait};
 
 /// Survives EOF on its input and SIGTERM, and has a child in a session of its own.
 const STUBBORN: &[&str] = &["--ignore-eof", "--ignore-sigterm", "--child"];
@@ -81,12 +83,16 @@ fn a_check_leaves_nothing_of_a_stubborn_agent() {
 fn an_agent_that_never_starts_is_ended_with_its_child() {
     let flags = [STUBBORN, &["--initialize-never"]].concat();
     let daemon = FakeDaemon::start(&flags, "start_timeout = \"1s\"");
-    let id = daemon.prompt("say never");
-    let agent = daemon.fake_home().wait_started(1);
-    let child = daemon.fake_home().noted(&format!("child.{}", agent.pid()));
-    daemon.ends_as(id, Status::Failed);
-    agent.gone();
-    child.gone();
+    // Until one was not too slow to start its child.
+    loop {
+        daemon.ends_as(daemon.prompt("say never"), Status::Failed);
+        let noted = fs::read_dir(&daemon.fake_home().0).unwrap().flatten().map(|entry| entry.file_name());
+        let is_child = |name: &str| name.strip_prefix("child.").is_some_and(|pid| pid.parse::<i32>().is_ok());
+        if noted.into_iter().any(|name| name.to_str().is_some_and(is_child)) {
+            break;
+        }
+    }
+    wait::poll_until("the end of both", || daemon.task_processes().is_empty().then_some(()));
 }
 
 #[test]

@@ -4,10 +4,11 @@
 use std::collections::HashSet;
 use std::fs;
 
-use bgd_tests::FakeDaemon;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::SubmitParams;
 use bgd_tests::shared::task::Status;
+use bgd_tests::{FakeDaemon, Raw, wait};
+use serde_json::json;
 
 /// Enforces an ignored cancel quickly.
 const HURRY: &str = "[grace]\ncancel = \"300ms\"";
@@ -99,6 +100,14 @@ fn r05_a_turn_that_never_ends_is_ended_with_its_process() {
         let id = daemon.prompt(prompt);
         let process = daemon.agent_process(id);
         daemon.wait_output(id, "half");
+        // It is asked first; the second cancel shortens its grace to that of the configuration.
+        let session = daemon.task(id).agent_session;
+        let mut patient = Raw::connect(daemon.socket());
+        patient.request(1, "task.cancel", &json!({"ids": [id], "grace_ms": 3_600_000}));
+        daemon.fake_home().wait_for(|_| {
+            let cancels = daemon.fake_home().received("session/cancel");
+            cancels.iter().any(|cancel| cancel["params"]["sessionId"].as_str() == session.as_deref())
+        });
         let task = daemon.cancel(&[id]).remove(0);
         assert_eq!((task.status, daemon.output(id)), (Status::Cancelled, b"half\n".to_vec()), "{prompt}");
         assert!(!process.is_alive(), "{prompt}");
@@ -114,10 +123,9 @@ fn r04_a_turn_that_ignores_its_time_limit_is_ended_with_its_process() {
     let daemon = FakeDaemon::with(HURRY, &[], "");
     let params = SubmitParams { time_limit_ms: Some(200), ..daemon.prompt_params("no-answer") };
     let id = daemon.submit_with(&params).id;
-    let process = daemon.agent_process(id);
     let task = daemon.ends_as(id, Status::Failed);
     assert_eq!(task.error.as_deref(), Some("timed out after 200ms"));
-    process.gone();
+    wait::poll_until("its process's end", || daemon.task_processes().is_empty().then_some(()));
 }
 
 #[test]
@@ -229,7 +237,7 @@ fn r04_an_agent_that_does_not_start_says_why() {
             assert!(words.iter().all(|word| error.contains(word)), "{flags:?}: {error}");
             assert_eq!((task.started_at, task.pid), (None, None));
         }
-        assert_eq!(daemon.task_processes().len(), 0, "{flags:?}");
+        wait::poll_until("its end", || daemon.task_processes().is_empty().then_some(()));
     }
 }
 
@@ -237,11 +245,15 @@ fn r04_an_agent_that_does_not_start_says_why() {
 fn r04_an_agent_that_says_nothing_is_given_up() {
     let flags = ["--initialize-never", "--ignore-sigterm", "--ignore-eof"];
     let daemon = FakeDaemon::start(&flags, "start_timeout = \"500ms\"");
-    let id = daemon.prompt("say never");
-    let process = daemon.fake_home().wait_started(1);
-    let error = daemon.ends_as(id, Status::Failed).error.unwrap();
+    let error = loop {
+        let error = daemon.ends_as(daemon.prompt("say never"), Status::Failed).error.unwrap();
+        // One that was too slow even to begin shows nothing.
+        if !daemon.fake_home().started().is_empty() {
+            break error;
+        }
+    };
     assert!(error.contains("within 500ms") && error.contains("start_timeout"), "{error}");
-    process.gone();
+    wait::poll_until("the agent's end", || daemon.task_processes().is_empty().then_some(()));
 }
 
 #[test]
@@ -249,7 +261,14 @@ fn an_agent_that_begins_to_work_again_is_started_again() {
     let daemon = FakeDaemon::start(&["--initialize-after", "begin"], "start_timeout = \"500ms\"");
     daemon.failed("say never");
     daemon.touch("begin");
-    daemon.completed("say fine");
+    loop {
+        let task = daemon.block(&[daemon.prompt("say fine")]).remove(0);
+        if task.status == Status::Completed {
+            break;
+        }
+        // It may be slow as well.
+        assert!(task.error.as_deref().is_some_and(|why| why.contains("within 500ms")), "{task:?}");
+    }
     fs::remove_file(daemon.home().join("begin")).unwrap();
     daemon.completed("say still warm");
 }

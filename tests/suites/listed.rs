@@ -11,7 +11,8 @@ fn waits_at(daemon: &TestDaemon, name: &str, writes: &str) -> TaskId {
     mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
     let line = format!("printf '{writes}'; read x < {name}");
     let id = daemon.run(&["submit", "-d", name, "--shell", &line]).success().word();
-    daemon.wait_running(id);
+    let task = daemon.wait_running(id);
+    wait::for_bytes(task.output.path.as_ref(), writes.len());
     id
 }
 

@@ -74,7 +74,7 @@ fn waits_that_nobody_wants_any_more_are_given_up() {
 #[test]
 fn many_waits_at_once_are_all_answered() {
     let daemon = TestDaemon::builder().config("[limits]\nrequests = 16\n").start();
-    let mut mcp = Mcp::start(&daemon, &[]);
+    let mut mcp = Mcp::start(&daemon, &["--max-block", "10m"]);
     let (id, go) = gate(&daemon, &mut mcp);
     let requests: Vec<i64> = (0..1500).map(|_| block(&mut mcp, &id)).collect();
     until_connections(&daemon, OWN + WAITS);

@@ -242,7 +242,7 @@ time.sleep(1000)";
     let up = daemon.home().join("up");
     let task = daemon.submit(&["python3", "-c", blocks_all, up.to_str().unwrap()]);
     wait::for_file(&up);
-    let pid = daemon.task(task).pid.unwrap();
+    let pid = daemon.wait_running(task).pid.unwrap();
     let mut client = daemon.client();
     for number in 34..=60 {
         let params = SignalParams { id: task.into(), signal: number.to_string(), tree: number % 2 == 0 };

@@ -405,9 +405,12 @@ fn r105_a_delayed_task_starts_when_its_time_has_come() {
     let started = watch.until(|event| event.kind == EventKind::Started);
     let waited = started.at.unix_ms() - soon.created_at.unix_ms();
     assert!(waited >= 300, "it started after {waited} ms");
+    let far = Timestamp::now().plus_ms(3_600_000);
+    let later = daemon.submit_with(&SubmitParams { start_at: Some(far), ..shell(&daemon, "true") });
+    assert_eq!(later.waiting.and_then(|waiting| waiting.until), Some(far));
+    daemon.cancel(&[later.id]);
     let at = Timestamp::now().plus_ms(300);
-    let at_a_time = daemon.submit_with(&SubmitParams { start_at: Some(at), ..shell(&daemon, "true") });
-    assert_eq!(at_a_time.waiting.and_then(|waiting| waiting.until), Some(at));
+    daemon.submit_with(&SubmitParams { start_at: Some(at), ..shell(&daemon, "true") });
     let started = watch.until(|event| event.kind == EventKind::Started);
     assert!(started.at >= at, "it started at {}, before {at}", started.at);
     let over = SubmitParams { start_at: Some(Timestamp::from_unix_ms(0)), ..shell(&daemon, "true") };

@@ -1,7 +1,6 @@
 //! Types what bgd-order(7) tells users of ordered work to type, with stand-ins for the programs.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Command;
 
 use bgd_shared::id::TaskId;
@@ -10,7 +9,7 @@ use bgd_shared::request::ListResult;
 use bgd_shared::task::{Status, Task};
 use bgd_tests::docs;
 use bgd_tests::templates::shell_agent;
-use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
+use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable, ports};
 
 /// Writes a program into the home, where the lines are typed.
 fn program(daemon: &TestDaemon, name: &str, line: &str) {
@@ -59,7 +58,7 @@ fn r100_the_two_gpus_of_the_guide() {
 fn r110_the_server_of_the_guide() {
     let daemon = TestDaemon::start();
     program(&daemon, "npm", "curl --silent --output /dev/null localhost:$PORT && echo tested");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ports::unused();
     let lines = format!("export PORT={port}\n{}", block(2).replace("8000", &port.to_string()));
     let told = typed(&daemon, &lines).stdout_text();
     assert!(told.contains("completed") && told.contains("nothing was missing so far"), "{told}");

@@ -90,6 +90,7 @@ fn r113_events_are_of_the_tasks_that_are_selected() {
     run(&daemon, &["group", "set", "gpu", "--slots", "1"]).success();
     let one = submitted(&daemon, &["--tag", "a", "--", "false"]);
     let two = submitted(&daemon, &["--tag", "b", "--group", "gpu", "--", "true"]);
+    daemon.block(&[one]);
     let last = submitted(
         &daemon,
         &["--tag", "a", "--tag", "b", "--group", "gpu", "--after", &two.to_string(), "--", "true"],
@@ -137,7 +138,11 @@ fn r113_shells_complete_what_selectors_take() {
         let place = (words.len() - 1).to_string();
         let mut command = daemon.bgctl(&[&["--"], words].concat());
         command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
-        Outcome::of(&mut command).success().stdout_text().trim_end().to_owned()
+        // None are offered if the daemon does not answer as soon as a shell needs them.
+        wait::poll_until("candidates in time", || {
+            let told = Outcome::of(&mut command).success().stdout_text().trim_end().to_owned();
+            (!told.is_empty()).then_some(told)
+        })
     };
     let verbs = [
         "list", "status", "output", "attach", "block", "cancel", "clear", "hold", "release", "pause",
@@ -206,7 +211,10 @@ fn r169_shells_offer_options_only_where_one_is_begun() {
         let verbs = candidates(shell, &["bgctl", ""]);
         assert!(verbs.iter().any(|line| line.starts_with("submit")), "{shell}: {verbs:?}");
         assert!(!verbs.iter().any(is_option), "{shell}: {verbs:?}");
-        let ids = candidates(shell, &["bgctl", "status", ""]);
+        // None are offered if the daemon does not answer as soon as a shell needs them.
+        let ids = wait::poll_until("candidates in time", || {
+            Some(candidates(shell, &["bgctl", "status", ""])).filter(|ids| !ids.is_empty())
+        });
         assert!(matches!(&ids[..], [one] if one.starts_with(&id.short())), "{shell}: {ids:?}");
         assert_eq!(candidates(shell, &["bgctl", "list", ""]), Vec::<String>::new(), "{shell}");
         let options = candidates(shell, &["bgctl", "status", "--j"]);

@@ -70,6 +70,8 @@ const FAMILY: &str = "sh -c 'echo >> there; exec sleep 1000' &
 fn family(daemon: &TestDaemon) -> TaskId {
     let id = daemon.submit_shell(FAMILY);
     wait::for_lines(&daemon.home().join("there"), 4, "");
+    // `setsid -f` may outlive the first words of the program that it has started.
+    wait::poll_until("the end of setsid", || (states(daemon).len() == 5).then_some(()));
     id
 }
 
@@ -179,7 +181,7 @@ fn ends_when_paused(daemon: &mut TestDaemon) {
     assert_eq!((task.status, task.exit, task.paused), (Status::Cancelled, Some(Exit::Code(0)), false));
     assert_eq!(daemon.output(id), b"ended\n");
 
-    let limited = SubmitParams { time_limit_ms: Some(1500), ..daemon.params() };
+    let limited = SubmitParams { time_limit_ms: Some(10_000), ..daemon.params() };
     let id = willing(daemon, limited);
     pause(daemon, &[id]).unwrap();
     let task = daemon.block(&[id]).remove(0);

@@ -275,20 +275,24 @@ fn r110_nobody_else_tells_that_it_is_ready() {
 
 #[test]
 fn r110_one_that_is_not_ready_in_time_is_ended() {
-    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
+    let config = "max_concurrent_tasks = 5\n[grace]\ncancel = \"1h\"";
+    let daemon = TestDaemon::builder().config(config).start();
     let line = "trap 'echo ended; exit 0' TERM; echo starting; sleep 1000 & wait";
-    for ready in ["line:^Listening", "tcp:1", "http:http://127.0.0.1:1/", "file:never", "notify"] {
-        let params = SubmitParams { ready_timeout_ms: Some(500), ..shell(&daemon, line, ready) };
-        let id = daemon.submit_with(&params).id;
+    let signs = ["line:^Listening", "tcp:1", "http:http://127.0.0.1:1/", "file:never", "notify"];
+    let submitted = signs.map(|ready| {
+        let params = SubmitParams { ready_timeout_ms: Some(5000), ..shell(&daemon, line, ready) };
+        (ready, daemon.submit_with(&params).id)
+    });
+    for (ready, id) in submitted {
         let blocked = until_ready(&daemon, &[id]);
         assert_eq!(&*blocked.finished, &[id]);
         let task = &blocked.tasks[0];
         assert_eq!((task.status, task.timed_out, task.ready_at), (Status::Failed, false, None), "{ready}");
-        assert_eq!(task.error.as_deref(), Some("not ready after 500ms"));
+        assert_eq!(task.error.as_deref(), Some("not ready after 5s"));
         assert_eq!(task.failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Timeout));
         assert_eq!(daemon.output(id), b"starting\nended\n");
         assert_eq!(task.ready.as_ref().map(ToString::to_string).as_deref(), Some(ready));
-        assert_eq!(task.ready_timeout_ms, Some(500));
+        assert_eq!(task.ready_timeout_ms, Some(5000));
     }
     assert_eq!(notify_sockets(&daemon).len(), 0);
 }
@@ -432,7 +436,7 @@ fn r110_without_inotify_it_is_looked_at_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().prelude(without_inotify()).start();
     make_gates(&daemon);
-    let line = "read x < gate; echo Listening on 1; touch there; exec sleep 1000";
+    let line = "read x < gate; touch there; echo Listening on 1; exec sleep 1000";
     for ready in [LINE, "file:there"] {
         becomes_ready_behind_the_gate(&daemon, daemon.submit_with(&shell(&daemon, line, ready)).id);
         fs::remove_file(daemon.home().join("there")).unwrap();

@@ -133,6 +133,7 @@ fn a_pane_of_tmux_is_a_parent_session() {
     assert_eq!(daemon.task(id).session, Some(key));
     terminal.type_line("exit");
     assert!(terminal.ended().success());
+    wait::poll_until("the end of tmux's server", || daemon.task_processes().is_empty().then_some(()));
 }
 
 #[test]

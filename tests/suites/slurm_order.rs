@@ -253,6 +253,7 @@ fn r150_a_batch_of_a_cluster_ends_after_too_many_failures_and_the_failed_ones_ru
 fn numbers(site: &Site, cpus: &[u32]) -> Vec<u64> {
     let tasks: Vec<TaskId> =
         cpus.iter().map(|cpus| site.submit(&["--cpus", &cpus.to_string()], "true")).collect();
+    fs::write(site.cluster.programs().path().join("all"), "").unwrap();
     let number = |id: &TaskId| site.job(*id).split('_').next().and_then(|number| number.parse().ok());
     tasks.iter().map(|id| number(id).expect("a number")).collect()
 }
@@ -268,7 +269,10 @@ fn r146_jobs_come_to_the_cluster_in_the_order_of_their_submission_as_root() {
     assert!(jobs.is_sorted_by(|one, next| one < next), "{jobs:?}");
     // The first one does not reach the cluster at first.
     let fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
-    programs.before("sbatch", &format!("! mkdir $folder/failed 2>/dev/null || {{ {fails}; }}"));
+    // It says so once all of them are submitted.
+    fs::remove_file(programs.path().join("all")).unwrap();
+    let all = "until [ -e $folder/all ]; do sleep 0.1; done";
+    programs.before("sbatch", &format!("! mkdir $folder/failed 2>/dev/null || {{ {all}; {fails}; }}"));
     let jobs = numbers(&site, &[3, 1, 1, 2]);
     assert!(jobs[0] < jobs[1] && jobs[1] == jobs[2] && jobs[2] < jobs[3], "{jobs:?}");
 }

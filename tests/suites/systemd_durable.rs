@@ -119,6 +119,9 @@ impl Work {
         for (id, word) in [(&ends, "begun\n"), (&lasts, "begun\n"), (&terminal, "begun\r\n")] {
             wait::poll_until("it has begun", || (output(alice, id) == word).then_some(()));
         }
+        for id in [&ends, &lasts, &terminal, &tree] {
+            wait::poll_until("it runs", || task(alice, id).pid);
+        }
         let pids = [&lasts, &terminal, &tree].map(|id| task(alice, id).pid).to_vec();
         Self { ends, lasts, terminal, tree, pids }
     }
@@ -257,7 +260,7 @@ fn r126_a_service_whose_scope_was_ended_has_another_one_as_root() {
     let mut alice = machine.login();
     serve(&mut alice, "durable = true\nmax_concurrent_tasks = 1", "");
     let ends = submit(&mut alice, "", "exec sleep 1000");
-    wait::poll_until("it runs", || (task(&mut alice, &ends).status == Status::Running).then_some(()));
+    wait::poll_until("it runs", || task(&mut alice, &ends).pid);
     let next = submit(&mut alice, "", &format!("echo begun; {}; exit 4", gate("go")));
     let keeper = keepers(&machine).remove(0);
     let scope = scope_of(&keeper);
@@ -267,7 +270,7 @@ fn r126_a_service_whose_scope_was_ended_has_another_one_as_root() {
     assert_eq!(signal.exit, Some(Exit::Signal(15)), "{signal:?}");
     wait::poll_until("the next one runs", || (output(&mut alice, &next) == "begun\n").then_some(()));
     let keeper = wait::poll_until("another keeper", || keepers(&machine).pop());
-    let process = machine.process(task(&mut alice, &next).pid.unwrap());
+    let process = machine.process(wait::poll_until("its process", || task(&mut alice, &next).pid));
     assert_eq!((scope_of(&keeper), scope_of(&process)), (scope.clone(), scope));
     alice.run("systemctl --user restart bgd.service").success();
     fs::write(home(&machine, "go"), "").unwrap();
@@ -289,13 +292,13 @@ fn r131_a_service_without_a_scope_says_so_and_its_stop_cancels_as_root() {
     let page = alice.run("bgctl --no-start daemon status").success().stdout_text();
     assert!(page.contains(why), "{page}");
     let id = submit(&mut alice, "", "exec sleep 1000");
-    wait::poll_until("it runs", || (task(&mut alice, &id).status == Status::Running).then_some(()));
+    wait::poll_until("it runs", || task(&mut alice, &id).pid);
     alice.run("systemctl --user restart bgd.service").success();
     // The manager's signal and the daemon's are the same, and either may come first.
     let ended = task(&mut alice, &id);
     assert_eq!(ended.exit, Some(Exit::Signal(15)), "{ended:?}");
     let id = submit(&mut alice, "", "exec sleep 1000");
-    wait::poll_until("it runs", || (task(&mut alice, &id).status == Status::Running).then_some(()));
+    wait::poll_until("it runs", || task(&mut alice, &id).pid);
     let stopped = alice.run("bgctl --no-start daemon stop").success().stdout_text();
     assert_eq!(stopped, "stopped; 1 task was cancelled\n");
     nothing_is_left(&mut alice);

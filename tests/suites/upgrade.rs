@@ -105,6 +105,7 @@ fn r121_what_outlives_its_leader_and_what_escapes_is_still_known_after_an_upgrad
     let daemon = TestDaemon::start();
     let lingering = daemon.submit_shell("setsid -f sh -c 'mkfifo rest; read line < rest'; exit 5");
     wait::for_file(&daemon.home().join("rest"));
+    daemon.block(&[lingering]);
     let mut watch = daemon.watch();
     let escaped = "env -i setsid -f sh -c 'echo $$ > escaped.new; mv escaped.new escaped; exec sleep 1000' \
                    >/dev/null 2>&1; mkfifo stays; read line < stays";

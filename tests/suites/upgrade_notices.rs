@@ -95,13 +95,13 @@ fn r121_a_command_of_a_channel_and_its_queue_go_on_over_an_upgrade() {
 fn r121_a_command_that_ends_nothing_is_ended_in_time_after_an_upgrade() {
     let daemon = with_hook(
         "cat > /dev/null; echo words; echo begun > \"$HOME/begun\"; exec sleep 1000",
-        "timeout = \"3s\"",
+        "timeout = \"10s\"",
     );
     ended(&daemon, "true");
     wait::for_file(&daemon.home().join("begun"));
     upgrade(&daemon);
     let error = settled(&daemon).last_error.unwrap_or_default();
-    assert!(error.ends_with("was ended: it ran longer than 3s; it wrote: words"), "{error}");
+    assert!(error.ends_with("was ended: it ran longer than 10s; it wrote: words"), "{error}");
     assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
 }
 
@@ -145,7 +145,7 @@ fn r121_what_is_answered_soon_is_not_sent_again_by_an_upgrade() {
 #[test]
 fn r121_a_wait_for_the_next_try_goes_on_over_an_upgrade() {
     let server = HookServer::start();
-    server.order(Reply::later(503, "2"));
+    server.order(Reply::later(503, "5"));
     let daemon = with_server(&server);
     let task = ended(&daemon, "true");
     wait::poll_until("it is tried again", || daemon.channel("ops").retry);

@@ -2,13 +2,12 @@
 //! check.
 
 use std::fs;
-use std::net::TcpListener;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{BlockParams, BlockUntil, SubmitParams, TaskBlock};
 use bgd_tests::shared::task::Status;
 use bgd_tests::upgrades::upgrade;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{TestDaemon, ports, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -26,7 +25,7 @@ fn gated(daemon: &TestDaemon, number: usize, ready: &str, then: &str) -> TaskId 
 #[test]
 fn r121_whoever_is_not_ready_yet_becomes_ready_after_an_upgrade() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 5").start();
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address").port();
+    let port = ports::unused();
     let serve = format!("python3 -m http.server --bind 127.0.0.1 {port} >/dev/null 2>&1 &");
     let http = format!("http://127.0.0.1:{port}/");
     let cases = [
@@ -64,12 +63,12 @@ fn r121_the_time_to_become_ready_goes_on_over_an_upgrade() {
     let params = SubmitParams {
         shell: Some("sleep 1000".into()),
         ready,
-        ready_timeout_ms: Some(3000),
+        ready_timeout_ms: Some(10_000),
         ..daemon.params()
     };
     let id = daemon.submit_with(&params).id;
     daemon.wait_running(id);
     upgrade(&daemon);
     let task = daemon.block(&[id]).remove(0);
-    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("not ready after 3s")));
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("not ready after 10s")));
 }

@@ -158,6 +158,7 @@ fn r164_running_tasks_are_measured_on_request() {
     let line = r#"perl -e '$x = "x" x (64 << 20); open F, ">there"; close F; sleep 1000' & wait"#;
     let id = daemon.submit_shell(line);
     wait::for_file(&daemon.home().join("there"));
+    daemon.wait_running(id);
     let ended = daemon.submit_shell("exit 0");
     end(&daemon, ended);
     let usages = usage(&daemon, &[ended, id]).unwrap().usages;
@@ -183,7 +184,9 @@ fn r164_the_notice_of_a_run_over_a_minute_says_what_it_used() {
         TestDaemon::builder().config(config).env("LD_PRELOAD", CLOCK).env("FAKETIME", "+0 x20").start();
     let told = daemon.home().join("told");
     let notice = |name: &str, line: &str| -> Notice {
-        let id: TaskId = daemon.run(&["submit", "-d", name, "--shell", line]).success().word();
+        let params =
+            SubmitParams { description: Some(name.into()), shell: Some(line.into()), ..daemon.params() };
+        let id = daemon.submit_with(&params).id;
         // A wait of the daemon's is short on its clock. The channel tells the task's start, too.
         serde_json::from_str(&wait::for_line(&told, &format!("\"key\":\"{id}/1\""))).unwrap()
     };

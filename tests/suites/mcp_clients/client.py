@@ -66,5 +66,5 @@ async def main(bgctl: str, mode: str) -> None:
 
 
 # If it hangs it says where.
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(180, exit=True)
 asyncio.run(main(*sys.argv[1:]))

@@ -1,9 +1,7 @@
 //! What README and guides tell users of shells and scripts to type, in a terminal, with stand-ins for the programs.
 
-use std::net::TcpListener;
-
 use bgd_tests::templates::shell_agent;
-use bgd_tests::{Terminal, TestDaemon, docs, executable};
+use bgd_tests::{Terminal, TestDaemon, docs, executable, ports};
 
 use super::block;
 
@@ -41,7 +39,7 @@ fn typed(shell: &mut Terminal, line: &str) -> String {
 
 #[test]
 fn r171_a_job_in_the_background_of_the_readme() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ports::unused();
     let lines = block(TYPED[0]).replace("8000", &port.to_string());
     let [submit, list, output, cancel] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
     let daemon = TestDaemon::start();
@@ -109,15 +107,18 @@ fn r171_the_session_with_the_key_of_the_guide() {
     let lines: Vec<&str> = session.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
     let [run, list, rest] = lines[..] else { panic!("{lines:?}") };
     let mut shell = shell(&daemon);
+    // Its third step waits until it has been seen in the list.
+    assert_eq!(shell.run_line("mkfifo gate"), 0);
+    let run = run.replace("sleep 1", "[ $n != 2 ] || read x <gate");
     shell.clear();
-    shell.type_line(run);
+    shell.type_line(&run);
     shell.wait_text("[Ctrl-B] Background\nstep 1\nstep 2\n");
     shell.type_keys("\x02");
     shell.wait_text("\nCommand was manually backgrounded by user with ID ");
     shell.wait_prompt();
     let shown = typed(&mut shell, list);
     assert!(shown.contains(" running ") && shown.contains(" sh -c for n in 1 2 3"), "{shown}");
-    let shown = typed(&mut shell, rest);
+    let shown = typed(&mut shell, &format!("echo >gate; {rest}"));
     assert!(shown.contains(" completed ") && shown.contains("\nstep 1\n"), "{shown}");
     assert!(shown.contains("\nstep 6\n"), "{shown}");
 }

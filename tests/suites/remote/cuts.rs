@@ -123,7 +123,7 @@ fn r142_a_host_that_stays_away_is_given_up() {
 fn r142_what_was_cut_leaves_nothing_over_there() {
     let far = Far::start();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
-    let mut block = blocked(&far, &["--connect-timeout", "5s"], &id);
+    let mut block = blocked(&far, &["--connect-timeout", "15s"], &id);
     far.wrap("exit 255");
     far.cut();
     assert_eq!(block.ended().code(), Some(69));

@@ -7,6 +7,9 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::{Outcome, TestDaemon};
 use serde_json::Value;
 
+/// Waits for slow machines, too: several hosts have little time otherwise.
+const PATIENT: &str = "--connect-timeout=1m";
+
 /// Two machines, both known to the first one.
 fn two() -> (Far, Far) {
     let (far, near) = (Far::start(), Far::named("near", TestDaemon::start()));
@@ -24,7 +27,7 @@ fn r144_the_tasks_of_several_hosts_are_one_list() {
     let (far, near) = two();
     let first: TaskId = far.run(&["submit", "-d", "one", "--", "true"]).word();
     let second: TaskId = far.run(&["-H", "near", "submit", "-d", "two", "--", "true"]).word();
-    let listed = rows(&far.run(&["-H", "near,far,near", "list"]).success());
+    let listed = rows(&far.run(&["-H", "near,far,near", PATIENT, "list"]).success());
     let shown = |row: &[String]| [row[0].clone(), row[1].clone(), row[5].clone()];
     assert_eq!(
         listed.iter().map(|row| shown(row)).collect::<Vec<_>>(),
@@ -32,13 +35,15 @@ fn r144_the_tasks_of_several_hosts_are_one_list() {
     );
     // One host is no column.
     assert_eq!(rows(&far.run(&["list"]).success())[0][0], first.short());
-    let quiet = far.run(&["-H", "far,near", "list", "--quiet"]).success().stdout_text();
+    let quiet = far.run(&["-H", "far,near", PATIENT, "list", "--quiet"]).success().stdout_text();
     assert_eq!(quiet, format!("{first}\n{second}\n"));
-    assert!(far.run(&["-H", "far,near", "list", "--tree"]).success().stdout_text().contains("\tone\n"));
-    let columns = ["-H", "far,near", "list", "--columns", "description,host,cpu"];
+    assert!(
+        far.run(&["-H", "far,near", PATIENT, "list", "--tree"]).success().stdout_text().contains("\tone\n")
+    );
+    let columns = ["-H", "far,near", PATIENT, "list", "--columns", "description,host,cpu"];
     let shown = far.run(&columns).success().stdout_text();
     assert!(shown.starts_with("one\tfar\t") && shown.contains("\ntwo\tnear\t"), "{shown}");
-    let json: Value = far.run(&["-H", "far,near", "--json", "list"]).success().json();
+    let json: Value = far.run(&["-H", "far,near", PATIENT, "--json", "list"]).success().json();
     assert_eq!((&json["tasks"][0]["host"], &json["tasks"][1]["host"]), (&"far".into(), &"near".into()));
     assert_eq!((&json["hosts"][1]["host"], &json["hosts"][1]["more"]), (&"near".into(), &false.into()));
     let more = far.run(&["-H", "far,near", "submit", "--", "true"]).expect_code(2);
@@ -60,9 +65,10 @@ fn r164_running_tasks_of_several_hosts_are_measured_where_they_run() {
     let small = submit("far", "exec sleep 1000");
     near.daemon.wait_running(big);
     far.daemon.wait_running(small);
-    let columns = ["-H", "far,near", "--json", "list", "--columns", "host,memory", "--sort", "-memory"];
+    let columns =
+        ["-H", "far,near", PATIENT, "--json", "list", "--columns", "host,memory", "--sort", "-memory"];
     far.run(&columns).success();
-    let listed = rows(&far.run(&["-H", "far,near", "list", "--columns", "host,memory"]).success());
+    let listed = rows(&far.run(&["-H", "far,near", PATIENT, "list", "--columns", "host,memory"]).success());
     assert_eq!((&*listed[0][0], &*listed[1][0]), ("far", "near"));
     assert!(listed[0][1].contains(|c: char| c.is_ascii_digit()), "{listed:?}");
     let size = listed[1][1].split_once([' ', 'M']).and_then(|(number, _)| number.parse::<f64>().ok());
@@ -76,10 +82,10 @@ fn r144_a_host_that_does_not_answer_is_a_row_that_says_so() {
     far.wrap(
         "case \"$*\" in *silent*) exec sleep 1000;; *gone*) printf 'no\\033[1m route' >&2; exit 255;; esac",
     );
-    let listed = far.run(&["-H", "silent,gone,far", "--connect-timeout", "5s", "list"]).success();
+    let listed = far.run(&["-H", "silent,gone,far", "--connect-timeout", "20s", "list"]).success();
     let rows = rows(&listed);
     assert_eq!(rows[0][..3], ["silent", "-", "no answer"]);
-    assert_eq!(rows[0][5], "no answer within 5000 ms");
+    assert_eq!(rows[0][5], "no answer within 20000 ms");
     assert_eq!((&*rows[1][0], &*rows[1][5]), ("gone", "ssh can't connect: no�[1m route"));
     assert_eq!((&*rows[2][0], &*rows[2][5]), ("far", "one"));
     assert!(listed.stderr.contains("bgctl: silent: no answer within"), "{}", listed.stderr);
@@ -128,7 +134,7 @@ fn r144_hosts_are_asked_at_the_same_time_and_without_questions() {
         one = one.display(),
         two = two.display()
     ));
-    far.run(&["-H", "far,near", "list"]).success();
+    far.run(&["-H", "far,near", PATIENT, "list"]).success();
 }
 
 #[test]

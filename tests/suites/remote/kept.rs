@@ -134,7 +134,9 @@ fn r142_keys_reach_a_job_after_a_cut_and_ctrl_b_still_leaves_it() {
 #[test]
 fn r142_a_job_whose_machine_stays_away_goes_on_there() {
     let far = Far::start();
-    let (mut terminal, id) = run(&far, &["--connect-timeout", "10s"], "echo up; exec sleep 1000");
+    // The connection that both share.
+    far.run(&["list"]).success();
+    let (mut terminal, id) = run(&far, &["--connect-timeout", "30s"], "echo up; exec sleep 1000");
     terminal.wait_text("up");
     far.wrap("echo gone >&2; exit 255");
     far.cut();

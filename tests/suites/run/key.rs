@@ -193,8 +193,9 @@ fn the_key_is_known_in_the_forms_of_newer_terminals_and_a_paste_has_none() {
 fn json_of_the_hand_over_goes_to_standard_error() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
-    shell.type_line("bgctl --json run --shell 'echo up >&2; exec sleep 1000' 2> told");
-    shell.wait_line("");
+    shell.type_line("bgctl --json run --shell 'echo up >&2; printf half; exec sleep 1000' 2> told");
+    // It is shown once keys are taken.
+    shell.wait_line("half");
     bgd_tests::wait::for_line(&daemon.home().join("told"), "up");
     shell.type_keys("\x02");
     shell.wait_prompt();

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
+use bgd_tests::shared::proc;
 use bgd_tests::{Outcome, TestDaemon, wait};
 
 #[test]
@@ -65,6 +66,8 @@ fn only_the_job_holds_its_pipes() {
     let mut input = run.stdin.take().unwrap();
     assert_eq!(input.write_all(b"y").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
     let id = daemon.run(&["list", "-q"]).success().stdout_text();
+    let pid = daemon.wait_running(id.trim().parse().unwrap()).pid.unwrap();
+    wait::poll_until("its stop", || (proc::state(pid) == Some('T')).then_some(()));
     daemon.run(&["signal", id.trim(), "CONT"]).success();
     assert_eq!(run.wait().unwrap().code(), Some(4));
 }

@@ -15,7 +15,7 @@ fn two() -> (Far, Far) {
 /// A `bgctl top` of these hosts, as wide as this.
 #[track_caller]
 fn view(far: &Far, hosts: &str, cols: u16) -> Terminal {
-    let mut command = far.bgctl(&["-H", hosts, "--connect-timeout", "60s", "top"]);
+    let mut command = far.bgctl(&["-H", hosts, "--connect-timeout", "10m", "top"]);
     Terminal::sized(command.env("PAGER", "cat; echo '<paged>'; read x < /dev/tty"), (20, cols))
 }
 

@@ -3,7 +3,7 @@
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
-use bgd_tests::{Terminal, TestDaemon};
+use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::{open_gate, sized, top, waits_at};
 
@@ -102,6 +102,7 @@ fn r160_what_pending_tasks_wait_for_is_in_the_list() {
 fn r167_what_asks_and_runs_is_told_however_old_it_is() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     let asks = daemon.prompt("ask May I?");
+    wait::poll_until("it asks", || daemon.task(asks).progress.needs_input.map(drop));
     let gate = waits_at(&daemon, "gate", "exit 0");
     // More than a page of the list came after them.
     let task = SubmitParams { hold: true, ..daemon.params() };

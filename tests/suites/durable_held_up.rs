@@ -316,7 +316,7 @@ fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_starte
 
 /// Has system calls of one thread of the daemon changed by this rule of strace(1). Ends with the daemon.
 #[track_caller]
-fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
+pub(super) fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
     let name = |id: &i32| fs::read_to_string(daemon.proc(&format!("task/{id}/comm")));
     let is_meant = |id: &i32| name(id).is_ok_and(|name| name.trim_end() == thread);
     let thread = daemon.threads().into_iter().find(is_meant).expect("a thread of the daemon");

@@ -7,11 +7,13 @@ use std::process::{Child, Stdio};
 
 use bgd_tests::shared::holder;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{Hello, HelloParams};
+use bgd_tests::shared::request::{Hello, HelloParams, ListParams, TaskList};
 use bgd_tests::shared::task::Status;
+use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::channel_tty::Gate;
+use super::durable_held_up::injected;
 
 const GOES_ON: &str = "bgctl: the daemon was killed; the next one goes on with its tasks\n";
 
@@ -184,4 +186,27 @@ fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
     assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
     daemon.launch();
     daemon.run(&["daemon", "stop", "--cancel"]).success();
+}
+
+/// The answer is what the daemon's first thread sends.
+#[test]
+fn r126_a_submit_whose_answer_is_lost_is_carried_out_once_as_root() {
+    must_be_root();
+    for key in [&[][..], &["--key", "k"]] {
+        let mut daemon = durable();
+        let mut strace = injected(&daemon.process(), "bgd", "sendmsg:signal=KILL");
+        let submitted = daemon.run(&[&["submit", "--hold"], key, &["--", "true"]].concat());
+        strace.wait().unwrap();
+        daemon.kill9();
+        if key.is_empty() {
+            let refused = submitted.expect_code(69);
+            assert!(refused.stderr.contains("may have been carried out"), "{}", refused.stderr);
+            daemon.launch();
+        } else {
+            assert!(submitted.success().stderr.contains(GOES_ON));
+        }
+        let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+        assert_eq!(tasks.len(), 1, "{tasks:?}");
+        daemon.run(&["daemon", "stop", "--cancel"]).success();
+    }
 }

@@ -170,8 +170,9 @@ fn check_peer(stream: &impl AsFd, socket: &SocketPath) -> Result<(), ConnectErro
     Err(ConnectError::ForeignPeer { socket: socket.as_path().display().to_string(), peer, me })
 }
 
-/// Whether the process that listened on this connection's socket has ended.
-fn has_listener_ended(stream: &impl AsFd) -> bool {
+/// Whether the process that listened on this connection's socket has ended. The connection may be open all the same: a
+/// process that was just being started has copies of its daemon's descriptors until its program can be read.
+pub(crate) fn has_listener_ended(stream: &impl AsFd) -> bool {
     let Some(listener) = crate::fds::peer_pid(stream).and_then(Pid::from_raw) else { return false };
     match pidfd_open(listener, PidfdFlags::empty()) {
         // Also one that nobody has waited for yet.

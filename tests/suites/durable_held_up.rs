@@ -31,7 +31,7 @@ const LEASE: &str = r#"use Fcntl; $| = 1; $SIG{IO} = sub { print "asked\n" };
     <STDIN>;"#;
 
 /// A program that can't be read for now.
-struct Withheld {
+pub(super) struct Withheld {
     path: PathBuf,
     holder: Child,
     says: BufReader<ChildStdout>,
@@ -66,7 +66,7 @@ impl Withheld {
 
     /// Lets it be read.
     #[track_caller]
-    fn release(mut self) {
+    pub(super) fn release(mut self) {
         drop(self.holder.stdin.take());
         assert!(self.holder.wait().expect("a child can be waited for").success());
     }
@@ -77,7 +77,7 @@ const ONCE: &str = "echo ran >> \"$HOME/ran\"; exit 9";
 
 /// Submits such a task whose program can't be read, and waits until the daemon is about to run it.
 #[track_caller]
-fn withheld(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withheld, TaskId) {
+pub(super) fn withheld(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withheld, TaskId) {
     let mut program = Withheld::script(daemon.home().join("job"), ONCE);
     let argv = Some(vec![program.path.as_os_str().into()]);
     let task = daemon.submit_with(&SubmitParams { argv, pty, ..daemon.params() }).id;
@@ -87,7 +87,7 @@ fn withheld(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withheld, TaskId
 
 /// Waits for the end of such a task.
 #[track_caller]
-fn has_run_once(daemon: &TestDaemon, task: TaskId) {
+pub(super) fn has_run_once(daemon: &TestDaemon, task: TaskId) {
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(9)));
     assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
 }

@@ -13,7 +13,7 @@ use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::channel_tty::Gate;
-use super::durable_held_up::injected;
+use super::durable_held_up::{has_run_once, injected, withheld};
 
 const GOES_ON: &str = "bgctl: the daemon was killed; the next one goes on with its tasks\n";
 
@@ -84,6 +84,25 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
         assert_eq!(exited, Some(code), "{written} {told}");
         assert_eq!(told, GOES_ON);
     }
+    stop(&daemon);
+}
+
+/// A process that the daemon was about to run has copies of its connections, for as long as its program can't be read.
+#[test]
+fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
+    let mut daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 2").start();
+    let gate = Gate::new(&daemon, "gate");
+    let id = daemon.submit_shell("read x <gate");
+    daemon.wait_running(id);
+    let block = begin(&daemon, &["block", &id.to_string()]);
+    connected(&daemon, 1);
+    let (program, task) = withheld(&daemon, None);
+    daemon.kill9();
+    gate.open();
+    let (exited, written, told) = ended(block);
+    assert_eq!((exited, &*told), (Some(0), GOES_ON), "{written}");
+    program.release();
+    has_run_once(&daemon, task);
     stop(&daemon);
 }
 

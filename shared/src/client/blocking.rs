@@ -18,7 +18,7 @@ use crate::holder::{self, Phase};
 use crate::limits::FIRST_ANSWER;
 use crate::request::Method;
 use crate::socket::SocketPath;
-use crate::transport::{Stream, Unresponsive, connect_within};
+use crate::transport::{Stream, Unresponsive, connect_within, has_listener_ended};
 
 /// Bytes per read. Few, because a short program touches all of the buffer.
 const READ_BYTES: usize = 8 * 1024;
@@ -392,6 +392,9 @@ impl Client {
         let now = Instant::now();
         match self.watchdog.tick(now) {
             Step::Wait => Ok(()),
+            Step::Probe | Step::GiveUp(_) if has_ended(self.socket.as_ref(), &self.stream) => {
+                Err(ClientError::Closed)
+            }
             Step::Probe => {
                 if may_write {
                     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -407,6 +410,11 @@ impl Client {
 
 fn timeval(time: Duration) -> TimeVal {
     TimeVal::new(time.as_secs().cast_signed(), time.subsec_micros().into())
+}
+
+/// Whether the daemon of this machine at the other end has ended, although the connection is open.
+pub(super) fn has_ended(socket: Option<&SocketPath>, stream: &impl AsFd) -> bool {
+    socket.is_some() && has_listener_ended(stream)
 }
 
 /// Gives up on a silent daemon, unless it reports itself as starting or ending.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 
-use super::blocking::{Client, Parts, give_up};
+use super::blocking::{Client, Parts, give_up, has_ended};
 use super::error::ClientError;
 use super::protocol::{Call, Protocol, Received};
 use super::watchdog::{Step, Watchdog};
@@ -78,6 +78,9 @@ impl PolledClient {
         let now = Instant::now();
         match self.watchdog.tick(now) {
             Step::Wait => Ok(()),
+            Step::Probe | Step::GiveUp(_) if has_ended(self.socket.as_ref(), &self.stream) => {
+                Err(ClientError::Closed)
+            }
             Step::Probe => {
                 self.outbox.extend_from_slice(&Protocol::probe());
                 self.write()

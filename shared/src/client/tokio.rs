@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::blocking::give_up;
+use super::blocking::{give_up, has_ended};
 use super::error::ClientError;
 use super::protocol::{Call, Outcome, Protocol, Received};
 use super::watchdog::{Step, Watchdog};
@@ -176,6 +176,10 @@ impl AsyncClient {
         let step = lock(&self.pending).watchdog.tick(Instant::now());
         match step {
             Step::Wait => {}
+            Step::Probe | Step::GiveUp(_) if has_ended(self.socket.as_ref(), self.stream.inner()) => {
+                lock(&self.pending).closed = Some("the daemon has ended".to_owned());
+                return Err(ClientError::Closed);
+            }
             Step::Probe => {
                 // While another call writes, a probe is not needed and would have no room.
                 if let Ok(_turn) = self.write.try_lock() {

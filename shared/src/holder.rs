@@ -29,7 +29,7 @@ pub enum Phase {
     /// Serves requests.
     #[default]
     Ready,
-    /// Has ended its tasks and is about to exit.
+    /// Was told to end: ends its tasks, or has done so and is about to exit.
     Ending,
 }
 

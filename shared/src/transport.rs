@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -109,26 +109,33 @@ impl std::error::Error for Unresponsive {}
 /// # Errors
 /// There is none, the peer must not be trusted, or it does not accept the connection within [`FIRST_ANSWER`].
 pub fn connect(socket: &SocketPath) -> Result<Stream, ConnectError> {
-    connect_within(socket, FIRST_ANSWER)
+    connect_within(socket, FIRST_ANSWER).map(|(stream, _)| stream)
 }
 
 /// Like [`connect`], but the daemon may take up to `at_most` to accept the connection. Also limits each wait of a
-/// write.
+/// write. Returns the process that listens as well, unless that is not known, or has passed the socket on and ended.
 ///
 /// # Errors
 /// As for [`connect`].
-pub fn connect_within(socket: &SocketPath, at_most: Duration) -> Result<Stream, ConnectError> {
+pub fn connect_within(
+    socket: &SocketPath,
+    at_most: Duration,
+) -> Result<(Stream, Option<Listener>), ConnectError> {
     socket.check_folder()?;
     let stream = open_checked(socket, at_most)?;
-    if !has_listener_ended(&stream) {
-        return Ok(stream);
+    if let Ok(listener) = Listener::of(&stream) {
+        return Ok((stream, listener));
     }
     // A process that was just being started keeps the descriptors of its killed daemon until its program can be read: the
     // kernel connects to that socket, and nobody accepts.
     match holder::of(socket).map(|holder| holder.note.phase) {
         None | Some(Phase::Starting) => Err(ConnectError::no_daemon(socket, Errno::ECONNREFUSED.into())),
         // The next daemon has just replaced the socket; or it got it from a process that has ended since.
-        Some(Phase::Ready | Phase::Ending) => open_checked(socket, at_most),
+        Some(Phase::Ready | Phase::Ending) => {
+            let stream = open_checked(socket, at_most)?;
+            let listener = Listener::of(&stream).unwrap_or(None);
+            Ok((stream, listener))
+        }
     }
 }
 
@@ -170,16 +177,29 @@ fn check_peer(stream: &impl AsFd, socket: &SocketPath) -> Result<(), ConnectErro
     Err(ConnectError::ForeignPeer { socket: socket.as_path().display().to_string(), peer, me })
 }
 
-/// Whether the process that listened on this connection's socket has ended. The connection may be open all the same: a
-/// process that was just being started has copies of its daemon's descriptors until its program can be read.
-pub(crate) fn has_listener_ended(stream: &impl AsFd) -> bool {
-    let Some(listener) = crate::fds::peer_pid(stream).and_then(Pid::from_raw) else { return false };
-    match pidfd_open(listener, PidfdFlags::empty()) {
-        // Also one that nobody has waited for yet.
-        Ok(process) => {
-            poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
+/// The process that listens on a socket to which there is a connection. The connection may outlive it: a process that was
+/// just being started has copies of its daemon's descriptors until its program can be read.
+#[derive(Debug)]
+pub struct Listener(OwnedFd);
+
+/// The process that listened has ended.
+struct Gone;
+
+impl Listener {
+    /// Returns the process; `None` if it is not known.
+    fn of(stream: &impl AsFd) -> Result<Option<Self>, Gone> {
+        let Some(pid) = crate::fds::peer_pid(stream).and_then(Pid::from_raw) else { return Ok(None) };
+        match pidfd_open(pid, PidfdFlags::empty()).map(Self) {
+            Ok(listener) if listener.has_ended() => Err(Gone),
+            Ok(listener) => Ok(Some(listener)),
+            Err(rustix::io::Errno::SRCH) => Err(Gone),
+            Err(_) => Ok(None),
         }
-        Err(error) => error == rustix::io::Errno::SRCH,
+    }
+
+    /// Whether it has ended, even if nobody has waited for it yet.
+    pub fn has_ended(&self) -> bool {
+        poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
     }
 }
 
@@ -195,7 +215,7 @@ mod asynchronous {
     use interprocess::os::unix::local_socket::ListenerOptionsExt as _;
     use interprocess::os::unix::uds_local_socket::tokio as uds;
 
-    use super::{ConnectError, Stream, connect_within, io};
+    use super::{ConnectError, Listener, Stream, connect_within, io};
     use crate::socket::SocketPath;
 
     /// A connection on tokio.
@@ -204,16 +224,19 @@ mod asynchronous {
     /// A listening socket on tokio.
     pub type AsyncListener = uds::Listener;
 
-    /// Connects to the daemon of this user, within `at_most`. Runs on a thread that may block.
+    /// Connects to the daemon of this user as [`connect_within`] does, on a thread that may block.
     ///
     /// # Errors
     /// As for [`connect`](super::connect).
-    pub async fn connect_async(socket: &SocketPath, at_most: Duration) -> Result<AsyncStream, ConnectError> {
+    pub async fn connect_async(
+        socket: &SocketPath,
+        at_most: Duration,
+    ) -> Result<(AsyncStream, Option<Listener>), ConnectError> {
         let failed = |source: io::Error| ConnectError::no_daemon(socket, source);
         let named = socket.clone();
         let stream = tokio::task::spawn_blocking(move || connect_within(&named, at_most));
-        let stream = stream.await.map_err(|error| failed(io::Error::other(error)))??;
-        into_async(stream).map_err(failed)
+        let (stream, listener) = stream.await.map_err(|error| failed(io::Error::other(error)))??;
+        Ok((into_async(stream).map_err(failed)?, listener))
     }
 
     /// Continues a connection on tokio.

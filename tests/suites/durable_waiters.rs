@@ -7,15 +7,16 @@ use std::process::{Child, Stdio};
 
 use bgd_tests::shared::holder;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{Hello, HelloParams, ListParams, TaskList};
+use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
+use serde_json::Value;
 
 use super::channel_tty::Gate;
 use super::durable_held_up::{has_run_once, injected, withheld};
 
-const GOES_ON: &str = "bgctl: the daemon was killed; the next one goes on with its tasks\n";
+const GOES_ON: &str = "bgctl: the daemon has ended; the next one goes on with its tasks\n";
 
 fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true").start()
@@ -109,21 +110,31 @@ fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
 #[test]
 fn r126_events_and_an_inbox_go_on_without_a_gap() {
     let mut daemon = durable();
-    let instance = daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance;
     let mut events = begin(&daemon, &["events"]);
     let mut inbox = begin(&daemon, &["inbox", "--follow", "--session", "mine"]);
+    wait::poll_until("a subscription", || (daemon.status().subscriptions == 1).then_some(()));
     connected(&daemon, 2);
     let gate = Gate::new(&daemon, "gate");
     let submit = ["submit", "--session", "mine", "--shell", "read x <gate; echo well"];
     let id = daemon.run(&submit).success().word::<TaskId>();
-    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.by_ref().any(|line| line.contains("\"started\"") && line.contains(&id.to_string())));
+    let mut seqs = Vec::new();
+    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines();
+    let mut until = |kind: &str| loop {
+        let line = lines.next().unwrap().unwrap();
+        let event: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(event["task"]["id"], id.to_string(), "{line}");
+        seqs.push(event["seq"].as_u64().unwrap());
+        if event["kind"] == kind {
+            break;
+        }
+    };
+    until("started");
     daemon.kill9();
     let mut told = BufReader::new(inbox.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(told.next().unwrap(), GOES_ON.trim_end());
     gate.open();
-    let ends = lines.by_ref().find(|line| line.contains("\"completed\"")).unwrap();
-    assert!(ends.contains(&id.to_string()) && ends.contains(&instance), "{ends}");
+    until("completed");
+    assert!(seqs.windows(2).all(|two| two[0] + 1 == two[1]), "{seqs:?}");
     let mut items = BufReader::new(inbox.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(items.any(|line| line.contains(&id.short())));
     for mut child in [events, inbox] {
@@ -170,6 +181,44 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
         daemon.launch();
         daemon.run(&["daemon", "stop", "--cancel"]).success();
     }
+}
+
+#[test]
+fn r126_nobody_starts_a_daemon_again_that_is_killed_while_it_is_being_stopped() {
+    let mut daemon = TestDaemon::builder().config("durable = true\n[grace]\ncancel = \"1h\"").start();
+    let line = "trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done";
+    let id = daemon.submit_shell(line);
+    daemon.wait_output(id, "begun");
+    let block = begin(&daemon, &["block", &id.to_string()]);
+    connected(&daemon, 1);
+    let stop = begin(&daemon, &["daemon", "stop", "--cancel"]);
+    daemon.wait_output(id, "asked");
+    daemon.kill9();
+    let (exited, _, told) = ended(block);
+    assert_eq!(exited, Some(69), "{told}");
+    // It is gone, as was asked for.
+    ended(stop);
+    assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
+    daemon.launch();
+    daemon.run(&["signal", &id.to_string(), "KILL"]).success();
+    daemon.block(&[id]);
+    daemon.run(&["daemon", "stop", "--cancel"]).success();
+}
+
+#[test]
+fn r126_a_next_daemon_that_has_not_the_tasks_is_none() {
+    let mut daemon = durable();
+    let id = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(id);
+    let block = begin(&daemon, &["block", &id.to_string()]);
+    connected(&daemon, 1);
+    daemon.write_config("durable = false");
+    daemon.kill9();
+    let (exited, _, told) = ended(block);
+    assert_eq!(exited, Some(69), "{told}");
+    assert!(!told.contains("goes on"), "{told}");
+    wait::poll_until("the daemon that it has started", || holder::of(daemon.socket_path()));
+    daemon.run(&["daemon", "stop"]).success();
 }
 
 #[test]
@@ -228,4 +277,21 @@ fn r126_a_submit_whose_answer_is_lost_is_carried_out_once_as_root() {
         assert_eq!(tasks.len(), 1, "{tasks:?}");
         daemon.run(&["daemon", "stop", "--cancel"]).success();
     }
+}
+
+#[test]
+fn r126_a_rerun_whose_answer_is_lost_is_carried_out_once_as_root() {
+    must_be_root();
+    let mut daemon = durable();
+    let failed = daemon.submit(&["false"]);
+    daemon.block(&[failed]);
+    let mut strace = injected(&daemon.process(), "bgd", "sendmsg:signal=KILL");
+    // Nothing else is sent before its answer, as its task has to wait.
+    let rerun = daemon.run(&["rerun", &failed.to_string()]).success();
+    strace.wait().unwrap();
+    daemon.kill9();
+    assert!(rerun.stderr.contains(GOES_ON), "{}", rerun.stderr);
+    let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    assert_eq!(tasks.len(), 2, "{tasks:?}");
+    stop(&daemon);
 }

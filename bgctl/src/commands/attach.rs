@@ -27,20 +27,34 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let key = args.key;
     // After a lost connection a prefix could mean another task.
     let id = context.call::<TaskGet>(&IdParams { id })?.task.id.into();
+    context.link.remember();
+    let (mut is_text, mut is_back) = (false, false);
     loop {
-        match attach(&id, key, context) {
+        match attach(&id, key, &mut is_text, context) {
+            // It has ended meanwhile.
+            Err(failure) if is_back && failure.kind == ErrorKind::NotRunning.as_str() => {
+                return report_end(context.call::<TaskGet>(&IdParams { id })?.task, context);
+            }
+            // All of the text would be shown again.
+            Err(failure) if is_text && !context.link.is_remote() => return Err(failure),
             Err(failure) => {
                 // Nothing reads them while there is no connection.
                 release_signals(SHOWN)?;
                 context.link.recover(failure)?;
+                is_back = true;
             }
             left => return left,
         }
     }
 }
 
-/// Attaches on one connection.
-fn attach(id: &TaskRef, key: Option<Key>, context: &mut Context) -> Result<Code, Failure> {
+/// Attaches on one connection. Notes whether the task has no terminal, so that its output is shown.
+fn attach(
+    id: &TaskRef,
+    key: Option<Key>,
+    is_text: &mut bool,
+    context: &mut Context,
+) -> Result<Code, Failure> {
     let screen = Screen::open()?;
     let size = screen.size();
     let params = AttachParams { id: id.clone(), rows: Some(size.rows), cols: Some(size.cols) };
@@ -57,6 +71,7 @@ fn attach(id: &TaskRef, key: Option<Key>, context: &mut Context) -> Result<Code,
     let (key, task) = match attached {
         Ok((key, Some(task))) => (key, task),
         Ok((key, None)) => {
+            *is_text = true;
             let task = context.call::<TaskGet>(&IdParams { id: id.clone() })?.task;
             return show_output(task.id, key, context);
         }

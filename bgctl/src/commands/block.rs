@@ -63,7 +63,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
     // Progress is for people; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
-    if params.matching.is_some() {
+    if params.matching.is_some() && params.timeout_ms != Some(0) {
         fix_selection(&mut params, context)?;
     }
     let result = waited(params, is_shown, context)?;
@@ -114,6 +114,7 @@ fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
 /// Waits, also over lost connections, and shows progress if that is wanted.
 fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<BlockResult, Failure> {
     let mut params = params;
+    context.link.remember();
     // Who only asks has no time for it, and once is enough.
     let rehearses = Cell::new(params.timeout_ms != Some(0));
     let deadline = params.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
@@ -149,7 +150,12 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
 /// would no longer match. A selection without tasks stays as it is, and so does one of too many.
 fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<(), Failure> {
     let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
-    let seen = context.call::<TaskBlock>(&look)?;
+    let seen = loop {
+        match context.call::<TaskBlock>(&look) {
+            Err(failure) => context.link.recover(failure)?,
+            Ok(seen) => break seen,
+        }
+    };
     if (1..=NAMED).contains(&seen.tasks.len()) {
         params.ids = seen.tasks.iter().map(|task| task.id.into()).collect();
         params.matching = None;

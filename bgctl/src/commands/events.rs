@@ -10,6 +10,7 @@ use crate::cli::{EventsArgs, Since};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::link::is_lost;
 use crate::pick;
 
 /// A printed line: the wire object, and the cursor to continue after it.
@@ -29,7 +30,13 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     let ids = pick::all(args.tasks, context)?;
     let wanted = pick::matching(args.select, context.link.is_remote())?.unwrap_or_default();
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
-    let begun = told(context.link.exchange(|client| subscribe(client, &params))?)?;
+    let begun = loop {
+        match context.link.exchange(|client| subscribe(client, &params)) {
+            Err(failure) => context.link.recover(failure)?,
+            Ok(outcome) => break told(outcome)?,
+        }
+    };
+    context.link.remember();
     params.instance = Some(begun.instance.clone());
     params.since.get_or_insert(begun.seq);
     loop {
@@ -39,7 +46,7 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
         };
         match passed {
             Ok(()) => {}
-            Err(failure) if failure.kind == "connection_lost" || context.link.is_remote() => {
+            Err(failure) if is_lost(&failure) || context.link.is_remote() => {
                 reconnect(failure, &params, context)?;
             }
             Err(failure) => return Err(failure),
@@ -84,8 +91,10 @@ fn next(context: &mut Context) -> Result<News, Failure> {
 /// Resumes after the last printed line if the same daemon is still running (R26), or goes on with its tasks.
 fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
     loop {
+        let kind = lost.kind;
         match context.link.recover(lost) {
-            Err(failure) if context.link.is_remote() => return Err(failure),
+            // It says more than that the connection is lost.
+            Err(failure) if context.link.is_remote() || failure.kind != kind => return Err(failure),
             Err(_) => break,
             Ok(()) => {}
         }

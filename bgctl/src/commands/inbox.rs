@@ -16,7 +16,7 @@ use crate::cli::InboxArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::DaemonWatch;
+use crate::link::{DaemonWatch, is_lost};
 use crate::remark::say;
 use crate::render::clean_lines;
 use crate::session;
@@ -122,8 +122,12 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
             Err(failure) => {
                 match context.link.recover(failure.clone()) {
                     Ok(()) => {
-                        let hello = context.call::<Hello>(&HelloParams::default())?;
-                        reading.adopt(hello.instance, context.json());
+                        let hello = context.call::<Hello>(&HelloParams::default());
+                        // The connection may break again at once.
+                        match hello {
+                            Err(failure) if is_lost(&failure) => {}
+                            hello => reading.adopt(hello?.instance, context.json()),
+                        }
                     }
                     Err(_) if !context.link.is_remote() && ENDS.contains(&failure.kind) => {
                         reading.go_on(context)?;
@@ -217,7 +221,7 @@ impl Reading {
         Ok(context.link.client()?.answer::<InboxRead>(call)?)
     }
 
-    /// Waits for an item, also over lost connections to another machine.
+    /// Waits for an item, also over lost connections.
     fn wait_on(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
         let until = Instant::now().checked_add(Duration::from_millis(wait_ms));
         let mut left = wait_ms;

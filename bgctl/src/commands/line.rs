@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::id::TaskRef;
 use bgd_shared::request::{Encoding, IdParams, OutputParams, TaskGet, TaskOutput};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
@@ -47,8 +47,10 @@ pub struct Wanted {
 /// Waits for the line, then prints it.
 pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
-    let id = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task.id;
-    let since = fixed(wanted.since.unwrap_or(0), id, context)?;
+    let task = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task;
+    let id = task.id;
+    let since = fixed(wanted.since.unwrap_or(0), &task, context)?;
+    context.link.remember();
     let outcome = loop {
         let reads_files = !context.link.is_remote();
         let sought = LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files };
@@ -71,11 +73,18 @@ fn sight(sought: LineQuery, context: &mut Context) -> Result<Found, Failure> {
 
 /// Replaces an offset that counts from the end by the place that it means now: after a lost connection it would mean
 /// another one.
-fn fixed(since: i64, id: TaskId, context: &mut Context) -> Result<i64, Failure> {
+fn fixed(since: i64, task: &Task, context: &mut Context) -> Result<i64, Failure> {
     if since >= 0 {
         return Ok(since);
     }
-    let params = OutputParams { id: id.into(), offset: Some(since), limit: Some(0), stream: None };
+    // Asking the daemon would count as retrieving the output.
+    if !context.link.is_remote()
+        && let Ok(file) = std::fs::metadata(&task.output.path)
+    {
+        let length = i64::try_from(file.len()).unwrap_or(i64::MAX);
+        return Ok(length.saturating_add(since).max(0));
+    }
+    let params = OutputParams { id: task.id.into(), offset: Some(since), limit: Some(0), stream: None };
     let begin = context.call::<TaskOutput>(&params)?.offset;
     Ok(i64::try_from(begin).unwrap_or(i64::MAX))
 }

@@ -102,6 +102,9 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> 
         return read(args, context).map(Some);
     }
     let mut task = look(args, context)?;
+    if args.follow {
+        context.link.remember();
+    }
     let is_there = |task: &Task| task.status != Status::Pending || task.has_begun();
     while args.follow && !is_there(&task) {
         let existing = context.link.existing();

@@ -14,7 +14,8 @@ use crate::pick;
 pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let RerunArgs { ids, select, failed, with_dependents } = args;
     let (ids, matching) = pick::chosen(ids, select, context)?.split();
-    let key = context.link.is_remote().then(|| TaskId::random().to_string());
+    // So that it can be repeated if its answer is lost.
+    let key = Some(TaskId::random().to_string());
     let params = RerunParams { ids, matching, failed, with_dependents, key };
     let result = match context.call_repeatable::<TaskRerun>(&params) {
         // It may be older than keys of reruns.

@@ -70,7 +70,7 @@ pub const NO_REMOTE_DAEMON: &str = "no_daemon";
 /// The kind of failure where a call was sent, and its answer did not come.
 pub const MAYBE_DONE: &str = "maybe_done";
 
-/// The kinds of failure where the connection to another machine broke, or is silent because the network is.
+/// The kinds of failure where the connection broke, or is silent because the network is.
 const LOST: [&str; 3] = [CONNECTION_LOST, "no_answer", MAYBE_DONE];
 
 /// Whether the connection broke, or is silent.
@@ -87,6 +87,7 @@ pub fn may_be_older(failure: &Failure) -> bool {
 pub fn maybe_done() -> Failure {
     let message = "the connection was lost before the answer came: the request may have been carried out";
     Failure::new(Code::NO_DAEMON, MAYBE_DONE, message)
+        .hint("`bgctl list` shows whether it was; a submit with --key can be repeated")
 }
 
 /// `what` does not work with a daemon on another machine.

@@ -1,6 +1,6 @@
 //! The connection to the daemon, used by everything that talks to it: finding or starting a daemon, reconnecting,
 //! waiting, and listening to events. It knows no verbs, and prints only what was lost: tasks with a killed daemon, or
-//! the connection to a host; and that it has started a daemon where the command line expects one.
+//! the connection to a daemon that goes on; and that it has started a daemon where the command line expects one.
 
 mod bootstrap;
 mod bounded;
@@ -202,10 +202,10 @@ impl Link {
     }
 
     /// Like [`Self::call_with_fds`], for a call that changes nothing the second time only with these params, as it has a key
-    /// for example: it is repeated if the connection to another machine was lost before its answer came.
+    /// for example: it is repeated if the connection was lost before its answer came, but not its tasks.
     ///
     /// # Errors
-    /// No daemon, the daemon's refusal, or a host that can't be reached again.
+    /// No daemon, the daemon's refusal, or one that can't be reached again.
     pub fn call_repeatable<M: Method>(
         &mut self,
         params: &M::Params,
@@ -438,11 +438,11 @@ impl Link {
                     self.report(&format!("connected to {host} again"));
                     return Ok(());
                 }
-                // Anything else would stay as it is.
                 // What cut it short says less than why the one before failed.
                 Err(failure) if failure.kind == ssh::UNREACHABLE && Instant::now() >= deadline => {
                     return Err(reason.unwrap_or(failure));
                 }
+                // Anything else would stay as it is.
                 Err(failure) if failure.kind != ssh::UNREACHABLE || Instant::now() + pause > deadline => {
                     return Err(failure);
                 }
@@ -456,9 +456,16 @@ impl Link {
 
     /// Whether a call with this outcome may have been carried out all the same, and what it has done remains.
     fn is_maybe_done(&self, failure: &Failure) -> bool {
-        let outlives = |socket: SocketPath| successor::has_tasks_of(&socket);
+        let outlives = |socket: SocketPath| successor::outlives(&socket);
         let is_lost_here = || failure.kind == CONNECTION_LOST && self.socket().is_ok_and(outlives);
         is_lost(failure) && (self.is_remote() || is_lost_here())
+    }
+
+    /// Remembers the daemon of this machine whose tasks are waited for from now on, for [`Self::recover`].
+    pub fn remember(&mut self) {
+        if let Ok(socket) = self.socket() {
+            self.successors.remember(&socket);
+        }
     }
 
     /// Connects to the daemon that goes on with the tasks of one that was killed.
@@ -472,7 +479,7 @@ impl Link {
         };
         let (client, _) = next?;
         self.client = Some(client);
-        self.report("the daemon was killed; the next one goes on with its tasks");
+        self.report("the daemon has ended; the next one goes on with its tasks");
         Ok(())
     }
 

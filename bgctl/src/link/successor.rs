@@ -13,29 +13,38 @@ use bgd_shared::transport::{self, ConnectError};
 use super::connect::{self, Started};
 use crate::failure::Failure;
 
-/// How many daemons in a row may be killed, each within [`IN_A_ROW`] after the one before. What waits for a task must not
-/// start daemons forever that die at once.
-const KILLED: u32 = 8;
+/// How many times in a row a next daemon is tried, each within [`IN_A_ROW`] after the time before. What waits for a task
+/// must not start daemons forever that die at once.
+const TRIES: u32 = 8;
 
-/// Daemons that are killed within this time count as killed in a row.
+/// Tries within this time count as in a row.
 const IN_A_ROW: Duration = Duration::from_secs(10);
 
-/// The daemons that were killed while this process waited.
+/// The daemons that have ended while this process waited.
 #[derive(Debug, Default)]
 pub struct Successors {
+    /// The durable daemon that was talked to when a wait began.
+    instance: Option<String>,
     last: Option<Instant>,
-    count: u32,
+    tries: u32,
 }
 
 impl Successors {
+    /// Remembers whose tasks are waited for, as it is noted at this socket.
+    pub fn remember(&mut self, socket: &SocketPath) {
+        self.instance = durable_at(socket).map(|note| note.instance);
+    }
+
     /// Connects to the daemon that has the tasks of one that has just closed its connections; with `starts`, starts it
-    /// if it does not run. `None`: the tasks are lost, the daemon was stopped, too many were killed in a row, or nobody
+    /// if it does not run. `None`: the tasks are lost, the daemon was stopped, too many have ended in a row, or nobody
     /// starts the next one.
     ///
     /// # Errors
     /// The next daemon could not be started.
     pub fn next(&mut self, socket: &SocketPath, starts: bool) -> Option<Result<(Client, Started), Failure>> {
-        while has_tasks_of(socket) && self.may_try() {
+        while let Some(note) = durable_at(socket).filter(|note| note.phase != Phase::Ending)
+            && self.may_try()
+        {
             let connected = if starts {
                 connect::connect(socket, true)
             } else {
@@ -46,11 +55,12 @@ impl Successors {
                 Ok(connected) => connected,
                 Err(failure) => return Some(Err(failure)),
             };
+            let before = self.instance.as_ref().unwrap_or(&note.instance);
             match client.call::<Hello>(&HelloParams::default()) {
-                // The killed daemon was not quite gone.
+                // The daemon that has ended was not quite gone.
                 Err(ClientError::Closed | ClientError::Io(_)) => {}
                 Err(error) => return Some(Err(error.into())),
-                Ok(_) => return Some(Ok((client, started))),
+                Ok(hello) => return (hello.instance == *before).then_some(Ok((client, started))),
             }
         }
         None
@@ -58,18 +68,20 @@ impl Successors {
 
     fn may_try(&mut self) -> bool {
         let is_in_a_row = self.last.is_some_and(|last| last.elapsed() < IN_A_ROW);
-        self.count = if is_in_a_row { self.count + 1 } else { 1 };
+        self.tries = if is_in_a_row { self.tries + 1 } else { 1 };
         self.last = Some(Instant::now());
-        self.count <= KILLED
+        self.tries <= TRIES
     }
 }
 
-/// Whether the daemon at this socket has, or the next one will have, the tasks of one that has just closed its
-/// connections.
-pub fn has_tasks_of(socket: &SocketPath) -> bool {
-    // The killed daemon has left the note, or the next one has written its own already.
-    let note = Note::read(&socket.beside("lock"));
-    note.durable && note.phase != Phase::Ending
+/// Returns the note of the daemon at this socket, or of the last one that was there, if its tasks outlive it.
+fn durable_at(socket: &SocketPath) -> Option<Note> {
+    Some(Note::read(&socket.beside("lock"))).filter(|note| note.durable)
+}
+
+/// Whether what a call has done outlives the daemon at this socket, or the last one that was there.
+pub fn outlives(socket: &SocketPath) -> bool {
+    durable_at(socket).is_some()
 }
 
 /// Whether the daemon has gone since we connected, with all that a call may have done. If it is shutting down, waits for
@@ -78,7 +90,7 @@ pub fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) ->
     match error {
         ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => client.until_closed().is_ok(),
         ClientError::Closed | ClientError::Io(_) => {
-            !has_tasks_of(socket) && transport::connect(socket).as_ref().is_err_and(ConnectError::is_absent)
+            !outlives(socket) && transport::connect(socket).as_ref().is_err_and(ConnectError::is_absent)
         }
         ClientError::Rpc(_)
         | ClientError::Connect(_)

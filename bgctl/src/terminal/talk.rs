@@ -21,7 +21,7 @@ use super::keyboard::{Keyboard, Mode};
 use super::signals::{Caught, Signals, stop_here};
 use super::sink::Sink;
 use super::turn::{Ready, Wants};
-use super::view::{self, View};
+use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
 use crate::render::clean_lines;
 
@@ -90,7 +90,7 @@ impl<'a> TextView<'a> {
             if out.is_screen() && key != Key::NONE { Keyboard::open(Mode::Keys) } else { None }
         };
         let mut job = Attachment::begin(subject, out, SIGNALS, keyboard)?;
-        job.gone = Some("the daemon has ended, and the task with it");
+        job.gone = Some(DAEMON_ENDED);
         let mut talk = Self {
             news,
             scanner: KeyScanner::new(job.key),

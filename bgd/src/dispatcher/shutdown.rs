@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bgd_shared::holder;
+
 use super::Dispatcher;
 use crate::core::{Input, Leaves, ReplyTo, Request};
 use crate::exec::executor::Close;
@@ -47,6 +49,8 @@ impl Dispatcher {
             leaves => leaves,
         };
         self.ending.leaves = leaves;
+        // Whoever waits does not start it again, however it ends from now on.
+        self.say(holder::Phase::Ending);
         Request::Shutdown { grace_ms, leaves }
     }
 

@@ -260,7 +260,8 @@ impl Dispatcher {
         self.refuse_upgrade(&why);
     }
 
-    fn say(&self, phase: holder::Phase) {
+    /// Says in the lock file what the daemon does now.
+    pub(super) fn say(&self, phase: holder::Phase) {
         if let Some(premises) = &self.premises {
             (premises.says)(phase);
         }

@@ -294,7 +294,8 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> El
 fn end_all(strays: &Strays, ending: &Ending, instance: &Instance, address: &mut Address) {
     if strays.end(ending.is_hurried(), ending.left(), &instance.output()) {
         instance.end();
-        address.tell(Note { phase: Phase::Ending, ..Note::default() });
+        let durable = address.note().durable;
+        address.tell(Note { phase: Phase::Ending, durable, ..Note::default() });
     } else {
         tracing::warn!("some processes do not end; the next daemon will try again");
     }

@@ -18,7 +18,7 @@ use crate::holder::{self, Phase};
 use crate::limits::FIRST_ANSWER;
 use crate::request::Method;
 use crate::socket::SocketPath;
-use crate::transport::{Stream, Unresponsive, connect_within, has_listener_ended};
+use crate::transport::{Listener, Stream, Unresponsive, connect_within};
 
 /// Bytes per read. Few, because a short program touches all of the buffer.
 const READ_BYTES: usize = 8 * 1024;
@@ -33,6 +33,7 @@ pub struct Client {
     answers: VecDeque<(u64, Outcome)>,
     buffer: Box<[u8]>,
     socket: Option<SocketPath>,
+    listener: Option<Listener>,
     watchdog: Watchdog,
     /// Whether the client waits for the daemon to exit and close the connection.
     awaits_end: bool,
@@ -48,6 +49,7 @@ pub(super) struct Parts {
     pub(super) protocol: Protocol,
     pub(super) received: VecDeque<Received>,
     pub(super) socket: Option<SocketPath>,
+    pub(super) listener: Option<Listener>,
     pub(super) watchdog: Watchdog,
 }
 
@@ -71,8 +73,9 @@ impl Client {
     /// # Errors
     /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub fn connect_within(socket: &SocketPath, first_answer: Duration) -> Result<Self, ClientError> {
-        let mut client = Self::of(connect_within(socket, first_answer)?);
-        client.socket = Some(socket.clone());
+        let (stream, listener) = connect_within(socket, first_answer)?;
+        let mut client = Self::of(stream);
+        (client.socket, client.listener) = (Some(socket.clone()), listener);
         client.watchdog.first_answer(first_answer);
         Ok(client)
     }
@@ -91,6 +94,7 @@ impl Client {
             answers: VecDeque::new(),
             buffer: vec![0; READ_BYTES].into(),
             socket: None,
+            listener: None,
             watchdog: Watchdog::new(Instant::now()),
             awaits_end: false,
             at_most: None,
@@ -324,11 +328,11 @@ impl Client {
 
     /// Splits the client into its parts, including messages that were not asked for yet.
     pub(super) fn into_parts(self) -> Parts {
-        let Self { stream, protocol, socket, watchdog, answers, news, .. } = self;
+        let Self { stream, protocol, socket, listener, watchdog, answers, news, .. } = self;
         let answers = answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
         let news = news.into_iter().map(|news| Received::News(Box::new(news)));
         let received = answers.chain(news).collect();
-        Parts { stream, protocol, received, socket, watchdog }
+        Parts { stream, protocol, received, socket, listener, watchdog }
     }
 
     fn receive(&mut self) -> Result<Received, ClientError> {
@@ -392,7 +396,7 @@ impl Client {
         let now = Instant::now();
         match self.watchdog.tick(now) {
             Step::Wait => Ok(()),
-            Step::Probe | Step::GiveUp(_) if has_ended(self.socket.as_ref(), &self.stream) => {
+            Step::Probe | Step::GiveUp(_) if self.listener.as_ref().is_some_and(Listener::has_ended) => {
                 Err(ClientError::Closed)
             }
             Step::Probe => {
@@ -410,11 +414,6 @@ impl Client {
 
 fn timeval(time: Duration) -> TimeVal {
     TimeVal::new(time.as_secs().cast_signed(), time.subsec_micros().into())
-}
-
-/// Whether the daemon of this machine at the other end has ended, although the connection is open.
-pub(super) fn has_ended(socket: Option<&SocketPath>, stream: &impl AsFd) -> bool {
-    socket.is_some() && has_listener_ended(stream)
 }
 
 /// Gives up on a silent daemon, unless it reports itself as starting or ending.

@@ -9,13 +9,13 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 
-use super::blocking::{Client, Parts, give_up, has_ended};
+use super::blocking::{Client, Parts, give_up};
 use super::error::ClientError;
 use super::protocol::{Call, Protocol, Received};
 use super::watchdog::{Step, Watchdog};
 use crate::request::Method;
 use crate::socket::SocketPath;
-use crate::transport::Stream;
+use crate::transport::{Listener, Stream};
 
 /// Bytes per read. Under a flood of terminal output, the daemon's lines are about this long.
 const READ_BYTES: usize = 64 * 1024;
@@ -37,6 +37,7 @@ pub struct PolledClient {
     along: VecDeque<Along>,
     buffer: Box<[u8]>,
     socket: Option<SocketPath>,
+    listener: Option<Listener>,
     watchdog: Watchdog,
 }
 
@@ -50,17 +51,6 @@ struct Along {
 }
 
 impl PolledClient {
-    pub(super) fn new(
-        stream: Stream,
-        protocol: Protocol,
-        early: VecDeque<Received>,
-        socket: Option<SocketPath>,
-        watchdog: Watchdog,
-    ) -> Self {
-        let buffer = vec![0; READ_BYTES].into();
-        Self { stream, protocol, early, outbox: Vec::new(), along: VecDeque::new(), buffer, socket, watchdog }
-    }
-
     /// When to check on the daemon if nothing arrives before; `None` while no answer is pending.
     pub fn until(&self) -> Option<Instant> {
         self.protocol.has_pending().then(|| self.watchdog.until())
@@ -78,7 +68,7 @@ impl PolledClient {
         let now = Instant::now();
         match self.watchdog.tick(now) {
             Step::Wait => Ok(()),
-            Step::Probe | Step::GiveUp(_) if has_ended(self.socket.as_ref(), &self.stream) => {
+            Step::Probe | Step::GiveUp(_) if self.listener.as_ref().is_some_and(Listener::has_ended) => {
                 Err(ClientError::Closed)
             }
             Step::Probe => {
@@ -193,8 +183,10 @@ impl PolledClient {
 impl From<Client> for PolledClient {
     /// Continues a connection. Messages that were received and not asked for yet come first.
     fn from(client: Client) -> Self {
-        let Parts { stream, protocol, received, socket, watchdog } = client.into_parts();
-        Self::new(stream, protocol, received, socket, watchdog)
+        let Parts { stream, protocol, received: early, socket, listener, watchdog } = client.into_parts();
+        let buffer = vec![0; READ_BYTES].into();
+        let (outbox, along) = (Vec::new(), VecDeque::new());
+        Self { stream, protocol, early, outbox, along, buffer, socket, listener, watchdog }
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::blocking::{give_up, has_ended};
+use super::blocking::give_up;
 use super::error::ClientError;
 use super::protocol::{Call, Outcome, Protocol, Received};
 use super::watchdog::{Step, Watchdog};
@@ -19,7 +19,7 @@ use crate::fds;
 use crate::limits::FIRST_ANSWER;
 use crate::request::Method;
 use crate::socket::SocketPath;
-use crate::transport::{AsyncStream, Stream, connect_async, into_async};
+use crate::transport::{AsyncStream, Listener, Stream, connect_async, into_async};
 
 /// Time limit for writing a `hello`. There is room for it, unless the daemon does not read.
 const PROBE: Duration = Duration::from_secs(1);
@@ -42,6 +42,7 @@ pub struct AsyncClient {
     news: tokio::sync::Mutex<mpsc::UnboundedReceiver<EventParams>>,
     reader: JoinHandle<()>,
     socket: Option<SocketPath>,
+    listener: Option<Listener>,
 }
 
 impl AsyncClient {
@@ -50,8 +51,10 @@ impl AsyncClient {
     /// # Errors
     /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub async fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
-        let stream = connect_async(socket, FIRST_ANSWER).await?;
-        Ok(Self::new(stream, Some(socket.clone()), Watchdog::new(Instant::now())))
+        let (stream, listener) = connect_async(socket, FIRST_ANSWER).await?;
+        let mut client = Self::new(stream, Some(socket.clone()), Watchdog::new(Instant::now()));
+        client.listener = listener;
+        Ok(client)
     }
 
     /// Speaks over a connection whose other end somebody else carries to a daemon, such as ssh: it may be silent for a
@@ -80,6 +83,7 @@ impl AsyncClient {
             news: tokio::sync::Mutex::new(news),
             reader,
             socket,
+            listener: None,
         }
     }
 
@@ -176,8 +180,11 @@ impl AsyncClient {
         let step = lock(&self.pending).watchdog.tick(Instant::now());
         match step {
             Step::Wait => {}
-            Step::Probe | Step::GiveUp(_) if has_ended(self.socket.as_ref(), self.stream.inner()) => {
-                lock(&self.pending).closed = Some("the daemon has ended".to_owned());
+            Step::Probe | Step::GiveUp(_) if self.listener.as_ref().is_some_and(Listener::has_ended) => {
+                let mut pending = lock(&self.pending);
+                pending.closed = Some("the daemon has ended".to_owned());
+                // Whoever waits for an answer learns it, too.
+                pending.calls.clear();
                 return Err(ClientError::Closed);
             }
             Step::Probe => {

@@ -68,7 +68,9 @@ impl Newborn {
         // What the original parent of an orphan ran is unknown.
         let is_copy =
             stat.parent == me || Stat::of(stat.parent).is_some_and(|parent| parent.image == stat.image);
-        if !is_copy || stat.age() > YOUNG {
+        // One that stands still, in a paused tree for example, grows no older.
+        let is_young = stat.age() <= YOUNG || stat.state == 'T';
+        if !is_copy || !is_young {
             return None;
         }
         let member = Member { pid: member.pid, handle: member.handle.try_clone().ok()? };
@@ -79,7 +81,10 @@ impl Newborn {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::fd::AsFd as _;
     use std::process::{Child, Command, Stdio};
+
+    use nix::poll::{PollFd, PollFlags, poll};
 
     use super::*;
     use crate::os::pidfd::PidFd;
@@ -118,6 +123,26 @@ mod tests {
             newborns.tell(libc::SIGTERM);
         }
         // Nobody has the pipe open any more when both are gone.
+        parent.wait().unwrap();
+        assert_eq!(said.lines().count(), 0);
+    }
+
+    #[test]
+    fn a_copy_that_was_paused_for_long_is_still_one() {
+        let (mut parent, said, child) = family();
+        let members = [member(parent.id()), child];
+        members[1].send(libc::SIGSTOP);
+        // Nothing is said until it is too old otherwise.
+        let longer = u16::try_from(YOUNG.as_millis()).unwrap() + 100;
+        assert_eq!(poll(&mut [PollFd::new(said.get_ref().as_fd(), PollFlags::POLLIN)], longer), Ok(0));
+        let mut newborns = Newborns::among(&members, Some(members[0].pid));
+        assert_eq!(newborns.watched.len(), 1, "{newborns:?}");
+        members[1].send(libc::SIGTERM);
+        members[1].send(libc::SIGCONT);
+        parent.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        while !newborns.is_empty() {
+            newborns.tell(libc::SIGTERM);
+        }
         parent.wait().unwrap();
         assert_eq!(said.lines().count(), 0);
     }

@@ -151,6 +151,17 @@ impl Terminal {
         }
     }
 
+    /// Waits until `is_so` holds for all that was shown, also for what was drawn over since.
+    #[track_caller]
+    pub fn wait_shown(&mut self, what: &str, is_so: impl Fn(&[u8]) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_so(&self.shown()) {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(readable(self.master().as_fd(), left), "waited for {what}; {self:?}");
+            assert!(self.read(), "the terminal was closed before {what}; {self:?}");
+        }
+    }
+
     /// Waits until this text is on the screen. A wrapped line counts as one, and every line ends with a
     /// newline, without trailing blanks.
     #[track_caller]

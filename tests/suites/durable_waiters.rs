@@ -5,9 +5,10 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Stdio};
 
+use bgd_tests::shared::client::Client;
 use bgd_tests::shared::holder;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{ListParams, TaskList};
+use bgd_tests::shared::request::{DaemonStatusOf, ListParams, NoParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
@@ -28,11 +29,26 @@ fn begin(daemon: &TestDaemon, args: &[&str]) -> Child {
     bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bgctl")
 }
 
-/// Waits until so many clients are connected.
-#[track_caller]
-fn connected(daemon: &TestDaemon, count: u64) {
-    // One more asks.
-    wait::poll_until("the clients", || (daemon.status().connections == count + 1).then_some(()));
+/// Counts the connections of others by one of its own.
+struct Clients(Client);
+
+impl Clients {
+    /// Waits until nobody else is connected: what ends must not be counted for what comes.
+    #[track_caller]
+    fn none(daemon: &TestDaemon) -> Self {
+        let mut clients = Self(daemon.client());
+        clients.connected(0);
+        clients
+    }
+
+    /// Waits until so many connections have come.
+    #[track_caller]
+    fn connected(&mut self, count: u64) {
+        wait::poll_until("the clients", || {
+            let status = self.0.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+            (status.connections == count + 1).then_some(())
+        });
+    }
 }
 
 /// The exit code and what was written to both streams.
@@ -57,6 +73,7 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     let id = daemon.submit_shell("seq 20000; read x <gate; seq 20001 40000; exit 4");
     daemon.wait_running(id);
     let id = id.to_string();
+    let mut clients = Clients::none(&daemon);
     // The last one reaches its task in a way that means nothing once that has ended.
     let waits = [
         (begin(&daemon, &["block", &id]), 1),
@@ -68,7 +85,7 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     let mut lines = BufReader::new(followed.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.by_ref().any(|line| line == "20000"));
     // The search has a connection for events.
-    connected(&daemon, 6);
+    clients.connected(6);
     let before = daemon.process();
     daemon.kill9();
     let mut errors = BufReader::new(followed.stderr.take().unwrap());
@@ -95,8 +112,9 @@ fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
     let gate = Gate::new(&daemon, "gate");
     let id = daemon.submit_shell("read x <gate");
     daemon.wait_running(id);
+    let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["block", &id.to_string()]);
-    connected(&daemon, 1);
+    clients.connected(1);
     let (program, task) = withheld(&daemon, None);
     daemon.kill9();
     gate.open();
@@ -110,10 +128,11 @@ fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
 #[test]
 fn r126_events_and_an_inbox_go_on_without_a_gap() {
     let mut daemon = durable();
+    let mut clients = Clients::none(&daemon);
     let mut events = begin(&daemon, &["events"]);
     let mut inbox = begin(&daemon, &["inbox", "--follow", "--session", "mine"]);
+    clients.connected(2);
     wait::poll_until("a subscription", || (daemon.status().subscriptions == 1).then_some(()));
-    connected(&daemon, 2);
     let gate = Gate::new(&daemon, "gate");
     let submit = ["submit", "--session", "mine", "--shell", "read x <gate; echo well"];
     let id = daemon.run(&submit).success().word::<TaskId>();
@@ -153,7 +172,9 @@ fn r126_a_terminal_that_somebody_looks_at_stays_on_their_screen() {
     let mut terminal = Terminal::open(&daemon.bgctl(&["attach", &id.to_string()]));
     terminal.wait_text("say:");
     daemon.kill9();
-    terminal.wait_text("the next one goes on with its tasks");
+    // It says so, and is drawn over at once.
+    let goes_on = GOES_ON.trim_end().as_bytes();
+    terminal.wait_shown("the next one", |shown| shown.windows(goes_on.len()).any(|part| part == goes_on));
     terminal.type_line("hello");
     terminal.wait_text("you said hello");
     terminal.type_line("");
@@ -167,8 +188,9 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
         let mut daemon = TestDaemon::builder().config(config).start();
         let id = daemon.submit_shell("exec sleep 1000");
         daemon.wait_running(id);
+        let mut clients = Clients::none(&daemon);
         let block = begin(&daemon, &["block", &id.to_string()]);
-        connected(&daemon, 1);
+        clients.connected(1);
         if kills {
             daemon.kill9();
         } else {
@@ -189,8 +211,9 @@ fn r126_nobody_starts_a_daemon_again_that_is_killed_while_it_is_being_stopped() 
     let line = "trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done";
     let id = daemon.submit_shell(line);
     daemon.wait_output(id, "begun");
+    let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["block", &id.to_string()]);
-    connected(&daemon, 1);
+    clients.connected(1);
     let stop = begin(&daemon, &["daemon", "stop", "--cancel"]);
     daemon.wait_output(id, "asked");
     daemon.kill9();
@@ -210,8 +233,9 @@ fn r126_a_next_daemon_that_has_not_the_tasks_is_none() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
+    let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["block", &id.to_string()]);
-    connected(&daemon, 1);
+    clients.connected(1);
     daemon.write_config("durable = false");
     daemon.kill9();
     let (exited, _, told) = ended(block);
@@ -226,13 +250,14 @@ fn r126_a_next_daemon_that_does_not_start_is_what_a_waiter_tells() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
+    let mut clients = Clients::none(&daemon);
     let program = daemon.home().join("broken");
     fs::write(&program, "#!/bin/sh\nexit 3\n").unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
     let mut block = daemon.bgctl(&["block", &id.to_string()]);
     block.env("BGD_DAEMON", &program).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let block = block.spawn().unwrap();
-    connected(&daemon, 1);
+    clients.connected(1);
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");
@@ -246,8 +271,9 @@ fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
+    let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["--no-start", "block", &id.to_string()]);
-    connected(&daemon, 1);
+    clients.connected(1);
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");

@@ -88,7 +88,7 @@ impl Supervisor {
         for member in members {
             let has_parent = Stat::of(member.pid).is_some_and(|stat| living.contains(&stat.parent));
             if !has_parent && self.asked.insert(member.pid) {
-                self.newborns.add(Newborns::among(std::slice::from_ref(member), None));
+                self.newborns.add(Newborns::among(std::slice::from_ref(member), None, false));
                 member.send(signal);
             }
         }

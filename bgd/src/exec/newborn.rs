@@ -30,10 +30,10 @@ struct Newborn {
 
 impl Newborns {
     /// Returns those of these processes that may still be copies of their parents. Call it before they are signalled.
-    /// `leader` was started with its program, so it is never one of them.
-    pub fn among(members: &[Member], leader: Option<i32>) -> Self {
+    /// `leader` was started with its program, so it is never one of them. `is_frozen`: their cgroup is.
+    pub fn among(members: &[Member], leader: Option<i32>, is_frozen: bool) -> Self {
         let others = members.iter().filter(|member| Some(member.pid) != leader);
-        Self { watched: others.filter_map(Newborn::of).take(MAX).collect() }
+        Self { watched: others.filter_map(|member| Newborn::of(member, is_frozen)).take(MAX).collect() }
     }
 
     /// Also watches these, as far as there is room.
@@ -62,14 +62,14 @@ impl Newborns {
 }
 
 impl Newborn {
-    fn of(member: &Member) -> Option<Self> {
+    fn of(member: &Member, is_frozen: bool) -> Option<Self> {
         let stat = Stat::of(member.pid)?;
         let me = std::process::id().cast_signed();
         // What the original parent of an orphan ran is unknown.
         let is_copy =
             stat.parent == me || Stat::of(stat.parent).is_some_and(|parent| parent.image == stat.image);
         // One that stands still, in a paused tree for example, grows no older.
-        let is_young = stat.age() <= YOUNG || stat.state == 'T';
+        let is_young = stat.age() <= YOUNG || stat.state == 'T' || is_frozen;
         if !is_copy || !is_young {
             return None;
         }
@@ -113,7 +113,7 @@ mod tests {
     fn a_copy_of_its_parent_is_told_again_when_it_runs_a_program() {
         let (mut parent, said, child) = family();
         let members = [member(parent.id()), child];
-        let mut newborns = Newborns::among(&members, Some(members[0].pid));
+        let mut newborns = Newborns::among(&members, Some(members[0].pid), false);
         assert_eq!(newborns.watched.len(), 1, "{newborns:?}");
         members[1].send(libc::SIGTERM);
         newborns.tell(libc::SIGTERM);
@@ -135,7 +135,7 @@ mod tests {
         // Nothing is said until it is too old otherwise.
         let longer = u16::try_from(YOUNG.as_millis()).unwrap() + 100;
         assert_eq!(poll(&mut [PollFd::new(said.get_ref().as_fd(), PollFlags::POLLIN)], longer), Ok(0));
-        let mut newborns = Newborns::among(&members, Some(members[0].pid));
+        let mut newborns = Newborns::among(&members, Some(members[0].pid), false);
         assert_eq!(newborns.watched.len(), 1, "{newborns:?}");
         members[1].send(libc::SIGTERM);
         members[1].send(libc::SIGCONT);
@@ -152,7 +152,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let members = [member(child.id())];
         // Its parent, this process, is taken for the daemon; only the leader is known to run its own program already.
-        assert!(Newborns::among(&members, Some(members[0].pid)).is_empty());
+        assert!(Newborns::among(&members, Some(members[0].pid), false).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
     }

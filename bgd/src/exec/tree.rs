@@ -130,7 +130,8 @@ impl Tree {
                 }
             }
         }
-        signalled.newborns = Newborns::among(&held, self.leader_is_ours.then_some(self.leader));
+        let is_frozen = self.cgroup.as_deref().is_some_and(pause::is_frozen);
+        signalled.newborns = Newborns::among(&held, self.leader_is_ours.then_some(self.leader), is_frozen);
         held.drain(..).for_each(|member| member.send(signal));
         signalled
     }

@@ -132,7 +132,7 @@ impl HandedTree {
             held[stopped..].iter().for_each(|member| member.send(SIGSTOP));
             stopped = held.len();
         }
-        let newborns = Newborns::among(&held, None);
+        let newborns = Newborns::among(&held, None, false);
         held.iter().for_each(|member| member.send(signal));
         (reached_all, newborns)
     }

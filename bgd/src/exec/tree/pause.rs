@@ -101,6 +101,11 @@ impl Tree {
     }
 }
 
+/// Whether a cgroup was told to stand still.
+pub fn is_frozen(cgroup: &Path) -> bool {
+    fs::read_to_string(cgroup.join("cgroup.freeze")).is_ok_and(|told| told.trim_end() == "1")
+}
+
 fn freeze(cgroup: &Path, frozen: bool) -> io::Result<()> {
     fs::write(cgroup.join("cgroup.freeze"), if frozen { "1" } else { "0" })
 }

@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use bgd_tests::shared::client::Client;
 use bgd_tests::shared::holder;
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::proc;
 use bgd_tests::shared::request::{DaemonStatusOf, ListParams, NoParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
@@ -51,6 +52,13 @@ impl Clients {
     }
 }
 
+/// Waits until a client that is connected waits for its answer: before, it would take the next daemon for the first.
+#[track_caller]
+fn asleep(client: &Child) {
+    let pid = client.id().cast_signed();
+    wait::poll_until("its wait", || (proc::state(pid) == Some('S')).then_some(()));
+}
+
 /// The exit code and what was written to both streams.
 fn ended(child: Child) -> (Option<i32>, String, String) {
     let output = child.wait_with_output().unwrap();
@@ -86,6 +94,8 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     assert!(lines.by_ref().any(|line| line == "20000"));
     // The search has a connection for events.
     clients.connected(6);
+    waits.iter().for_each(|(client, _)| asleep(client));
+    asleep(&followed);
     let before = daemon.process();
     daemon.kill9();
     let mut errors = BufReader::new(followed.stderr.take().unwrap());
@@ -100,7 +110,8 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     for (child, code) in waits {
         let (exited, written, told) = ended(child);
         assert_eq!(exited, Some(code), "{written} {told}");
-        assert_eq!(told, GOES_ON);
+        // Who waits for a line may find it in the file before it has noticed anything.
+        assert!(told == GOES_ON || code == 0 && told.is_empty(), "{told}");
     }
     stop(&daemon);
 }
@@ -115,6 +126,7 @@ fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
     let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["block", &id.to_string()]);
     clients.connected(1);
+    asleep(&block);
     let (program, task) = withheld(&daemon, None);
     daemon.kill9();
     gate.open();
@@ -132,6 +144,8 @@ fn r126_events_and_an_inbox_go_on_without_a_gap() {
     let mut events = begin(&daemon, &["events"]);
     let mut inbox = begin(&daemon, &["inbox", "--follow", "--session", "mine"]);
     clients.connected(2);
+    asleep(&events);
+    asleep(&inbox);
     wait::poll_until("a subscription", || (daemon.status().subscriptions == 1).then_some(()));
     let gate = Gate::new(&daemon, "gate");
     let submit = ["submit", "--session", "mine", "--shell", "read x <gate; echo well"];
@@ -191,6 +205,7 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
         let mut clients = Clients::none(&daemon);
         let block = begin(&daemon, &["block", &id.to_string()]);
         clients.connected(1);
+        asleep(&block);
         if kills {
             daemon.kill9();
         } else {
@@ -214,6 +229,7 @@ fn r126_nobody_starts_a_daemon_again_that_is_killed_while_it_is_being_stopped() 
     let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["block", &id.to_string()]);
     clients.connected(1);
+    asleep(&block);
     let stop = begin(&daemon, &["daemon", "stop", "--cancel"]);
     daemon.wait_output(id, "asked");
     daemon.kill9();
@@ -236,6 +252,7 @@ fn r126_a_next_daemon_that_has_not_the_tasks_is_none() {
     let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["block", &id.to_string()]);
     clients.connected(1);
+    asleep(&block);
     daemon.write_config("durable = false");
     daemon.kill9();
     let (exited, _, told) = ended(block);
@@ -258,6 +275,7 @@ fn r126_a_next_daemon_that_does_not_start_is_what_a_waiter_tells() {
     block.env("BGD_DAEMON", &program).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let block = block.spawn().unwrap();
     clients.connected(1);
+    asleep(&block);
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");
@@ -274,6 +292,7 @@ fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
     let mut clients = Clients::none(&daemon);
     let block = begin(&daemon, &["--no-start", "block", &id.to_string()]);
     clients.connected(1);
+    asleep(&block);
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");

@@ -94,7 +94,9 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     assert!(lines.by_ref().any(|line| line == "20000"));
     // The search has a connection for events.
     clients.connected(6);
-    waits.iter().for_each(|(client, _)| asleep(client));
+    for (client, _) in &waits {
+        asleep(client);
+    }
     asleep(&followed);
     let before = daemon.process();
     daemon.kill9();

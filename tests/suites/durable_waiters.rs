@@ -1,9 +1,7 @@
 //! Clients that wait while a durable daemon is killed (R126): they go on with the next one.
 
-use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use bgd_tests::shared::client::Client;
 use bgd_tests::shared::holder;
@@ -12,7 +10,7 @@ use bgd_tests::shared::proc;
 use bgd_tests::shared::request::{DaemonStatusOf, ListParams, NoParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
-use bgd_tests::{Terminal, TestDaemon, wait};
+use bgd_tests::{Terminal, TestDaemon, executable, wait};
 use serde_json::Value;
 
 use super::channel_tty::Gate;
@@ -26,7 +24,10 @@ fn durable() -> TestDaemon {
 
 /// Starts `bgctl` in the background.
 fn begin(daemon: &TestDaemon, args: &[&str]) -> Child {
-    let mut bgctl = daemon.bgctl(args);
+    spawn(&mut daemon.bgctl(args))
+}
+
+fn spawn(bgctl: &mut Command) -> Child {
     bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bgctl")
 }
 
@@ -57,6 +58,16 @@ impl Clients {
 fn asleep(client: &Child) {
     let pid = client.id().cast_signed();
     wait::poll_until("its wait", || (proc::state(pid) == Some('S')).then_some(()));
+}
+
+/// Starts this block, and returns once it waits and nobody else is connected.
+#[track_caller]
+fn blocked(daemon: &TestDaemon, mut block: Command) -> Child {
+    let mut clients = Clients::none(daemon);
+    let block = spawn(&mut block);
+    clients.connected(1);
+    asleep(&block);
+    block
 }
 
 /// The exit code and what was written to both streams.
@@ -125,10 +136,7 @@ fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
     let gate = Gate::new(&daemon, "gate");
     let id = daemon.submit_shell("read x <gate");
     daemon.wait_running(id);
-    let mut clients = Clients::none(&daemon);
-    let block = begin(&daemon, &["block", &id.to_string()]);
-    clients.connected(1);
-    asleep(&block);
+    let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
     let (program, task) = withheld(&daemon, None);
     daemon.kill9();
     gate.open();
@@ -204,10 +212,7 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
         let mut daemon = TestDaemon::builder().config(config).start();
         let id = daemon.submit_shell("exec sleep 1000");
         daemon.wait_running(id);
-        let mut clients = Clients::none(&daemon);
-        let block = begin(&daemon, &["block", &id.to_string()]);
-        clients.connected(1);
-        asleep(&block);
+        let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
         if kills {
             daemon.kill9();
         } else {
@@ -228,10 +233,7 @@ fn r126_nobody_starts_a_daemon_again_that_is_killed_while_it_is_being_stopped() 
     let line = "trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done";
     let id = daemon.submit_shell(line);
     daemon.wait_output(id, "begun");
-    let mut clients = Clients::none(&daemon);
-    let block = begin(&daemon, &["block", &id.to_string()]);
-    clients.connected(1);
-    asleep(&block);
+    let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
     let stop = begin(&daemon, &["daemon", "stop", "--cancel"]);
     daemon.wait_output(id, "asked");
     daemon.kill9();
@@ -251,10 +253,7 @@ fn r126_a_next_daemon_that_has_not_the_tasks_is_none() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
-    let mut clients = Clients::none(&daemon);
-    let block = begin(&daemon, &["block", &id.to_string()]);
-    clients.connected(1);
-    asleep(&block);
+    let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
     daemon.write_config("durable = false");
     daemon.kill9();
     let (exited, _, told) = ended(block);
@@ -269,15 +268,11 @@ fn r126_a_next_daemon_that_does_not_start_is_what_a_waiter_tells() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
-    let mut clients = Clients::none(&daemon);
     let program = daemon.home().join("broken");
-    fs::write(&program, "#!/bin/sh\nexit 3\n").unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    executable::write(&program, "#!/bin/sh\nexit 3\n");
     let mut block = daemon.bgctl(&["block", &id.to_string()]);
-    block.env("BGD_DAEMON", &program).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let block = block.spawn().unwrap();
-    clients.connected(1);
-    asleep(&block);
+    block.env("BGD_DAEMON", &program);
+    let block = blocked(&daemon, block);
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");
@@ -291,10 +286,7 @@ fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
-    let mut clients = Clients::none(&daemon);
-    let block = begin(&daemon, &["--no-start", "block", &id.to_string()]);
-    clients.connected(1);
-    asleep(&block);
+    let block = blocked(&daemon, daemon.bgctl(&["--no-start", "block", &id.to_string()]));
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");
@@ -333,7 +325,6 @@ fn r126_a_rerun_whose_answer_is_lost_is_carried_out_once_as_root() {
     let failed = daemon.submit(&["false"]);
     daemon.block(&[failed]);
     let mut strace = injected(&daemon.process(), "bgd", "sendmsg:signal=KILL");
-    // Nothing else is sent before its answer, as its task has to wait.
     let rerun = daemon.run(&["rerun", &failed.to_string()]).success();
     strace.wait().unwrap();
     daemon.kill9();

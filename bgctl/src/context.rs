@@ -150,6 +150,23 @@ impl Context {
         self.link.call_repeatable::<M>(params, &[])
     }
 
+    /// Does something that may be done again from the start, as often as a connection that can be replaced is lost
+    /// meanwhile: see [`Link::recover`].
+    ///
+    /// # Errors
+    /// It fails otherwise, or the connection can't be replaced.
+    pub fn recovering<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        loop {
+            match attempt(self) {
+                Err(failure) => self.link.recover(failure)?,
+                done => return done,
+            }
+        }
+    }
+
     /// Prints text verbatim.
     ///
     /// # Errors

@@ -84,12 +84,7 @@ impl Remote<'_> {
     /// The daemon refuses or is gone, or standard output can't be written.
     pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
         let mut offset = offset;
-        loop {
-            match self.follow_from(context, &mut offset) {
-                Err(failure) => context.link.recover(failure)?,
-                ended => return ended,
-            }
-        }
+        context.recovering(|context| self.follow_from(context, &mut offset))
     }
 
     /// Follows on one connection, from `offset`, which it advances.

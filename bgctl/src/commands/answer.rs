@@ -21,12 +21,8 @@ pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut found = context.call::<TaskGet>(&IdParams { id })?;
     if args.wait {
         let asks = |task: &Task| task.progress.needs_input.is_some() || !task.status.is_active();
-        found.task = loop {
-            match context.link.existing().and_then(|news| Listener::until(news, found.task.id, asks)) {
-                Err(failure) => context.link.recover(failure)?,
-                Ok(task) => break task,
-            }
-        };
+        found.task =
+            context.recovering(|context| Listener::until(context.link.existing()?, found.task.id, asks))?;
     }
     let task = &found.task;
     let asked = asked(task, args.request)?;

@@ -114,9 +114,12 @@ fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
 /// Waits, also over lost connections, and shows progress if that is wanted.
 fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<BlockResult, Failure> {
     let mut params = params;
-    context.link.remember();
+    let waits = params.timeout_ms != Some(0);
+    if waits {
+        context.link.remember();
+    }
     // Who only asks has no time for it, and once is enough.
-    let rehearses = Cell::new(params.timeout_ms != Some(0));
+    let rehearses = Cell::new(waits);
     let deadline = params.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let json = context.json();
     loop {
@@ -150,12 +153,7 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
 /// would no longer match. A selection without tasks stays as it is, and so does one of too many.
 fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<(), Failure> {
     let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
-    let seen = loop {
-        match context.call::<TaskBlock>(&look) {
-            Err(failure) => context.link.recover(failure)?,
-            Ok(seen) => break seen,
-        }
-    };
+    let seen = context.recovering(|context| context.call::<TaskBlock>(&look))?;
     if (1..=NAMED).contains(&seen.tasks.len()) {
         params.ids = seen.tasks.iter().map(|task| task.id.into()).collect();
         params.matching = None;

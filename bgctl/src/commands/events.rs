@@ -30,12 +30,8 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     let ids = pick::all(args.tasks, context)?;
     let wanted = pick::matching(args.select, context.link.is_remote())?.unwrap_or_default();
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
-    let begun = loop {
-        match context.link.exchange(|client| subscribe(client, &params)) {
-            Err(failure) => context.link.recover(failure)?,
-            Ok(outcome) => break told(outcome)?,
-        }
-    };
+    let begun =
+        told(context.recovering(|context| context.link.exchange(|client| subscribe(client, &params)))?)?;
     context.link.remember();
     params.instance = Some(begun.instance.clone());
     params.since.get_or_insert(begun.seq);

@@ -58,17 +58,12 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
         None => session::this(context.link.is_remote())?,
     };
     let mut reading = Reading::new(session, args);
-    let (instance, page) = loop {
-        let outcome = context.link.exchange(|client| {
-            let instance = client.call::<Hello>(&HelloParams::default())?.instance;
-            let params = InboxReadParams { instance: Some(instance.clone()), ..reading.params(0) };
-            Ok((instance, client.call::<InboxRead>(&params)?))
-        });
-        match outcome {
-            Err(failure) => context.link.recover(failure)?,
-            Ok(read) => break read,
-        }
+    let first = |client: &mut Client| {
+        let instance = client.call::<Hello>(&HelloParams::default())?.instance;
+        let params = InboxReadParams { instance: Some(instance.clone()), ..reading.params(0) };
+        Ok((instance, client.call::<InboxRead>(&params)?))
     };
+    let (instance, page) = context.recovering(|context| context.link.exchange(first))?;
     reading.instance = instance;
     if args.follow {
         return follow(reading, page, context);

@@ -51,15 +51,11 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let id = task.id;
     let since = fixed(wanted.since.unwrap_or(0), &task, context)?;
     context.link.remember();
-    let outcome = loop {
-        let reads_files = !context.link.is_remote();
-        let sought = LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files };
-        match sight(sought, context) {
-            // Nothing was found so far, so the search begins where it began (R142).
-            Err(failure) => context.link.recover(failure)?,
-            Ok(outcome) => break outcome,
-        }
-    };
+    let reads_files = !context.link.is_remote();
+    // Nothing was found before a connection was lost, so the search begins where it began (R142).
+    let outcome = context.recovering(|context| {
+        sight(LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files }, context)
+    })?;
     match outcome {
         Found::Line(line) => found(line, context),
         Found::Nothing { task, next, why } => not_found(&task, next, why == WaitEnd::Late, context),

@@ -180,12 +180,8 @@ fn from_file(
     };
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
-        let ended = loop {
-            match follow::follow(context.link.client()?, task.id, path, &mut copier) {
-                Err(failure) => context.link.recover(failure)?,
-                Ok(ended) => break ended,
-            }
-        };
+        let ended = context
+            .recovering(|context| follow::follow(context.link.client()?, task.id, path, &mut copier))?;
         let ended = ended.as_ref().unwrap_or(task);
         report_loss(&ended.output);
         if never_ran(ended) {

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use bgd_shared::replace;
 
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -37,20 +38,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let part = path.with_extension(format!("part-{}", std::process::id()));
-    let written = fs::File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .open(&part)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| fs::rename(&part, path));
-    if written.is_err() {
-        // The error of the write is the one to tell.
-        let _ = fs::remove_file(&part);
-    }
-    written
+    replace::replace(path, 0o644, |file| file.write_all(bytes))
 }
 
 /// Makes sure that there is no file at `path`, or one that bgctl has written.

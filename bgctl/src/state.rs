@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::replace::replace;
 use bgd_shared::time::Timestamp;
 
 /// The most failures that are noted as not looked at; those that ended first count as looked at.
@@ -75,17 +76,11 @@ fn note(file: &Path, at: Timestamp, mut unseen: Vec<(TaskId, Timestamp)>) -> io:
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Replaced as a whole: another bgctl may read it now.
-    let new = file.with_extension(std::process::id().to_string());
-    let written = File::create(&new).and_then(|mut new| {
+    // Another bgctl may read it now.
+    replace(file, 0o600, |new| {
         new.write_all(text.as_bytes())?;
         new.set_modified(UNIX_EPOCH + Duration::from_millis(u64::try_from(at.unix_ms()).unwrap_or(0)))
-    });
-    let noted = written.and_then(|()| fs::rename(&new, file));
-    if noted.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    noted
+    })
 }
 
 /// Returns the path of the daemon's log.

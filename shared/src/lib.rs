@@ -37,6 +37,7 @@ pub mod order;
 pub mod proc;
 pub mod question;
 pub mod ready;
+pub mod replace;
 pub mod request;
 pub mod resources;
 pub mod rlimit;

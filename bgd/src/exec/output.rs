@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
+use bgd_shared::replace::replace;
 use bgd_shared::request::Stream;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
@@ -197,18 +198,10 @@ impl OutputFolder {
         if let Some(old) = run.checked_sub(RESULTS_KEPT) {
             let _ = fs::remove_file(self.result(task, old));
         }
-        let new = path.with_extension("new");
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        let kept = file
-            .seek(SeekFrom::Start(cut))
-            .and_then(|_| file.write_all(result))
-            .and_then(|()| fs::rename(&new, path));
-        if kept.is_err() {
-            // A partial file is useless and may occupy the last free space of the disk.
-            let _ = fs::remove_file(new);
-        }
-        kept
+        replace(&path, 0o600, |file| {
+            file.seek(SeekFrom::Start(cut))?;
+            file.write_all(result)
+        })
     }
 
     /// Creates the file that holds a prompt for the duration of its turn, readable only by its user.

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Holder, Note, State, of_lock};
+use bgd_shared::replace::replace;
 use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
@@ -51,9 +52,7 @@ struct Held {
 
 /// Writes that note in one step: half of a path would be another one.
 fn note_cgroup(folder: &Path, cgroup: &OsStr) -> io::Result<()> {
-    let new = folder.join("cgroup.new");
-    fs::write(&new, cgroup.as_encoded_bytes())?;
-    fs::rename(new, folder.join(CGROUP))
+    replace(&folder.join(CGROUP), 0o600, |file| file.write_all(cgroup.as_encoded_bytes()))
 }
 
 /// Returns the folder of the instance with this id.

@@ -5,12 +5,13 @@
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::replace::replace;
 use bgd_shared::request::{
     CancelParams, ClearParams, InboxAck, InboxAckParams, ListParams, SessionEnd, SessionEndParams,
     TaskCancel, TaskClear, TaskList,
@@ -161,11 +162,7 @@ impl Note {
         }
         let there = self.there.iter().map(|there| format!("{THERE}{there}"));
         let text: String = self.instances.iter().cloned().chain(there).map(|line| line + "\n").collect();
-        let new = path.with_extension("new");
-        let mut file =
-            fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(new, path)
+        replace(path, 0o600, |file| file.write_all(text.as_bytes()))
     }
 }
 

@@ -6,9 +6,9 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::replace::replace;
 use bgd_shared::request::Stream;
 use bgd_shared::time::Timestamp;
 
@@ -51,7 +51,7 @@ impl WorkFolder {
             DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
         }
         if !self.script().exists() {
-            replace(&self.script(), JOB.as_bytes())?;
+            replace(&self.script(), 0o600, |file| file.write_all(JOB.as_bytes()))?;
         }
         Ok(())
     }
@@ -179,20 +179,6 @@ impl WorkFolder {
             other => other,
         }
     }
-}
-
-/// Writes a file by rename: nobody finds one that a full disk has cut off, however many write it at once.
-///
-/// # Errors
-/// The system's, such as a full disk.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    let draft = path.with_file_name(format!(".draft-{}", DRAFTS.fetch_add(1, Ordering::Relaxed)));
-    let written = write(&draft, bytes).and_then(|()| fs::rename(&draft, path));
-    if written.is_err() {
-        let _ = fs::remove_file(draft);
-    }
-    written
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -4,15 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::replace::replace;
 use bgd_shared::resources::Resources;
 use serde::{Deserialize, Serialize};
 
-use super::folder::{self, WorkFolder};
+use super::folder::WorkFolder;
 use crate::remotes::{Shell, Slurm};
 
 /// The folder of the notes, within the state folder.
@@ -75,7 +76,8 @@ impl Origin {
         let folder = folder.as_os_str().as_bytes().to_vec();
         let note = Note { folder, shell: self.shell.clone(), env: self.env.clone() };
         // Variables may be nobody else's business.
-        folder::replace(&self.note, &serde_json::to_vec(&note)?)
+        let text = serde_json::to_vec(&note)?;
+        replace(&self.note, 0o600, |file| file.write_all(&text))
     }
 
     /// Whether this very instance may have jobs on the cluster: of an earlier daemon that was as durable, or of the program

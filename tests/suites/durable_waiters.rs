@@ -11,6 +11,7 @@ use bgd_tests::shared::request::{DaemonStatusOf, ListParams, NoParams, TaskList}
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, executable, wait};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::channel_tty::Gate;
@@ -197,13 +198,51 @@ fn r126_a_terminal_that_somebody_looks_at_stays_on_their_screen() {
     terminal.wait_text("say:");
     daemon.kill9();
     // It says so, and is drawn over at once.
-    let goes_on = GOES_ON.trim_end().as_bytes();
-    terminal.wait_shown("the next one", |shown| shown.windows(goes_on.len()).any(|part| part == goes_on));
+    terminal.wait_shown("the next one", |shown| count(shown, GOES_ON) == 1);
     terminal.type_line("hello");
     terminal.wait_text("you said hello");
     terminal.type_line("");
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     stop(&daemon);
+}
+
+/// How many times the text was shown.
+fn count(shown: &[u8], text: &str) -> usize {
+    String::from_utf8_lossy(shown).matches(text.trim_end()).count()
+}
+
+#[test]
+fn r126_a_text_that_somebody_looks_at_goes_on_where_it_was() {
+    // The second one ends while nobody looks.
+    for is_stopped in [false, true] {
+        let mut daemon = durable();
+        let gate = Gate::new(&daemon, "gate");
+        let id = daemon.submit_shell("echo first; read x <gate; echo second; exit 3");
+        daemon.wait_output(id, "first");
+        let mut terminal = Terminal::open(&daemon.bgctl(&["attach", &id.to_string()]));
+        terminal.wait_text("first");
+        let bgctl = terminal.process();
+        if is_stopped {
+            bgctl.signal(Signal::STOP).unwrap();
+            wait::poll_until("its stop", || (proc::state(bgctl.pid()) == Some('T')).then_some(()));
+        }
+        daemon.kill9();
+        if is_stopped {
+            daemon.launch();
+            gate.open();
+            daemon.block(&[id]);
+            bgctl.signal(Signal::CONT).unwrap();
+        } else {
+            terminal.wait_shown("the next one", |shown| count(shown, GOES_ON) == 1);
+            gate.open();
+        }
+        assert_eq!(terminal.ended().code(), Some(3));
+        let shown = terminal.shown();
+        for text in ["first", "second", GOES_ON] {
+            assert_eq!(count(&shown, text), 1, "{text} in {}", String::from_utf8_lossy(&shown));
+        }
+        stop(&daemon);
+    }
 }
 
 #[test]

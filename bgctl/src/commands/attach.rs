@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use bgd_shared::client::ClientError;
-use bgd_shared::error::ErrorKind;
+use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::foreground::Key;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{AttachParams, IdParams, TaskAttach, TaskGet};
@@ -28,15 +28,13 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     // After a lost connection a prefix could mean another task.
     let id = context.call::<TaskGet>(&IdParams { id })?.task.id.into();
     context.link.remember();
-    let (mut is_text, mut is_back) = (false, false);
+    let (mut text, mut is_back) = (None, false);
     loop {
-        match attach(&id, key, &mut is_text, context) {
+        match attach(&id, key, &mut text, context) {
             // It has ended meanwhile.
             Err(failure) if is_back && failure.kind == ErrorKind::NotRunning.as_str() => {
                 return report_end(context.call::<TaskGet>(&IdParams { id })?.task, context);
             }
-            // All of the text would be shown again.
-            Err(failure) if is_text && !context.link.is_remote() => return Err(failure),
             Err(failure) => {
                 // Nothing reads them while there is no connection.
                 release_signals(SHOWN)?;
@@ -48,32 +46,38 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Attaches on one connection. Notes whether the task has no terminal, so that its output is shown.
+/// Attaches on one connection. If the task has no terminal, its output is shown from the offset in `text`, else from its
+/// beginning, and `text` gets the offset of what has not been shown.
 fn attach(
     id: &TaskRef,
     key: Option<Key>,
-    is_text: &mut bool,
+    text: &mut Option<u64>,
     context: &mut Context,
 ) -> Result<Code, Failure> {
     let screen = Screen::open()?;
     let size = screen.size();
     let params = AttachParams { id: id.clone(), rows: Some(size.rows), cols: Some(size.cols) };
+    // The rest of the output of one that has ended since is shown.
+    let is_text = |error: &RpcError| match error.kind() {
+        ErrorKind::Unsupported => true,
+        ErrorKind::NotRunning => text.is_some(),
+        _ => false,
+    };
     let attached = context.link.exchange(|client| {
         let asked = ask_for_key(client, key)?;
         let call = client.send::<TaskAttach>(&params, &[])?;
         let key = await_key(client, asked)?;
         match client.answer::<TaskAttach>(call) {
             Ok(attached) => Ok((key, Some(attached.task))),
-            Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::Unsupported => Ok((key, None)),
+            Err(ClientError::Rpc(error)) if is_text(&error) => Ok((key, None)),
             Err(error) => Err(error),
         }
     });
     let (key, task) = match attached {
         Ok((key, Some(task))) => (key, task),
         Ok((key, None)) => {
-            *is_text = true;
             let task = context.call::<TaskGet>(&IdParams { id: id.clone() })?.task;
-            return show_output(task.id, key, context);
+            return show_output(task.id, key, text.get_or_insert(0), context);
         }
         Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {
             return Err(failure.hint("`bgctl output` shows what it wrote"));
@@ -83,10 +87,12 @@ fn attach(
     tell(ScreenView::alone(context.link.polled()?, task.id, Role::Attached, key, screen, size)?, context)
 }
 
-/// Shows the output of a task without a terminal until the task ends or the key is pressed.
-fn show_output(id: TaskId, key: Key, context: &mut Context) -> Result<Code, Failure> {
+/// Shows the output of a task without a terminal from an offset, which it advances, until the task ends or the key is
+/// pressed.
+fn show_output(id: TaskId, key: Key, next: &mut u64, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
-    tell(TextView::alone(context.link.polled()?, news, id, Role::Attached, key)?, context)
+    let subject = (id, Role::Attached, key);
+    tell(TextView::alone(context.link.polled()?, news, subject, next)?, context)
 }
 
 fn tell(left: Left, context: &Context) -> Result<Code, Failure> {

@@ -191,7 +191,7 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     let (key, task) = submit(&params, &[], args.key, context)?;
     let news = context.link.existing()?;
     let role = if params.direct { Role::Direct } else { Role::Foreground };
-    tell(TextView::alone(context.link.polled()?, news, task.id, role, key)?, context)
+    tell(TextView::alone(context.link.polled()?, news, (task.id, role, key), &mut 0)?, context)
 }
 
 /// Reports how the job was left, and returns the exit code.

@@ -59,21 +59,24 @@ pub struct TextView<'a> {
 }
 
 impl<'a> TextView<'a> {
-    /// Shows the only task of this process.
+    /// Shows the only task of this process from an offset, and advances this to the text that has not been shown.
     ///
     /// # Errors
     /// See [`Self::begin`] and [`Self::run`].
     pub fn alone(
         mut link: PolledClient,
         news: Client,
-        task: TaskId,
-        role: Role,
-        key: Key,
+        (task, role, key): (TaskId, Role, Key),
+        next: &mut u64,
     ) -> Result<Left, Failure> {
         let (key, can) = if role == Role::Direct { (Key::NONE, Can::Direct) } else { (key, Can::Yes) };
         let mut jobs = Foreground::new(key);
         jobs.started(task, can);
-        TextView::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?.run()
+        let mut talk = TextView::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?;
+        talk.next = *next;
+        let left = view::run(&mut talk);
+        *next = talk.next;
+        left
     }
 
     /// Takes over signals and keyboard; `news` is a separate connection.

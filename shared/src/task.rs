@@ -27,7 +27,7 @@ use crate::usage::Usage;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Waiting for a free slot, or for what `waiting` says.
+    /// Waiting for what `waiting` says, or just being started.
     Pending,
     /// Running in a slot.
     Running,
@@ -381,7 +381,7 @@ pub struct Task {
     /// Tasks it starts after.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Dependency>,
-    /// What it waits for, while it is pending.
+    /// What it waits for, while it is pending. Absent if it is just being started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
     /// Number of the latest attempt, if there can be several.

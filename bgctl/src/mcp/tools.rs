@@ -184,7 +184,8 @@ impl Shared {
                 "It is in the background now, and starts when the user continues its paused group."
             }
             Some(WaitingFor::After) => "It is in the background now, and starts when its conditions are met.",
-            _ => "It is in the background now, and starts as soon as a slot is free, usually at once.",
+            None => "It is in the background now, and is being started.",
+            Some(_) => "It is in the background now, and starts as soon as a slot is free.",
         };
         let next = words::after(&task, true);
         Ok(self.about(&[task], Body::Started).with(opening, next))

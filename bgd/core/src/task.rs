@@ -365,6 +365,9 @@ pub struct QueuePlace {
     pub is_paused: bool,
     /// Whether it waits for other tasks of its batch (`--jobs`).
     pub is_parked: bool,
+    /// Whether it waits for nothing, and is the next to start.
+    #[serde(default)]
+    pub is_next: bool,
 }
 
 /// A task as it was at one moment. Cheap to take.

@@ -304,7 +304,8 @@ impl Core {
         let is_paused = matches!(snapshot.state, State::Queued { .. })
             && self.queue.is_paused(snapshot.plan().group.as_deref());
         let is_parked = self.queue.is_parked(ordinal, &Standing::from(&**snapshot));
-        snapshot.place = QueuePlace { slot: self.queue.slot(ordinal), is_paused, is_parked };
+        let is_next = self.phase == Phase::Open && self.queue.next() == Some(ordinal);
+        snapshot.place = QueuePlace { slot: self.queue.slot(ordinal), is_paused, is_parked, is_next };
     }
 
     fn reply(&mut self, to: Option<ReplyTo>, reply: Reply) {

@@ -26,7 +26,7 @@ pub fn after(plan: &Plan) -> Vec<Dependency> {
     dependencies.map(|one| Dependency { id: one.task, condition: one.condition, met: one.met }).collect()
 }
 
-/// Returns what a pending task waits for. `None` if it is not pending.
+/// Returns what a pending task waits for. `None` if it is not pending, or is just being started.
 pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
     let plan = snapshot.plan();
     if snapshot.waits_elsewhere() {
@@ -40,6 +40,7 @@ pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
         _ if !ids.is_empty() => return Some(Waiting { reason: WaitingFor::After, ids, until: None }),
         Some(NotBefore::Delay { wall, .. } | NotBefore::Wall(wall)) => (WaitingFor::Until, Some(wall)),
         Some(NotBefore::Attempt { wall, .. }) => (WaitingFor::Retry, Some(wall)),
+        None if snapshot.place.is_next => return None,
         None if snapshot.place.is_parked => (WaitingFor::Batch, None),
         None if snapshot.place.is_paused => (WaitingFor::Paused, None),
         None => (WaitingFor::Slot, None),

@@ -215,6 +215,7 @@ impl Sim {
             return Err(TestCaseError::fail(format!("{id} is gone")));
         };
         prop_assert!(known.agrees(&task), "{:?}\nis not\n{:?}", task, known);
+        prop_assert!(!task.place.is_next, "{} could have started", id);
         prop_assert_eq!(task.place.is_parked, self.model.is_parked(known), "{} waits for its batch", id);
         self.is_shown_rightly(&task)?;
         self.questions_are_told(&task)?;

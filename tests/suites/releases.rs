@@ -66,8 +66,8 @@ fn r123_the_state_of_every_release_is_read() {
 fn r123_nothing_of_the_state_of_a_release_is_lost() {
     for release in releases() {
         let image = Image::read(&mut fs::File::open(release.join(STATE)).unwrap()).unwrap();
-        let before: Value = image.state().unwrap();
-        let state: State = image.state().unwrap();
+        let before: Value = image.decode().unwrap();
+        let state: State = image.decode().unwrap();
         let after = serde_json::to_value(&state).unwrap();
         has_all("", &before, &after);
         let text = before["dispatcher"]["core"].to_string();

@@ -128,7 +128,7 @@ impl Image {
     ///
     /// # Errors
     /// It is damaged, or of a form that this program does not read.
-    pub fn state<S: DeserializeOwned>(&self) -> Result<S, ImageError> {
+    pub fn decode<S: DeserializeOwned>(&self) -> Result<S, ImageError> {
         if !READS.contains(&self.head.format) {
             return Err(ImageError::Format(self.head.format));
         }
@@ -189,7 +189,7 @@ mod tests {
             prop_assert_eq!(Head::read(&mut file).unwrap().descriptors, [5, 7]);
             let image = Image::read(&mut file).unwrap();
             prop_assert_eq!((image.head.program, &image.head.descriptors[..]), (5, &[5, 7][..]));
-            prop_assert_eq!((image.state::<Vec<(u64, String)>>().unwrap(), image.digest()), (state, digest));
+            prop_assert_eq!((image.decode::<Vec<(u64, String)>>().unwrap(), image.digest()), (state, digest));
         }
 
         #[test]
@@ -206,7 +206,7 @@ mod tests {
                 r#"{{"magic":"{magic}","format":{format},"version":"","program":3,"descriptors":[]}}"#
             );
             let image = Image::read(&mut file(format!("{head}\n{state}").as_bytes()));
-            image.and_then(|image| image.state::<Vec<u64>>()).unwrap_err().to_string()
+            image.and_then(|image| image.decode::<Vec<u64>>()).unwrap_err().to_string()
         };
         assert_eq!(of("other", 1, "[]"), "it is no state of a bgd");
         assert_eq!(of("bgd-state", 99, "[]"), "it has format 99, and this program reads [1]");

@@ -107,7 +107,8 @@ impl Adapter for Desktop {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        let shown = self.shown.borrow();
+        let Self { shown } = self;
+        let shown = shown.borrow();
         (!shown.is_empty()).then(|| to_raw_value(&*shown).ok()).flatten()
     }
 

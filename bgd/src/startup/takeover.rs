@@ -72,7 +72,7 @@ pub fn try_state() -> ExitCode {
 fn try_read() -> Result<Found, String> {
     let mut file = File::open("/dev/stdin").map_err(|error| format!("standard input: {error}"))?;
     let image = Image::read(&mut file).map_err(|error| error.to_string())?;
-    let state: State = image.state().map_err(|error| error.to_string())?;
+    let state: State = image.decode().map_err(|error| error.to_string())?;
     let (text, path) = &state.dispatcher.config;
     Config::parse(path, text).map_err(|error| error.to_string())?;
     Ok(Found { digest: image.digest(), ..state.count()? })
@@ -221,7 +221,7 @@ struct Built {
 fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let internal = |error: io::Error| internal(&error.to_string());
     let state: State = Image::read(file)
-        .and_then(|image| image.state())
+        .and_then(|image| image.decode())
         .map_err(|error| internal(io::Error::other(error)))?;
     let State { since, held, from, asked, next, mut premises, connections, dispatcher } = state;
     // The program before is where it was.

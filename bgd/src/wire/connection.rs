@@ -83,7 +83,7 @@ impl ConnectionsState {
         if !connections.gate.is_idle() {
             return Err(Obstacle::passing("a request is being read"));
         }
-        let (latest, listener) = connections.numbers();
+        let (latest, listener) = connections.state();
         let listener = named.number(listener);
         let all =
             connections.list().iter().map(|connection| connection.state(named)).collect::<Result<_, _>>()?;

@@ -47,7 +47,7 @@ impl<C> Connections<C> {
     }
 
     /// Returns the number of the latest client, and of the descriptor that listens.
-    pub fn numbers(&self) -> (u64, RawFd) {
+    pub fn state(&self) -> (u64, RawFd) {
         let Self { latest, listener, all: _, gate: _ } = self;
         (latest.load(Ordering::Relaxed), listener.load(Ordering::Relaxed))
     }

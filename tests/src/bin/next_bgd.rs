@@ -167,7 +167,7 @@ fn turn_back(args: &[String]) -> ExitCode {
 /// that.
 fn forget_pid(args: &[String]) -> ExitCode {
     let Some((own, image)) = carried(args) else { return ExitCode::from(2) };
-    let state = image.state::<serde_json::Value>().ok().and_then(|mut state| {
+    let state = image.decode::<serde_json::Value>().ok().and_then(|mut state| {
         let note = state.pointer_mut("/premises/note")?.as_object_mut()?;
         note.remove("pid").map(|_| state)
     });

@@ -53,28 +53,61 @@ impl Types {
     }
 }
 
-/// The structures that a body takes apart completely, and whether it makes a state field by field.
+/// The structures that a body takes apart, completely and in part, and whether it makes a state field by field.
 #[derive(Default)]
 struct Body<'a> {
     states: BTreeSet<&'a str>,
+    owners: BTreeSet<&'a str>,
+    /// What `Self` stands for.
+    owner: &'a str,
     apart: BTreeSet<String>,
+    is_cut: bool,
     makes: bool,
+    /// Whether it asks an owner for its state, which this one takes apart itself.
+    asks: bool,
+}
+
+impl Body<'_> {
+    fn name(&self, path: &syn::Path) -> String {
+        let name = path.segments.last().map(|segment| segment.ident.to_string()).unwrap_or_default();
+        if name == "Self" { self.owner.to_owned() } else { name }
+    }
 }
 
 impl<'ast> Visit<'ast> for Body<'_> {
     fn visit_pat_struct(&mut self, pattern: &'ast syn::PatStruct) {
+        let name = self.name(&pattern.path);
         if pattern.rest.is_none() {
-            self.apart.extend(pattern.path.segments.last().map(|segment| segment.ident.to_string()));
+            self.apart.insert(name);
+        } else {
+            self.is_cut |= self.owners.contains(&*name) && !self.states.contains(&*name);
         }
         visit::visit_pat_struct(self, pattern);
     }
 
     fn visit_expr_struct(&mut self, made: &'ast syn::ExprStruct) {
-        let name = made.path.segments.last().map(|segment| segment.ident.to_string());
-        let is_state = name.is_some_and(|name| self.states.contains(&*name));
-        self.makes |= is_state && made.dot2_token.is_none();
+        let name = self.name(&made.path);
+        self.makes |= self.states.contains(&*name) && made.dot2_token.is_none();
         visit::visit_expr_struct(self, made);
     }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.asks |= ASKED.contains(&&*call.method.to_string());
+        visit::visit_expr_method_call(self, call);
+    }
+}
+
+/// The names in the types of the parameters that a function only reads.
+fn read(signature: &syn::Signature) -> BTreeSet<String> {
+    let mut names = Names::default();
+    for parameter in &signature.inputs {
+        if let syn::FnArg::Typed(typed) = parameter
+            && !matches!(&*typed.ty, syn::Type::Reference(reference) if reference.mutability.is_some())
+        {
+            names.visit_type(&typed.ty);
+        }
+    }
+    names.0
 }
 
 /// The names in a type.
@@ -87,7 +120,7 @@ impl<'ast> Visit<'ast> for Names {
     }
 }
 
-/// The methods that write a state down without taking its owner apart, by their lines.
+/// The functions that write a state down without taking its owner apart, by their lines.
 struct Writers<'a> {
     states: BTreeSet<&'a str>,
     owners: BTreeSet<&'a str>,
@@ -111,21 +144,46 @@ impl<'ast> Visit<'ast> for Writers<'_> {
     }
 
     fn visit_impl_item_fn(&mut self, method: &'ast syn::ImplItemFn) {
-        let signature = &method.sig;
+        self.check(&method.sig, &method.block);
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if !is_test(&item.attrs) {
+            self.check(&item.sig, &item.block);
+        }
+    }
+}
+
+impl Writers<'_> {
+    fn check(&mut self, signature: &syn::Signature, block: &syn::Block) {
+        let is_asked = ASKED.contains(&&*signature.ident.to_string()) && signature.receiver().is_some();
         let mut returned = Names::default();
         returned.visit_return_type(&signature.output);
-        if signature.receiver().is_none() || !returned.0.iter().any(|name| self.states.contains(&**name)) {
+        if returned.0.remove("Self") {
+            returned.0.insert(self.owner.clone());
+        }
+        let is_written = returned.0.iter().any(|name| self.states.contains(&**name));
+        if !is_written && !is_asked {
             return;
         }
-        let mut body = Body { states: self.states.clone(), ..Body::default() };
-        body.visit_block(&method.block);
-        let is_asked = ASKED.contains(&&*signature.ident.to_string());
-        let is_complete = if is_asked && self.owners.contains(&*self.owner) {
-            body.apart.contains("Self")
+        let mut body = Body {
+            states: self.states.clone(),
+            owners: self.owners.clone(),
+            owner: &self.owner,
+            ..Body::default()
+        };
+        body.visit_block(block);
+        let is_owner = |name: &String| self.owners.contains(&**name) && !self.states.contains(&**name);
+        let is_complete = if signature.receiver().is_none() {
+            !body.makes
+                || body.asks
+                || read(signature).iter().filter(|name| is_owner(name)).all(|name| body.apart.contains(name))
+        } else if is_asked && is_owner(&self.owner) {
+            body.apart.contains(&self.owner)
         } else {
             !body.makes || body.apart.iter().any(|name| !self.states.contains(&**name))
         };
-        if !is_complete {
+        if !is_complete || body.makes && body.is_cut {
             self.broken.push(signature.ident.span().start().line);
         }
     }
@@ -147,7 +205,8 @@ fn forgetful(sources: &[&Source]) -> Vec<String> {
         let mut types = Types::default();
         types.visit_file(&source.syntax());
         // One of the same name in another file is another one.
-        let owners = owners.iter().map(String::as_str).filter(|name| !types.others.contains(*name)).collect();
+        let is_owner = |name: &&str| !types.others.contains(*name);
+        let owners = owners.iter().map(String::as_str).filter(is_owner).collect();
         let mut writers = Writers { states, owners, owner: String::new(), broken: Vec::new() };
         writers.visit_file(&source.syntax());
         broken.extend(writers.broken.into_iter().map(|line| source.at(line, "does not name every field")));
@@ -165,7 +224,13 @@ fn r121_a_writer_that_could_forget_a_field_is_found() {
             fn state(&self) -> OwnState { OwnState { a: self.a } }
             fn carried(&self) -> Option<OwnState> { let Self { a, .. } = self; Some(OwnState { a: *a }) }
             fn kept(&self) -> OwnState { OwnState { a: self.a } }
+            fn cut(&self, own: &Own) -> OwnState { let Own { a, .. } = own; let Self { a: _, b: _ } = self; OwnState { a: *a } }
         }
+        impl OwnState {
+            fn of(own: &Own) -> Self { Self { a: own.a } }
+            fn plain(own: &Own) -> Self { let Own { a, b: _ } = own; Self { a: *a } }
+        }
+        fn written(own: &Own) -> Result<OwnState, Error> { Ok(OwnState { a: own.a }) }
         impl Own {
             fn state(&self) -> OwnState { let Self { a, b: _ } = self; OwnState { a: *a } }
             fn all(&self) -> Vec<OwnState> { for Own { a, b: _ } in x { OwnState { a: *a }; } }
@@ -177,9 +242,10 @@ fn r121_a_writer_that_could_forget_a_field_is_found() {
         #[cfg(test)] mod tests { impl Own { fn state(&self) -> OwnState { OwnState { a: self.a } } } }";
     let source = source("bgd/src/own.rs".to_owned(), text.to_owned());
     let found = forgetful(&[&source]);
-    let lines: Vec<bool> =
-        [6, 7, 8].map(|line| found.iter().any(|place| place.contains(&format!(":{line}")))).into();
-    assert!(found.len() == 3 && lines.iter().all(|is_found| *is_found), "{found:?}");
+    let lines: Vec<bool> = [6, 7, 8, 9, 12, 15]
+        .map(|line| found.iter().any(|place| place.contains(&format!(":{line}:"))))
+        .into();
+    assert!(found.len() == 6 && lines.iter().all(|is_found| *is_found), "{found:?}");
 }
 
 #[test]

@@ -180,7 +180,9 @@ impl StderrTail {
 
     /// Returns what was read, and the number of the pipe that more may come from.
     pub fn state(&self) -> (Tail, Option<RawFd>) {
-        (self.tail.borrow().clone(), self.pipe.get())
+        // The lines are counted again, and reading begins anew.
+        let Self { tail, meaningful_lines: _, reading: _, pipe } = self;
+        (tail.borrow().clone(), pipe.get())
     }
 
     /// Goes on with what another program has read.

@@ -154,7 +154,20 @@ impl ProcessState {
             }
             None => UnreadState::default(),
         };
-        let Tree { leader, cgroup, mark, terminal: name, .. } = tree;
+        // The rest of it follows from this.
+        let Tree {
+            task: _,
+            leader,
+            leader_is_ours: _,
+            leader_stands_by: _,
+            files: _,
+            terminal: name,
+            cgroup,
+            mark,
+            handed: _,
+            is_inherited,
+            adopted: _,
+        } = tree;
         let job = job.as_ref().map(|(pid, handle)| JobState {
             pid: *pid,
             handle: named.add(handle),
@@ -174,7 +187,7 @@ impl ProcessState {
             terminal: terminals.state(task, job, named),
             handed: None,
             handle: handle.as_ref().map(|handle| named.add(handle)),
-            is_inherited: tree.is_inherited,
+            is_inherited: *is_inherited,
         })
     }
 

@@ -55,9 +55,10 @@ impl RateLimits {
     pub fn state(&self) -> Option<Box<RawValue>> {
         let now = Instant::now();
         let stamp = |until: Instant| (until > now).then(|| Stamp::of(until.into_std()));
-        let by_route = self.by_route.borrow();
+        let Self { all, by_route } = self;
+        let by_route = by_route.borrow();
         let by_route = by_route.iter().filter_map(|(route, until)| Some((route.clone(), stamp(*until)?)));
-        let state = RateLimitsState { all: self.all.get().and_then(stamp), by_route: by_route.collect() };
+        let state = RateLimitsState { all: all.get().and_then(stamp), by_route: by_route.collect() };
         let is_any = state.all.is_some() || !state.by_route.is_empty();
         is_any.then(|| to_raw_value(&state).ok()).flatten()
     }

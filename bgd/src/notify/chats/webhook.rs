@@ -74,7 +74,8 @@ impl Adapter for Webhook {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        self.silence.state()
+        let Self { http: _, url: _, headers: _, timeout: _, silence } = self;
+        silence.state()
     }
 
     fn resume(&self, state: &RawValue) {

@@ -18,6 +18,7 @@ impl Adapter for Desktop {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
+        let Self {} = self;
         None
     }
 

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::Kind;
 use super::durable::Others;
-use super::figures::{Figures, Table};
+use super::figures::{Figures, MOST_MEMORY, Table};
 use super::ledger::{Expected, Ledger, Work};
 use crate::daemon::TestDaemon;
 use crate::process::Process;
@@ -358,7 +358,11 @@ impl Soak {
         if reaped.is_err() {
             self.table.zombies += zombies_of(daemon);
         }
-        let figures = Figures::of(&self.daemon.process());
+        // It gives back what is free a few seconds later. What it never gives back is in the figures.
+        let process = self.daemon.process();
+        let is_little = || (process.own_memory_kb() <= MOST_MEMORY).then_some(());
+        let _ = catch_unwind(|| poll_until("the memory of what was cleared", is_little));
+        let figures = Figures::of(&process);
         // The first look at a daemon is when its threads have begun.
         if self.has_figures || self.table.figures.is_empty() {
             self.table.figures.push(figures);

@@ -1,10 +1,14 @@
 //! Agents of a durable daemon (R127): a turn that was cut by a kill has failed, and its conversation can go on.
 
+use std::fs;
+
+use bgd_tests::agents::Permission;
+use bgd_tests::real::Real;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{FakeDaemon, wait};
+use bgd_tests::{FakeDaemon, TestDaemon, wait};
 
 fn durable() -> FakeDaemon {
     FakeDaemon::with("durable = true", &[], "")
@@ -12,7 +16,7 @@ fn durable() -> FakeDaemon {
 
 /// Kills the daemon and starts it again.
 #[track_caller]
-fn crash(daemon: &mut FakeDaemon) {
+fn crash(daemon: &mut TestDaemon) {
     // Its answer comes once all before it is written down.
     daemon.run(&["submit", "--hold", "--", "true"]).success();
     daemon.kill9();
@@ -77,4 +81,41 @@ fn r33_a_turn_that_was_cancelled_before_a_kill_is_not_resumed_after_it() {
     crash(&mut daemon);
     assert_eq!(daemon.task(id).status, Status::Cancelled);
     assert_eq!(daemon.try_resume(id, "say more").unwrap_err().kind(), ErrorKind::NotResumable);
+}
+
+/// A turn of a real agent is cut by a kill; the same conversation goes on with the next daemon.
+#[track_caller]
+fn a_real_conversation_goes_on(mut real: Real) {
+    real.daemon.stop();
+    let config = fs::read_to_string(real.daemon.config_path()).unwrap();
+    real.daemon.write_config(&format!("durable = true\n{config}"));
+    real.daemon.launch();
+    let id = real.turn("SAY first");
+    real.daemon.run(&["resume", &id.to_string(), "SLOW gate 3"]).success();
+    real.model.wait_for_turn("SLOW gate 3");
+    real.model.release("gate");
+    wait::poll_until("its begin", || real.output(id).trim_end().ends_with("chunk 1").then_some(()));
+    let session = real.session(id);
+
+    crash(&mut real.daemon);
+
+    is_interrupted(&real.daemon.task(id));
+    real.nothing_left();
+    assert_eq!(real.follow_up(id, "SAY again"), "again");
+    assert_eq!(real.session(id), session);
+    let history = real.history(id);
+    for prompt in ["SAY first", "SLOW gate 3", "SAY again"] {
+        assert!(history.iter().any(|said| said.contains(prompt)), "{prompt} in {history:?}");
+    }
+    real.daemon.run(&["daemon", "stop", "--cancel"]).success();
+}
+
+#[test]
+fn r127_a_turn_of_opencode_over_acp_that_was_cut_is_resumed() {
+    a_real_conversation_goes_on(Real::opencode(Permission::Allow, "allow"));
+}
+
+#[test]
+fn r127_a_turn_of_opencode_over_its_own_server_that_was_cut_is_resumed() {
+    a_real_conversation_goes_on(Real::opencode_server(Permission::Allow, "allow"));
 }

@@ -144,6 +144,7 @@ mod upgrade;
 mod upgrade_agents;
 mod upgrade_elsewhere;
 mod upgrade_faults;
+mod upgrade_midway;
 mod upgrade_notices;
 mod upgrade_ready;
 mod upgrade_terminals;

@@ -201,6 +201,7 @@ fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
     let stays = until(&daemon, "stays", 4);
     upgrade(&daemon);
     let (descriptors, threads) = (open(), daemon.process().threads().len());
+    let memory = daemon.process().own_memory_kb();
     let is_over = AtomicBool::new(false);
     let submitted = thread::scope(|scope| {
         let load = scope.spawn(|| {
@@ -223,6 +224,11 @@ fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
     assert!(!submitted.is_empty());
     wait::poll_until("as many descriptors as before", || (open() <= descriptors).then_some(()));
     assert!(daemon.process().threads().len() <= threads + 1, "the guard of the last one may be there");
+    // The tasks and their events are some.
+    let most = memory + 2048 + 4 * submitted.len() as u64;
+    wait::poll_until("as little memory as before", || {
+        (daemon.process().own_memory_kb() <= most).then_some(())
+    });
     release(&daemon, "stays");
     assert_eq!(exit_of(&daemon, stays), Exit::Code(4));
 }

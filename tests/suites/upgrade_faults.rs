@@ -214,17 +214,26 @@ fn r123_a_daemon_that_is_told_to_end_ends_a_program_that_hangs_while_it_reads_th
 }
 
 #[test]
-fn r123_a_program_that_is_cut_off_is_refused() {
+fn r123_a_program_that_is_cut_off_or_damaged_is_refused() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let whole = fs::read(bgd_path()).expect("a program");
     let path = daemon.home().join("cut");
-    for bytes in [0, 4, 64, 4096, 1 << 20] {
+    let try_out = |bytes: &[u8]| {
         let draft = daemon.home().join("cut.part");
-        fs::write(&draft, &whole[..bytes]).expect("a file in the home");
+        fs::write(&draft, bytes).expect("a file in the home");
         executable::copy(&draft, &path);
         refused(&daemon, &path);
         assert_eq!(program(&daemon), bgd_path());
+    };
+    for bytes in [0, 4, 64, 4096, 1 << 20] {
+        try_out(&whole[..bytes]);
+    }
+    // Damaged, but as long as it was: its machine, where it begins, its table of segments, and all of its code.
+    for (from, bytes) in [(18, 2), (24, 8), (32, 8), (4096, whole.len() - 4096)] {
+        let mut damaged = whole.clone();
+        damaged[from..][..bytes].fill(0xff);
+        try_out(&damaged);
     }
     upgrade(&daemon);
     release(&daemon, "first");

@@ -1,0 +1,142 @@
+//! What is halfway when an upgrade in place comes (R121): a time limit, a cancel, a frame whose descriptor has come
+//! already; and clients of another version afterwards (R124).
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::fds;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::CancelReason;
+use bgd_tests::shared::request::{CancelParams, SubmitParams, TaskCancel};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::upgrades::{exit_of, refused, release, until, upgrade};
+use bgd_tests::user::on_a_small_disk_with;
+use bgd_tests::{Raw, TestDaemon, bgd_path, wait};
+use serde_json::json;
+
+/// Tries with longer and longer times, as a busy machine may upgrade too late for a short one.
+#[track_caller]
+fn in_time(mut attempt: impl FnMut(Duration) -> bool) {
+    let mut times = (0..5).map(|doubled| Duration::from_secs(2 << doubled));
+    assert!(times.any(&mut attempt), "no upgrade came before the time was over");
+}
+
+#[test]
+fn r121_a_time_limit_ends_its_task_after_an_upgrade() {
+    let daemon = TestDaemon::start();
+    in_time(|limit| {
+        let params = SubmitParams {
+            argv: Some(["sleep", "1000"].map(Into::into).into()),
+            time_limit_ms: u64::try_from(limit.as_millis()).ok(),
+            ..daemon.params()
+        };
+        let id = daemon.submit_with(&params).id;
+        daemon.wait_running(id);
+        upgrade(&daemon);
+        let is_in_time = daemon.task(id).status == Status::Running;
+        let task = &daemon.block(&[id])[0];
+        let kind = task.failure.as_ref().map(|failure| failure.kind);
+        assert_eq!((task.status, kind), (Status::Failed, Some(FailureKind::Timeout)));
+        is_in_time
+    });
+}
+
+#[test]
+fn r121_a_cancel_that_waits_for_its_grace_ends_its_task_after_an_upgrade() {
+    let daemon = TestDaemon::start();
+    in_time(|grace| {
+        let id = daemon.submit_shell("trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done");
+        daemon.wait_output(id, "begun");
+        let grace_ms = u64::try_from(grace.as_millis()).ok();
+        let params = CancelParams { ids: vec![id.into()], grace_ms, ..CancelParams::default() };
+        let mut client = daemon.client();
+        let call = client.send::<TaskCancel>(&params, &[]).unwrap();
+        daemon.wait_output(id, "asked");
+        upgrade(&daemon);
+        let is_in_time = daemon.task(id).status.is_active();
+        let cancelled = client.answer::<TaskCancel>(call).unwrap();
+        assert_eq!(cancelled.tasks[0].status, Status::Cancelled);
+        let task = daemon.task(id);
+        assert_eq!((task.exit, task.cancel_reason), (Some(Exit::Signal(9)), Some(CancelReason::User)));
+        // Its shell writes a line of its own, too.
+        let output = String::from_utf8(daemon.output(id)).unwrap();
+        assert_eq!(output.matches("asked").count(), 1, "{output}");
+        is_in_time
+    });
+}
+
+#[test]
+fn r121_half_a_frame_and_the_descriptor_that_came_with_it_go_on_over_an_upgrade() {
+    let daemon = TestDaemon::start();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut params = serde_json::to_value(daemon.params()).unwrap();
+    params["shell"] = "echo through the pipe".into();
+    params["stdout"] = "fd".into();
+    let line = json!({"jsonrpc": "2.0", "id": 7, "method": "task.submit", "params": params}).to_string();
+    let (begin, end) = line.split_at(line.len() / 2);
+    let mut raw = Raw::connect(daemon.socket());
+    assert_eq!(fds::send(&raw, begin.as_bytes(), &[writer.as_fd()]).unwrap(), begin.len());
+    drop(writer);
+    for _ in 0..2 {
+        upgrade(&daemon);
+    }
+    raw.send(format!("{end}\n").as_bytes()).unwrap();
+    let answer = raw.receive().expect("an answer");
+    assert!(answer["id"] == 7 && answer["result"]["task"]["id"].is_string(), "{answer}");
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "through the pipe\n", "and nobody else has the descriptor");
+}
+
+#[test]
+fn r124_a_client_of_another_version_is_served_if_its_protocol_is() {
+    let daemon = TestDaemon::start();
+    let mut raw = Raw::connect(daemon.socket());
+    let hello = |client: &str, protocol: u32| json!({"client": client, "protocol": protocol});
+    for (id, version) in ["bgctl 0.0.1", "bgctl 99.0.0"].into_iter().enumerate() {
+        let answer = raw.call(id as u64, "hello", &hello(version, 1));
+        assert_eq!(answer["result"]["protocol"], 1, "{answer}");
+        let params = serde_json::to_value(SubmitParams { shell: Some("exit 3".into()), ..daemon.params() });
+        let task = raw.call(10 + id as u64, "task.submit", &params.unwrap());
+        let ids = json!({"ids": [task["result"]["task"]["id"]]});
+        let ended = raw.call(20 + id as u64, "task.block", &ids);
+        assert_eq!(ended["result"]["tasks"][0]["exit"]["code"], 3, "{ended}");
+        upgrade(&daemon);
+    }
+    let answer = raw.call(30, "hello", &hello("bgctl 99.0.0", 99));
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("99")), "{answer}");
+}
+
+#[test]
+fn r123_a_durable_daemon_on_a_full_disk_goes_on_and_is_upgraded_once_there_is_room() {
+    let daemon = on_a_small_disk_with("size=4m", "durable = true");
+    let task = until(&daemon, "first", 7);
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    // The disk as the daemon sees it.
+    let fill = format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display());
+    let mut filler = fs::File::create(&fill).unwrap();
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    wait::poll_until("a submit is refused", || {
+        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
+        (outcome.code != 0)
+            .then(|| assert!(outcome.stderr.contains("the disk is full"), "{}", outcome.stderr))
+    });
+    let known = daemon.status().summary.total();
+    let text = refused(&daemon, &bgd_path());
+    assert!(text.contains("the journal can't be written: the disk is full"), "{text}");
+    assert_eq!(daemon.status().summary.total(), known);
+    drop(filler);
+    fs::remove_file(&fill).unwrap();
+    wait::poll_until("the journal is written again", || {
+        daemon.status().warnings.iter().all(|warning| !warning.contains("journal")).then_some(())
+    });
+    upgrade(&daemon);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+    daemon.run(&["release", &held.to_string()]).success();
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
+    assert_eq!(daemon.status().summary.total(), known);
+}

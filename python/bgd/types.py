@@ -534,7 +534,7 @@ Status = Literal[
 (between two attempts, or put back by a cluster) completed ─▶ resumed ─▶ completed | failed |
 cancelled (agent tasks only) ```
 
-`pending`: Waiting for a free slot, or for what `waiting` says.
+`pending`: Waiting for what `waiting` says, or just being started.
 
 `running`: Running in a slot.
 
@@ -2663,7 +2663,7 @@ class Task(_Task, total=False):
     """
 
     waiting: Waiting
-    """What it waits for, while it is pending."""
+    """What it waits for, while it is pending. Absent if it is just being started."""
 
     warning: str
     """What its agent can do despite its `permissions`."""

@@ -11,6 +11,10 @@ pub struct Watch {
     client: Client,
     /// The daemon's answer to the subscription.
     pub subscribed: SubscribeResult,
+    /// Whether it gets all events, so that no number may be missing.
+    is_complete: bool,
+    /// The number of the latest event.
+    latest: Option<u64>,
 }
 
 impl Watch {
@@ -18,13 +22,23 @@ impl Watch {
     #[track_caller]
     pub fn new(mut client: Client, params: &SubscribeParams) -> Self {
         let subscribed = client.call::<EventsSubscribe>(params).expect("events.subscribe");
-        Self { client, subscribed }
+        let is_complete = params.ids.is_empty() && params.session.is_none();
+        Self { client, subscribed, is_complete, latest: None }
     }
 
-    /// The next notification, a gap included.
+    /// The next notification, a gap included. A number that is missing or comes twice fails the test.
     #[track_caller]
     pub fn next_params(&mut self) -> EventParams {
-        self.client.next_news().expect("the next event")
+        let params = self.client.next_news().expect("the next event");
+        let latest = match &params.news {
+            News::Event(event) => Some(event.seq),
+            News::Gap(_) => None,
+        };
+        if let (true, Some(before), Some(seq)) = (self.is_complete, self.latest, latest) {
+            assert_eq!(seq, before + 1, "events are missing or come twice");
+        }
+        self.latest = latest;
+        params
     }
 
     /// The next event. A gap fails the test.

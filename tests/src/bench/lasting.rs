@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::kills;
 use super::pipeline::{Pipeline, command, trivial};
-use super::report::{Row, Target, Unit};
+use super::report::{Figure, Row, Target, Unit};
 use super::stats::{float, micros, percentile};
 use super::throughput;
 use super::{Bench, Result};
@@ -69,7 +69,9 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
         viewer.until_shown("ready\r\n");
     }
     let (mut pauses, mut calls, mut typed) = (Vec::new(), Vec::new(), "ready\r\n".to_owned());
-    for round in 0..bench.of(5, 50) {
+    client.call::<DaemonUpgrade>(&UpgradeParams::default())?;
+    let before = footprint(&daemon);
+    for round in 0..bench.of(5, 100) {
         // Some of it is under way when everything stops.
         for (viewer, task) in &mut terminals {
             viewer.type_keys(task.id, &format!("line {round}\r"));
@@ -88,14 +90,21 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     daemon.cancel(&[last]);
     let is_answered =
         |raw: &mut Raw| raw.receive().is_some_and(|answer| answer["result"]["tasks"][0].is_object());
-    if !waits.iter_mut().all(is_answered) {
-        return Err("a client was not answered".into());
+    // What comes next must be the answer to another question.
+    if !waits.iter_mut().all(|raw| is_answered(raw) && raw.is_served()) {
+        return Err("a client was not answered once".into());
     }
     for watch in &mut subscribers {
         watch.until(|event| event.task.id == last && event.task.completed_at.is_some());
     }
     let shown: Vec<_> = terminals.iter().map(|(_, task)| task.id).collect();
     is_whole(&daemon, (&shown, &typed), &turns)?;
+    let after = footprint(&daemon);
+    if after[1] > before[1] || after[2] > before[2] + 1 {
+        return Err(format!("descriptors and threads were {before:?}, and are {after:?}").into());
+    }
+    let [before, after] =
+        [before, after].map(|[memory, ..]| Figure::new(float(memory) * 1024.0, Unit::Bytes));
     let others: Vec<_> = tasks.iter().copied().filter(|task| *task != last).collect();
     others.chunks(500).for_each(|some| _ = daemon.cancel(some));
     drop(terminals);
@@ -108,10 +117,21 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
             .bgd_samples(&pauses, Unit::Micros)
             .target(Target::AtMost(PAUSE, Unit::Micros)),
         Row::new("the same, longest")
-            .bgd(super::report::Figure::new(most, Unit::Micros))
+            .bgd(Figure::new(most, Unit::Micros))
             .target(Target::AtMost(PAUSE, Unit::Micros)),
         Row::new("the same, the whole call, median").bgd_samples(&calls, Unit::Micros).note("to know"),
+        Row::new("the same, its own memory after all of them")
+            .peer("after the first", before)
+            .bgd(after)
+            .target(Target::RatioAtMost(1.25)),
     ])
+}
+
+/// The daemon's own memory in KiB, its descriptors and its threads.
+fn footprint(daemon: &TestDaemon) -> [u64; 3] {
+    let process = daemon.process();
+    let descriptors = fs::read_dir(process.proc("fd")).map_or(0, Iterator::count);
+    [process.own_memory_kb(), descriptors as u64, process.threads().len() as u64]
 }
 
 /// Checks that these terminals have shown this to the byte, and that these turns go on to their ends.

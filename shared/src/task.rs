@@ -235,7 +235,7 @@ impl Output {
     pub fn loss(&self) -> Option<String> {
         let why = self.lost_because.as_deref().unwrap_or("unknown error");
         let bytes = self.lost_bytes;
-        (bytes > 0).then(|| format!("output incomplete: {bytes} bytes lost: {why}"))
+        (bytes > 0).then(|| format!("output incomplete: {} lost: {why}", show::count(bytes, "byte")))
     }
 }
 

@@ -7,6 +7,7 @@ use bgd_shared::limits::{DURATION_MS, READY_BYTES};
 use bgd_shared::order::Condition;
 use bgd_shared::ready::{Ready, line_regex};
 use bgd_shared::request::BlockUntil;
+use bgd_shared::show::count;
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use regex::bytes::Regex;
@@ -58,7 +59,7 @@ impl Arguments {
         }
         let others = strangers.len().saturating_sub(UNKNOWN_SHOWN);
         strangers.truncate(UNKNOWN_SHOWN);
-        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        let others = if others > 0 { format!(" and {}", count(others, "other")) } else { String::new() };
         let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
         let hint = match tool.name {
             // A tool of this name once had this parameter.

@@ -163,10 +163,10 @@ impl Identity {
         // Some file systems create inodes on demand and report a total of 0.
         if disk.files() > 0 && disk.files_available() < FEW_FILES {
             warnings.push(format!(
-                "the disk under {} is full: only {} more files can be created (inodes); remove some, or run \
+                "the disk under {} is full: only {} can be created (inodes); remove some, or run \
                  `bgctl clear --all-sessions`",
                 self.state_dir.display(),
-                disk.files_available()
+                show::count(disk.files_available(), "more file")
             ));
         }
     }

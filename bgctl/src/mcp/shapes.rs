@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::render::order::waiting;
 use crate::render::table::between;
 use crate::render::wall::Clock;
-use crate::render::{clean, clean_lines};
+use crate::render::{bounded_line, clean, clean_lines};
 
 /// The CPU time in milliseconds from which it is told what a run has used.
 const USED_MS: u64 = 1000;
@@ -331,7 +331,7 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
 
 /// Cleans a text and shortens it to one line.
 pub fn line(text: &str) -> String {
-    crate::render::bounded(&clean(text.trim()), LINE_CHARS).into_owned()
+    bounded_line(text.trim(), LINE_CHARS)
 }
 
 /// Combines an inbox item with the text that reports it.

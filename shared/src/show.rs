@@ -245,6 +245,11 @@ pub fn lost_tasks(started: u64) -> String {
     )
 }
 
+/// Formats the exit code of a process.
+pub fn exit_code(code: i32) -> String {
+    format!("exit code {code}")
+}
+
 /// Returns a signal's name, such as `SIGTERM`. `None` for signals without one, such as real-time signals.
 pub fn signal_name(number: i32) -> Option<&'static str> {
     Signal::try_from(number).ok().map(Signal::as_str)

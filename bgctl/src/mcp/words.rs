@@ -2,7 +2,7 @@
 
 use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
 use bgd_shared::request::BlockResult;
-use bgd_shared::show::count;
+use bgd_shared::show::{count, exit_code};
 use bgd_shared::task::{Kind, Status, Task};
 
 use super::shapes::TaskFacts;
@@ -101,7 +101,7 @@ pub fn told(item: &InboxItem) -> String {
 fn exit(exit: &bgd_shared::task::Exit) -> Option<String> {
     use bgd_shared::task::Exit;
     match exit {
-        Exit::Code(code) => Some(format!("exit code {code}")),
+        Exit::Code(code) => Some(exit_code(*code)),
         Exit::Signal(signal) => Some(signal_name(*signal)),
         Exit::Unknown(_) => None,
     }
@@ -115,7 +115,7 @@ pub fn task_line(facts: &TaskFacts) -> String {
     if facts.status == Status::Running.as_str() {
         how.extend(facts.ready.map(|is_ready| if is_ready { "ready" } else { "not ready yet" }.to_owned()));
     }
-    how.extend(facts.exit_code.map(|code| format!("exit code {code}")));
+    how.extend(facts.exit_code.map(exit_code));
     how.extend(facts.signal.map(signal_name));
     how.extend(facts.run_time_ms.map(show_ms));
     how.extend(facts.lingering.map(|_| "its processes are still running".to_owned()));

@@ -66,7 +66,7 @@ pub struct TaskFacts {
     /// Why it failed or was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why the success of an agent may be none.
+    /// Why it is doubtful that an agent succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
     /// What an agent last said beside its answer, such as that it tries again.

@@ -145,7 +145,7 @@ verbs! {
     Continue(ContinueArgs) = "continue", "Continue paused tasks";
     /// Changes what a pending task waits for.
     Edit(EditArgs) = "edit", "Change what a pending task waits for";
-    /// Groups.
+    /// Shows and changes groups.
     Group(GroupArgs) = "group" | "groups", "Show, create, pause or remove task groups, each with its own slots";
     /// An interactive host.
     Console(ConsoleArgs) = "console", "Open a prompt that runs each line in the foreground; Ctrl-B moves it to the background";
@@ -167,7 +167,7 @@ verbs! {
     Events(EventsArgs) = "events", "Print events, one JSON object per line";
     /// Prints the notifications of a parent session.
     Inbox(InboxArgs) = "inbox", "Print a session's notifications about its tasks";
-    /// Parent sessions.
+    /// Shows or ends parent sessions.
     Session(SessionArgs) = "session", "Print the current parent session, or end one";
     /// The daemon for another machine.
     Dial(DialArgs) = "dial", "Join standard input and output to the daemon's socket (what -H runs on the other machine)";

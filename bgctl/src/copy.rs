@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use bgd_shared::hole;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::Stream;
+use bgd_shared::show::count;
 use bgd_shared::task::{Output, Task};
 
 use crate::remark::say;
@@ -58,7 +59,8 @@ pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
 /// Reports on standard error that `bytes` are missing at this position.
 pub fn report_dropped(bytes: u64) {
     // Ignores a closed standard error: the output matters more.
-    say(format_args!("bgctl: {bytes} bytes were dropped here (limits.output_bytes)"));
+    let were = if bytes == 1 { "was" } else { "were" };
+    say(format_args!("bgctl: {} {were} dropped here (limits.output_bytes)", count(bytes, "byte")));
 }
 
 /// Reports on standard error which part of the output the daemon could not write.

@@ -3,6 +3,7 @@
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::socket::SocketError;
+use bgd_shared::task::Exit;
 use bgd_shared::transport::ConnectError;
 
 /// An exit code of `bgctl`.
@@ -33,15 +34,20 @@ impl Code {
     /// `run` and `block --exit-code`: the task's own time limit ended it. Same code as timeout(1).
     pub const TIME_LIMIT: Self = Self(124);
     /// `run`: the program was found but can't be executed, or its folder can't be entered.
-    pub const NOT_EXECUTABLE: Self = Self(126);
+    pub const NOT_EXECUTABLE: Self = Self::of_shell(Exit::NOT_EXECUTABLE);
     /// `run`: the program does not exist.
-    pub const NOT_FOUND: Self = Self(127);
+    pub const NOT_FOUND: Self = Self::of_shell(Exit::NOT_FOUND);
     /// `run`: the terminal was closed.
     pub const HUNG_UP: Self = Self(128 + 1);
     /// Interrupted by Ctrl-C.
     pub const INTERRUPTED: Self = Self(128 + 2);
     /// The reader of standard output is gone: what a shell reports for SIGPIPE.
     pub const BROKEN_PIPE: Self = Self(128 + 13);
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "exit codes are 0 to 255")]
+    const fn of_shell(code: i32) -> Self {
+        Self(code as u8)
+    }
 }
 
 impl From<Code> for std::process::ExitCode {

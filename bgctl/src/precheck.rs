@@ -15,7 +15,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::{bounded, clean};
+use crate::render::{bounded_line, clean};
 
 /// The longest text quoted in a message, in characters.
 const SHOWN_CHARS: usize = 80;
@@ -118,7 +118,7 @@ fn problem(channel: ChannelStatus) -> Option<String> {
 }
 
 fn shown(text: &str) -> String {
-    bounded(&clean(text), SHOWN_CHARS).into_owned()
+    bounded_line(text, SHOWN_CHARS)
 }
 
 /// What exists under the name of a program.

@@ -151,7 +151,7 @@ fn facts(notice: &Wire) -> String {
         // The signal came from the time limit, which the title mentions. Here it would look as if somebody had
         // killed the task.
         _ if notice.task.timed_out => {}
-        Some(Exit::Code(code)) => facts.push(format!("exit code {code}")),
+        Some(Exit::Code(code)) => facts.push(show::exit_code(*code)),
         Some(Exit::Signal(signal)) => facts.push(format!("signal {signal}")),
         Some(Exit::Unknown(_)) => facts.push("exit unknown".to_owned()),
         None => {}

@@ -27,6 +27,9 @@ impl Encoding {
     }
 
     /// Decodes a text written by [`Encoding::encode`].
+    ///
+    /// # Errors
+    /// The text is not valid base64, although it should be.
     pub fn decode(self, text: String) -> Result<Vec<u8>, base64::DecodeError> {
         match self {
             Self::Utf8 => Ok(text.into_bytes()),

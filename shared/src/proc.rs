@@ -1,5 +1,5 @@
-//! Reads process information from `/proc`, as described in proc(5). No other module reads `/proc`; this one draws no
-//! conclusions.
+//! Reads process information from `/proc`, as described in proc(5). No other module parses these files; some
+//! open the links in `/proc/self`. This module draws no conclusions.
 //!
 //! A process is named by its pid, or by `self`. It may exit at any moment or be hidden, so most functions return an
 //! empty value or `None` instead of an error.
@@ -123,10 +123,40 @@ pub fn open_files(pid: impl Display) -> impl Iterator<Item = (std::ffi::OsString
 
 /// Returns the flags that a descriptor was opened with.
 pub fn open_flags(pid: impl Display, descriptor: &OsStr) -> Option<i32> {
-    let path = Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor);
-    let info = fs::read_to_string(path).ok()?;
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    i32::from_str_radix(flags.trim(), 8).ok()
+    descriptor_info(pid, descriptor).ok()?.flags()
+}
+
+/// Reads the fields of `/proc/PID/fdinfo` of a descriptor.
+///
+/// # Errors
+/// The process has exited or is hidden, or the descriptor is closed.
+pub fn descriptor_info(pid: impl Display, descriptor: &OsStr) -> io::Result<DescriptorInfo> {
+    fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(descriptor)).map(DescriptorInfo)
+}
+
+/// The fields of `/proc/PID/fdinfo` of a descriptor, at one moment.
+#[derive(Clone, Debug)]
+pub struct DescriptorInfo(String);
+
+impl DescriptorInfo {
+    /// Returns a field by its name, such as `Pid`.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// Returns the flags that the descriptor was opened with.
+    pub fn flags(&self) -> Option<i32> {
+        i32::from_str_radix(self.field("flags")?, 8).ok()
+    }
+}
+
+/// Returns the resident memory of a process in bytes; 0 if unknown.
+pub fn resident_bytes(pid: impl Display) -> u64 {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages =
+        statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
+    pages * page.and_then(|page| u64::try_from(page).ok()).unwrap_or(4096)
 }
 
 /// Returns the folders of the threads of a process.
@@ -286,6 +316,8 @@ mod tests {
         assert_eq!(status(me, "Pid").unwrap(), me.to_string());
         let (descriptor, file) = open_files(me).find(|(_, file)| file.starts_with("/dev")).expect("a stream");
         assert!(open_flags(me, &descriptor).is_some(), "{}", file.display());
+        assert!(descriptor_info(me, &descriptor).unwrap().field("pos").is_some());
+        assert!(resident_bytes("self") >= 4096);
         assert!(cgroup(me).is_none_or(|path| path.starts_with('/')));
         assert!(cgroup_folder(me).is_none_or(|folder| pids_in(&folder.join("cgroup.procs")).contains(&me)));
     }
@@ -295,7 +327,8 @@ mod tests {
         assert!(program(-1).is_err() && folder(-1).is_err() && owner(-1).is_err());
         assert!(name(-1).is_empty() && arguments(-1, 10).is_empty() && environment(-1).is_empty());
         assert!(children(-1).is_empty() && open_files(-1).next().is_none() && status(-1, "Pid").is_none());
-        assert!(cgroup_folder(-1).is_none());
+        assert!(cgroup_folder(-1).is_none() && descriptor_info(-1, OsStr::new("0")).is_err());
+        assert_eq!(resident_bytes(-1), 0);
         assert_eq!((ignored_signals(-1), soft_limit(-1, "Max open files"), cgroup(-1)), (0, None, None));
     }
 

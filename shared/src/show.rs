@@ -9,6 +9,7 @@
 //! Only emoji keep their joiners and selectors, as they may consist of several characters.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io;
 
 use nix::sys::signal::Signal;
@@ -111,6 +112,12 @@ pub fn elapsed(ms: u64) -> String {
         3_600..=86_399 => format!("{}h {:02}m", seconds / 3_600, seconds % 3_600 / 60),
         _ => format!("{}d {:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
+}
+
+/// Formats a number of things: `1 task`, `2 tasks`.
+pub fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, thing: &str) -> String {
+    let s = if number == N::from(1) { "" } else { "s" };
+    format!("{number} {thing}{s}")
 }
 
 /// Formats a number of bytes for people.
@@ -236,6 +243,11 @@ pub fn lost_tasks(started: u64) -> String {
         "the previous daemon was killed: its running and pending tasks are lost, and the output of every task that it \
          had started ({started})"
     )
+}
+
+/// Formats the exit code of a process.
+pub fn exit_code(code: i32) -> String {
+    format!("exit code {code}")
 }
 
 /// Returns a signal's name, such as `SIGTERM`. `None` for signals without one, such as real-time signals.

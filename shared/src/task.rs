@@ -119,6 +119,11 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// The exit code of a shell if the program can't be run.
+    pub const NOT_EXECUTABLE: i32 = 126;
+    /// The exit code of a shell if there is no such program.
+    pub const NOT_FOUND: i32 = 127;
+
     /// Returns the exit status as a shell reports it: the code, or 128 + the signal. `None` if it is unknown.
     pub fn shell_code(&self) -> Option<i32> {
         match self {
@@ -235,7 +240,7 @@ impl Output {
     pub fn loss(&self) -> Option<String> {
         let why = self.lost_because.as_deref().unwrap_or("unknown error");
         let bytes = self.lost_bytes;
-        (bytes > 0).then(|| format!("output incomplete: {bytes} bytes lost: {why}"))
+        (bytes > 0).then(|| format!("output incomplete: {} lost: {why}", show::count(bytes, "byte")))
     }
 }
 

@@ -136,7 +136,7 @@ fn r161_a_plan_is_shown_with_its_states_and_ends_with_its_run() {
     let mut shell = Terminal::shell(&daemon);
     shell.resize((24, 230));
     shell.type_line("bgctl top");
-    for text in ["[x] Read the prompt", "[>] Do as it says", "1 tool calls: run tests", "half"] {
+    for text in ["[x] Read the prompt", "[>] Do as it says", "1 tool call: run tests", "half"] {
         shell.wait_text(text);
     }
     shell.type_keys("q");

@@ -258,7 +258,7 @@ fn r70_descriptors_are_what_they_are_said_to_be() {
         (vec![Pty], vec![pipe], "descriptor 1 (`pty`) is the read end of a pipe;"),
         (vec![OwnFile], vec![null.as_fd()], "descriptor 1 (`file`) is a character device;"),
         (vec![Stdout, Stderr], vec![pipe, pipe], "is the same pipe as"),
-        (vec![Stdout], vec![], "came with 1 descriptors"),
+        (vec![Stdout], vec![], "came with 1 descriptor,"),
         (vec![Stdout], vec![pipe, pipe], "came with 3 descriptors"),
         (vec![Stdout, Stdout], vec![pipe, pipe], "at most once"),
         (vec![Pty, Stdout], vec![pipe, pipe], "can't be combined"),

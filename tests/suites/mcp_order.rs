@@ -187,7 +187,7 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     });
     let request = mcp.ask("tools/call", &params);
     open_gate(&daemon, "gate");
-    while mcp.notification("notifications/progress")["message"] != "1 of 2 tasks are ready" {}
+    while mcp.notification("notifications/progress")["message"] != "1 of 2 tasks is ready" {}
     fs::write(daemon.home().join("up"), "").unwrap();
     let both = Told::of(&mcp.answer(request)["result"]);
     assert!(both.text.contains("All 2 are ready, or were."), "{}", both.text);
@@ -201,7 +201,7 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
     let over = mcp.done("background_block", &until_ready(&[&never], 600_000));
     assert!(over.text.contains("It has ended without becoming ready."), "{}", over.text);
     let some = mcp.done("background_block", &until_ready(&[&never, &name], 600_000));
-    assert!(some.text.contains("1 of 2 are ready, or were; the others ended"), "{}", some.text);
+    assert!(some.text.contains("1 of 2 is ready, or was; the other ended"), "{}", some.text);
     // A task that cannot become ready.
     let command = mcp.command("exec sleep 1000").to_string();
     let said = mcp.error("background_block", &until_ready(&[&name, &command], 600_000));

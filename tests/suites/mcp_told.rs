@@ -163,7 +163,7 @@ fn progress_of_a_wait_grows_with_every_end() {
     let params = json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 7}});
     let request = mcp.ask("tools/call", &params);
     let begin = mcp.notification("notifications/progress");
-    assert_eq!((&begin["progressToken"], &begin["message"]), (&json!(7), &json!("1 of 2 tasks have ended")));
+    assert_eq!((&begin["progressToken"], &begin["message"]), (&json!(7), &json!("1 of 2 tasks has ended")));
     std::fs::write(&fifo, "go\n").unwrap();
     let end = mcp.until(|message| message["params"]["message"] == "2 of 2 tasks have ended");
     assert!(end["params"]["progress"].as_f64().unwrap() > begin["progress"].as_f64().unwrap());
@@ -473,7 +473,7 @@ fn a_task_whose_processes_still_run_is_shown_as_such_and_not_cleared() {
     assert!(listed.text.contains("its processes are still running"), "{}", listed.text);
     let cleared = mcp.done("background_clear", &json!({}));
     assert_eq!(cleared.content["cleared"], 0);
-    assert!(cleared.text.contains("1 more have ended, but processes"), "{}", cleared.text);
+    assert!(cleared.text.contains("1 more has ended, but processes it started"), "{}", cleared.text);
     let said = mcp.error("background_clear", &json!({"task_ids": [id]}));
     assert!(said.contains("background_cancel ends them"), "{said}");
     mcp.done("background_cancel", &json!({"task_id": id}));

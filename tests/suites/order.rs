@@ -143,7 +143,7 @@ fn r100_a_group_with_tasks_is_not_removed_and_a_wrong_one_is_named() {
     let error = refusal::<GroupRemove>(&daemon, &of_group("night"));
     assert_eq!(
         (error.kind(), error.message.as_str()),
-        (ErrorKind::GroupInUse, "group night can't be removed: 1 of its tasks have not ended")
+        (ErrorKind::GroupInUse, "group night can't be removed: 1 of its tasks has not ended")
     );
     daemon.cancel(&[task]);
     assert_eq!(

@@ -81,7 +81,7 @@ pub struct ListArgs {
     /// Keep the table up to date until Ctrl-C
     #[arg(long, conflicts_with_all = ["quiet", "all"])]
     pub watch: bool,
-    /// Which tasks.
+    /// Options that narrow the list.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -100,7 +100,7 @@ pub struct StatusArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
     pub id: Option<Name>,
-    /// Which tasks.
+    /// Options that select the task, in place of its id.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -154,7 +154,7 @@ pub struct OutputArgs {
     /// Print the result of a completed task; fail if it has not completed
     #[arg(long, conflicts_with_all = ["follow", "tail", "since", "stderr"])]
     pub result: bool,
-    /// Which tasks.
+    /// Options that select the task, in place of its id.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -234,7 +234,7 @@ pub struct BlockArgs {
     /// With --line: start at this byte; a negative number counts from the end
     #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, requires = "line")]
     pub since: Option<i64>,
-    /// Which tasks.
+    /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -277,7 +277,7 @@ pub struct CancelArgs {
     /// Grace period before SIGKILL [default: as configured, 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub grace: Option<u64>,
-    /// Which tasks.
+    /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -309,7 +309,7 @@ pub struct ClearArgs {
     /// Include tasks of every parent session, and of none
     #[arg(long, conflicts_with = "session")]
     pub all_sessions: bool,
-    /// Which tasks.
+    /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -353,7 +353,7 @@ pub struct SignalArgs {
     /// Signal all its processes, not just the main one
     #[arg(long)]
     pub tree: bool,
-    /// Which tasks.
+    /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }

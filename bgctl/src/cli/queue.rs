@@ -26,7 +26,7 @@ A held task does not start before `bgctl release`, whatever else it waits for. A
 given by its id must be pending; otherwise the exit code is 65 and nothing is held.
 When options select tasks, only the pending ones are held.")]
 pub struct HoldArgs {
-    /// Which tasks.
+    /// The pending tasks to hold.
     #[command(flatten)]
     pub tasks: PendingArgs,
 }
@@ -42,7 +42,7 @@ EXAMPLES:
 A released task still waits for its other conditions. Tasks that are not held stay as
 they are.")]
 pub struct ReleaseArgs {
-    /// Which tasks.
+    /// The held tasks to release.
     #[command(flatten)]
     pub tasks: PendingArgs,
 }
@@ -78,7 +78,7 @@ pub struct RerunArgs {
     /// Include tasks that were cancelled because one of these failed
     #[arg(long)]
     pub with_dependents: bool,
-    /// Which tasks.
+    /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -90,7 +90,7 @@ pub struct PendingArgs {
     #[arg(value_name = "ID", add = pending_tasks(), conflicts_with_all = SELECTORS,
         required_unless_present_any = SELECTORS)]
     pub ids: Vec<Name>,
-    /// Which tasks.
+    /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -108,7 +108,7 @@ time limit keeps counting. A task given by its id must be running; otherwise the
 code is 65 and nothing is paused. When options select tasks, only the running ones are
 paused.")]
 pub struct PauseArgs {
-    /// Which tasks.
+    /// The running tasks to pause.
     #[command(flatten)]
     pub tasks: RunningArgs,
 }
@@ -122,7 +122,7 @@ EXAMPLES:
 
 Tasks that are not paused stay as they are.")]
 pub struct ContinueArgs {
-    /// Which tasks.
+    /// The paused tasks to continue.
     #[command(flatten)]
     pub tasks: RunningArgs,
 }
@@ -134,17 +134,17 @@ pub struct RunningArgs {
     #[arg(value_name = "ID", add = active_tasks(), conflicts_with_all = SELECTORS,
         required_unless_present_any = SELECTORS)]
     pub ids: Vec<Name>,
-    /// Which tasks.
+    /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }
 
-/// The tasks that one starts after, in place of those before.
+/// What a pending task starts after from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewAfter {
-    /// None.
+    /// No other task.
     None,
-    /// This one.
+    /// This task, once it meets the condition.
     Name(AfterName),
 }
 

@@ -132,7 +132,7 @@ pub struct AttachArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = crate::candidates::active_tasks(), conflicts_with_all = SELECTORS)]
     pub id: Option<Name>,
-    /// Which task.
+    /// Options that select the task, in place of its id.
     #[command(flatten)]
     pub select: SelectArgs,
 }

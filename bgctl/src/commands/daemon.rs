@@ -8,6 +8,7 @@ use bgd_shared::request::{
     DaemonReload, DaemonStatus, DaemonStatusOf, DaemonUpgrade, DurableStatus, Hello, HelloParams,
     HelloResult, NoParams, ProgramState, ReloadResult, ShutdownParams, UpgradeParams, UpgradeResult,
 };
+use bgd_shared::show::count;
 use bgd_shared::task::Summary;
 use bgd_shared::time::Timestamp;
 
@@ -153,12 +154,8 @@ fn program(status: &DaemonStatus, path: &Path) -> String {
 }
 
 /// Returns a number of things in words; `None` for none.
-fn counted(count: u64, what: &str) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some(format!("1 {what}")),
-        count => Some(format!("{count} {what}s")),
-    }
+fn counted(number: u64, what: &str) -> Option<String> {
+    (number > 0).then(|| count(number, what))
 }
 
 /// What is said if no answer comes: the program was tried, and died where that does not show.
@@ -212,7 +209,6 @@ fn will_upgrade(version: &str, to: &str, active: u64) -> String {
 
 fn upgraded(result: &UpgradeResult) -> String {
     let UpgradeResult { from, to, pause_ms, active, connections } = result;
-    let count = |count: u64, what: &str| counted(count, what).unwrap_or_else(|| format!("0 {what}s"));
     let versions =
         if from == to { format!("bgd {to} replaced") } else { format!("bgd {from} upgraded to {to}") };
     let (active, connections) = (count(*active, "active task"), count(*connections, "connection"));

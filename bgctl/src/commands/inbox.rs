@@ -287,8 +287,9 @@ impl Reading {
         let text = if json {
             serde_json::to_string(&Lost { lost: more }).unwrap_or_default()
         } else {
+            let were = if more == 1 { "was".to_owned() } else { format!("{more} were") };
             format!(
-                "bgctl: the inbox was full (limits.inbox_items), so the oldest {more} were dropped; \
+                "bgctl: the inbox was full (limits.inbox_items), so the oldest {were} dropped; \
                  `bgctl list` shows the tasks"
             )
         };

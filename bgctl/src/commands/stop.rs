@@ -7,6 +7,7 @@ use std::time::Duration;
 use bgd_shared::client::{BUSY, Client, ClientError, FIRST_ANSWER};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{DaemonShutdown, ShutdownParams, ShutdownResult};
+use bgd_shared::show::count;
 use rustix::process::Signal;
 
 use crate::context::Context;
@@ -32,7 +33,7 @@ pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure
 
 /// Says what became of the tasks.
 pub fn words(ShutdownResult { cancelled, left }: ShutdownResult) -> String {
-    let tasks = |count: u64| if count == 1 { "1 task".to_owned() } else { format!("{count} tasks") };
+    let tasks = |number: u64| count(number, "task");
     let were = if cancelled == 1 { "was" } else { "were" };
     let (goes, end) = if left == 1 { ("goes", "it") } else { ("go", "them") };
     let parts = [

@@ -8,9 +8,10 @@ use bgd_shared::request::{
     BlockParams, ClearParams, Hello, HelloParams, OutputParams, SubmitParams, TaskBlock, TaskClear,
     TaskOutput, TaskSubmit,
 };
+use bgd_shared::show::count;
 use bgd_shared::task::Status;
 
-use super::{Console, Folder, Jobs, count, news, say};
+use super::{Console, Folder, Jobs, news, say};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::Work;

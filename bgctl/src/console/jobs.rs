@@ -17,7 +17,7 @@ use super::line::Which;
 use super::lines::Lines;
 use crate::ending;
 use crate::render::wall::Clock;
-use crate::render::{bounded, clean, table};
+use crate::render::{bounded_line, clean, table};
 use crate::terminal::Host;
 
 /// The most characters shown of a job's command line.
@@ -319,7 +319,7 @@ pub fn how(task: &Task) -> String {
 
 /// Shortens a job's command line for display.
 pub fn shown(text: &str) -> String {
-    bounded(&clean(text), SHOWN).into_owned()
+    bounded_line(text, SHOWN)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use bgd_shared::request::{
     AttachParams, DetachParams, ListParams, Method, SignalParams, SubmitParams, TaskAttach, TaskDetach,
     TaskList, TaskSignal, TaskSubmit, TerminalSize,
 };
+use bgd_shared::show::count;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
@@ -125,10 +126,6 @@ fn shell() -> OsString {
 
 /// The user's shell on another machine, which knows it.
 const SHELL_THERE: [&str; 3] = ["/bin/sh", "-c", "exec \"${SHELL:-/bin/sh}\" -c \"$0\""];
-
-fn count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
 
 impl Console {
     /// Takes over signals and terminal.

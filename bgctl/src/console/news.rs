@@ -17,7 +17,7 @@ use super::editor::{Heard as Said, MessageSender};
 use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
-use crate::render::{bounded, clean, table};
+use crate::render::{bounded_line, clean, table};
 
 /// The most characters shown of a task's description, error, or agent's question.
 const SHOWN: usize = 100;
@@ -101,8 +101,7 @@ impl Watch {
 
 fn ended(task: &Task) -> String {
     let status = task.status.as_str().to_uppercase();
-    let why =
-        task.error.as_deref().map(|why| format!(" {}", bounded(&clean(why), SHOWN))).unwrap_or_default();
+    let why = task.error.as_deref().map(|why| format!(" {}", bounded_line(why, SHOWN))).unwrap_or_default();
     // The error of a timeout already contains the time.
     let time = task.started_at.filter(|_| !task.timed_out).map(|started| {
         let comma = if why.is_empty() { "" } else { "," };
@@ -115,8 +114,8 @@ fn ended(task: &Task) -> String {
 }
 
 fn asks(task: &Task) -> Option<String> {
-    let question = clean(&task.progress.needs_input.as_ref()?.question);
-    let (id, question) = (task.id.short(), bounded(&question, SHOWN));
+    let question = bounded_line(&task.progress.needs_input.as_ref()?.question, SHOWN);
+    let id = task.id.short();
     Some(format!("[BACKGROUND TASK ASKS] {id} {question}: \"{}\": bgctl answer {id}\n", name(task)))
 }
 

@@ -1,5 +1,6 @@
 //! Copies this program and its daemon to a machine that has none (R143): shown first, checked there, then used.
 
+use bgd_shared::show::exit_code;
 use nix::sys::utsname::uname;
 
 use super::programs::{PROBE, Program, Programs, probed, refusals};
@@ -95,5 +96,5 @@ fn failed(message: String, hint: &str) -> Failure {
 }
 
 fn words(code: i32, said: &str) -> String {
-    if said.is_empty() { format!("exit code {code}") } else { clean_lines(said) }
+    if said.is_empty() { exit_code(code) } else { clean_lines(said) }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::PROTOCOL;
 use bgd_shared::client::ClientError;
 use bgd_shared::socket::SocketPath;
+use bgd_shared::task::Exit;
 use bgd_shared::transport::Stream;
 use nix::errno::Errno;
 use nix::fcntl::Flock;
@@ -375,7 +376,7 @@ impl<'a> Dial<'a> {
                 Failure::new(Code::NO_DAEMON, UNREACHABLE, message)
                     .hint(format!("check the connection with: ssh {host} true"))
             }
-            (Trouble::Closed, Some(127)) => {
+            (Trouble::Closed, Some(Exit::NOT_FOUND)) => {
                 Failure::new(Code::NO_DAEMON, NO_BGCTL, with("no bgctl there")).hint(format!(
                     "install bgd there so that `ssh {host} bgctl --version` works: bgctl must be in the PATH of shells \
                      that are not interactive; or have this one copied there with --bootstrap"

@@ -7,6 +7,7 @@ use bgd_shared::limits::{DURATION_MS, READY_BYTES};
 use bgd_shared::order::Condition;
 use bgd_shared::ready::{Ready, line_regex};
 use bgd_shared::request::BlockUntil;
+use bgd_shared::show::count;
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use regex::bytes::Regex;
@@ -17,7 +18,7 @@ use super::catalogue::{OUTPUT, Spec, TASK};
 use super::refusal::Refusal;
 use crate::cli::parse_after;
 use crate::name::Name;
-use crate::render::{bounded, clean, clean_lines};
+use crate::render::{bounded, bounded_line, clean_lines};
 use crate::when::parse_since;
 
 /// The most characters of a name or value that an error quotes.
@@ -58,7 +59,7 @@ impl Arguments {
         }
         let others = strangers.len().saturating_sub(UNKNOWN_SHOWN);
         strangers.truncate(UNKNOWN_SHOWN);
-        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        let others = if others > 0 { format!(" and {}", count(others, "other")) } else { String::new() };
         let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
         let hint = match tool.name {
             // A tool of this name once had this parameter.
@@ -196,11 +197,10 @@ impl Arguments {
         if folder.is_dir() {
             return Ok(Some(folder));
         }
-        let shown = clean(&folder.to_string_lossy());
         Err(Refusal::new(format!(
             "{}: \"{name}\": there is no folder {}. Give an existing one, or omit it to use this server's folder.",
             self.tool.name,
-            bounded(&shown, FOLDER_CHARS)
+            bounded_line(&folder.to_string_lossy(), FOLDER_CHARS)
         )))
     }
 
@@ -342,7 +342,7 @@ pub fn written(text: &str) -> Option<JsonObject> {
 
 /// Cleans and shortens untrusted text for use in an error.
 pub fn quoted(name: &str) -> String {
-    bounded(&clean(name), SHOWN_CHARS).into_owned()
+    bounded_line(name, SHOWN_CHARS)
 }
 
 /// Cleans and shortens a value for use in an error.

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::InboxItem;
+use bgd_shared::show::count;
 use rmcp::model::RequestId;
 use tokio::sync::watch;
 
@@ -228,8 +229,10 @@ impl Ledger {
         let new = lost.saturating_sub(state.lost);
         state.lost = lost;
         if new > 0 {
+            let were = if new == 1 { "was" } else { "were" };
             let text = format!(
-                "{new} older reports were dropped because there were too many: background_list shows the tasks."
+                "{} {were} dropped because there were too many: background_list shows the tasks.",
+                count(new, "older report")
             );
             state.notes.push((Delivery::Free, text));
         }

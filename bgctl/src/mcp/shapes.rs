@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::render::order::waiting;
 use crate::render::table::between;
 use crate::render::wall::Clock;
-use crate::render::{clean, clean_lines};
+use crate::render::{bounded_line, clean, clean_lines};
 
 /// The CPU time in milliseconds from which it is told what a run has used.
 const USED_MS: u64 = 1000;
@@ -66,7 +66,7 @@ pub struct TaskFacts {
     /// Why it failed or was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why the success of an agent may be none.
+    /// Why it is doubtful that an agent succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
     /// What an agent last said beside its answer, such as that it tries again.
@@ -331,7 +331,7 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
 
 /// Cleans a text and shortens it to one line.
 pub fn line(text: &str) -> String {
-    crate::render::bounded(&clean(text.trim()), LINE_CHARS).into_owned()
+    bounded_line(text.trim(), LINE_CHARS)
 }
 
 /// Combines an inbox item with the text that reports it.

@@ -15,6 +15,7 @@ use bgd_shared::request::{
     CancelParams, Chosen, ClearParams, IdParams, ListParams, ListResult, OutputParams, SubmitParams,
     TaskCancel, TaskClear, TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
 };
+use bgd_shared::show::count;
 use bgd_shared::task::{Kind, Status, Task};
 use rmcp::model::RequestId;
 
@@ -224,6 +225,7 @@ impl Shared {
             let file = &task.output.path;
             let rest = match task.output.dropped_bytes {
                 0 => format!("the file {file} has everything."),
+                1 => format!("the file {file} has the rest; 1 byte was dropped at the size limit."),
                 dropped => {
                     format!("the file {file} has the rest; {dropped} bytes were dropped at the size limit.")
                 }
@@ -465,13 +467,14 @@ impl Shared {
     }
 
     fn cleared(&self, cleared: u64, left: Left) -> Answer {
-        let mut opening = format!("Deleted {cleared} {}.", if cleared == 1 { "task" } else { "tasks" });
+        let mut opening = format!("Deleted {}.", count(cleared, "task"));
         if left.older {
             opening = format!("{opening} There are older ones: call it again to delete them too.");
         }
         if left.lingering > 0 {
+            let (have, they) = if left.lingering == 1 { ("has", "it") } else { ("have", "they") };
             opening = format!(
-                "{opening} {} more have ended, but processes they started are still running: background_list \
+                "{opening} {} more {have} ended, but processes {they} started are still running: background_list \
                  shows them, background_cancel ends them.",
                 left.lingering
             );

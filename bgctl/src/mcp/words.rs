@@ -2,6 +2,7 @@
 
 use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
 use bgd_shared::request::BlockResult;
+use bgd_shared::show::{count, exit_code};
 use bgd_shared::task::{Kind, Status, Task};
 
 use super::shapes::TaskFacts;
@@ -66,7 +67,7 @@ pub fn result(notice: &Notice, most: usize) -> Option<String> {
     );
     match (excerpt.text.is_empty(), is_whole) {
         (true, _) if result.bytes == 0 => None,
-        (true, true) => Some(format!("(only white space: {} bytes)", result.bytes)),
+        (true, true) => Some(format!("(only white space: {})", count(result.bytes, "byte"))),
         (true, false) => Some(format!("(the part that fits here is only white space)\n{rest}")),
         (false, true) => Some(excerpt.text),
         (false, false) => Some(format!("{}\n{rest}", excerpt.text)),
@@ -100,7 +101,7 @@ pub fn told(item: &InboxItem) -> String {
 fn exit(exit: &bgd_shared::task::Exit) -> Option<String> {
     use bgd_shared::task::Exit;
     match exit {
-        Exit::Code(code) => Some(format!("exit code {code}")),
+        Exit::Code(code) => Some(exit_code(*code)),
         Exit::Signal(signal) => Some(signal_name(*signal)),
         Exit::Unknown(_) => None,
     }
@@ -114,7 +115,7 @@ pub fn task_line(facts: &TaskFacts) -> String {
     if facts.status == Status::Running.as_str() {
         how.extend(facts.ready.map(|is_ready| if is_ready { "ready" } else { "not ready yet" }.to_owned()));
     }
-    how.extend(facts.exit_code.map(|code| format!("exit code {code}")));
+    how.extend(facts.exit_code.map(exit_code));
     how.extend(facts.signal.map(signal_name));
     how.extend(facts.run_time_ms.map(show_ms));
     how.extend(facts.lingering.map(|_| "its processes are still running".to_owned()));
@@ -187,10 +188,7 @@ pub fn asked(result: &BlockResult) -> String {
     if all == 1 {
         return "It asks the user a question and is waiting for the answer.".to_owned();
     }
-    format!(
-        "A task asks the user a question and is waiting for the answer: {} of {all} have ended, {active} have not.",
-        all - active
-    )
+    format!("A task asks the user a question and is waiting for the answer: {}.", how_many_ended(active, all))
 }
 
 /// The outcome of a wait of this length for the end of tasks.
@@ -200,8 +198,14 @@ pub fn ended(result: &BlockResult, waited: &str) -> String {
         (0, [_]) => "It has ended.".to_owned(),
         (0, _) => format!("All {all} have ended."),
         (_, [task]) => format!("Timed out ({waited}); it {}.", still(task)),
-        _ => format!("Timed out ({waited}): {} of {all} have ended, {active} have not.", all - active),
+        _ => format!("Timed out ({waited}): {}.", how_many_ended(active, all)),
     }
+}
+
+fn how_many_ended(active: usize, all: usize) -> String {
+    let ended = all - active;
+    let have = |count: usize| if count == 1 { "has" } else { "have" };
+    format!("{ended} of {all} {} ended, {active} {} not", have(ended), have(active))
 }
 
 /// The outcome of a wait of this length for tasks to become ready.
@@ -209,12 +213,13 @@ pub fn ready(result: &BlockResult, waited: &str) -> String {
     let all = result.tasks.len();
     let ready = result.tasks.iter().filter(|task| task.ready_at.is_some()).count();
     let is_late = result.tasks.iter().any(|task| task.status.is_active() && task.ready_at.is_none());
+    let are = if ready == 1 { "is" } else { "are" };
     match (&result.tasks[..], is_late) {
         ([task], true) if task.status == Status::Pending => {
             format!("Timed out ({waited}); it has not started.")
         }
         ([_], true) => format!("Timed out ({waited}); it is not ready."),
-        (_, true) => format!("Timed out ({waited}): {ready} of {all} are ready."),
+        (_, true) => format!("Timed out ({waited}): {ready} of {all} {are} ready."),
         ([task], false) => match (task.ready_at.is_some(), task.status.is_active()) {
             (true, true) => "It is ready.",
             (true, false) => "It was ready, and has ended.",
@@ -223,7 +228,9 @@ pub fn ready(result: &BlockResult, waited: &str) -> String {
         .to_owned(),
         (_, false) if ready == all => format!("All {all} are ready, or were."),
         (_, false) => {
-            format!("{ready} of {all} are ready, or were; the others ended without becoming ready.")
+            let were = if ready == 1 { "was" } else { "were" };
+            let others = if all - ready == 1 { "other" } else { "others" };
+            format!("{ready} of {all} {are} ready, or {were}; the {others} ended without becoming ready.")
         }
     }
 }

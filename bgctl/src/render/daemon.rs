@@ -4,6 +4,7 @@ use bgd_shared::request::{
     ChannelRetry, ChannelStatus, DaemonStatus, DurableStatus, InboxesStatus, ProgramState, ProgramStatus,
     Times,
 };
+use bgd_shared::show::count;
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 
@@ -33,12 +34,16 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     }
     page.maybe("inboxes", inboxes(&status.inboxes).as_deref());
     if status.untold > 0 {
-        let what = format!("{} notifications without a channel (set default_deliver_to)", status.untold);
+        let what = count(status.untold, "notification");
+        let what = format!("{what} without a channel (set default_deliver_to)");
         page.line("untold", &what);
     }
     let (held, limit) = (bytes(status.held_bytes), bytes(status.limits.memory));
     page.line("memory", &format!("{}, tasks use {held} of {limit}", bytes(status.memory_bytes)));
-    page.line("connections", &format!("{}, {} subscriptions", status.connections, status.subscriptions));
+    page.line(
+        "connections",
+        &format!("{}, {}", status.connections, count(status.subscriptions, "subscription")),
+    );
     page.line("last event", &status.seq.to_string());
     page.line("socket", &status.socket);
     page.line("state", &status.state_dir);
@@ -128,9 +133,8 @@ fn retry(retry: &ChannelRetry, now: Timestamp) -> String {
 
 fn inboxes(inboxes: &InboxesStatus) -> Option<String> {
     let InboxesStatus { sessions, items, lost } = *inboxes;
-    let plural = |count: u64| if count == 1 { "" } else { "s" };
     let lost = if lost > 0 { format!(", {lost} lost (limits.inbox_items)") } else { String::new() };
-    let text = format!("{items} notice{} for {sessions} session{}{lost}", plural(items), plural(sessions));
+    let text = format!("{} for {}{lost}", count(items, "notice"), count(sessions, "session"));
     (items > 0 || !lost.is_empty()).then_some(text)
 }
 

@@ -29,6 +29,11 @@ pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
+/// Makes a text safe to show on one line, and truncates it as [`bounded`] does.
+pub fn bounded_line(text: &str, most: usize) -> String {
+    bounded(&clean(text), most).into_owned()
+}
+
 #[cfg(test)]
 pub mod samples {
     //! Sample objects for tests: a task, a question and a daemon.

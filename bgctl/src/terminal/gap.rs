@@ -14,7 +14,11 @@ pub fn latest(from: u64, end: u64) -> u64 {
 
 /// Says what is left out of the output by beginning later.
 pub fn left_out(from: u64, next: u64) -> Option<String> {
-    (next > from).then(|| format!("{} bytes are not shown; `bgctl output` has them", next - from))
+    match next.saturating_sub(from) {
+        0 => None,
+        1 => Some("1 byte is not shown; `bgctl output` has it".to_owned()),
+        bytes => Some(format!("{bytes} bytes are not shown; `bgctl output` has them")),
+    }
 }
 
 /// The part that is being read.

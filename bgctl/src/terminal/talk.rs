@@ -72,10 +72,10 @@ impl<'a> TextView<'a> {
         let (key, can) = if role == Role::Direct { (Key::NONE, Can::Direct) } else { (key, Can::Yes) };
         let mut jobs = Foreground::new(key);
         jobs.started(task, can);
-        let mut talk = TextView::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?;
-        talk.next = *next;
-        let left = view::run(&mut talk);
-        *next = talk.next;
+        let mut text = TextView::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?;
+        text.next = *next;
+        let left = view::run(&mut text);
+        *next = text.next;
         left
     }
 

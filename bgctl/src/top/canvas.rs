@@ -21,7 +21,7 @@ use crate::terminal::{Keyboard, Output as _, RawMode, Screen, Signals, stop_here
 /// Enters the alternate screen, without a cursor, with the mouse and bracketed paste.
 const ENTER: &str = "\x1b[?1049h\x1b[m\x1b[2J\x1b[?25l\x1b[?1000h\x1b[?1006h\x1b[?2004h";
 
-/// The reverse.
+/// Undoes what [`ENTER`] did.
 const LEAVE: &str = "\x1b[m\x1b[?2004l\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l";
 
 /// How long to wait for a terminal that takes no more, at the end.

@@ -143,7 +143,7 @@ impl Pane {
         }
         lines.extend(self.plan.iter().cloned());
         if self.tool_calls > 0 {
-            lines.push(format!("{} tool calls: {}", self.tool_calls, self.tools.join(", ")));
+            lines.push(format!("{}: {}", show::count(self.tool_calls, "tool call"), self.tools.join(", ")));
         }
         lines.extend(self.used.iter().cloned());
         lines.extend(self.words.clone());

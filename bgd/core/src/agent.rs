@@ -21,7 +21,7 @@ const LAST_TOOLS: usize = 3;
 pub const QUESTIONS: usize = 64;
 
 /// The part of an agent task's spec that only agents have.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentWork {
     /// The agent's name.
     pub name: Arc<str>,
@@ -356,7 +356,8 @@ mod tests {
             name: "fake".into(),
             stalled_after_ms: 1000,
             ask_timeout_ms: 10_000,
-            ..AgentWork::default()
+            warning: None,
+            settings: Arc::default(),
         };
         let mut agent = AgentPart::new(&work, "do it".into(), Arc::default());
         agent.begin(at(0));

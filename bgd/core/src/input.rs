@@ -101,7 +101,7 @@ pub enum Request {
     },
     /// R22 to R25: waits for tasks.
     Block {
-        /// Which tasks.
+        /// The tasks to wait for.
         which: Selection,
         /// The timeout, in milliseconds; `None` waits without limit.
         timeout_ms: Option<u64>,
@@ -114,7 +114,7 @@ pub enum Request {
     Cancel(Cancel),
     /// R10: clears tasks.
     Clear {
-        /// Which tasks.
+        /// The tasks to clear.
         which: Selection,
         /// Whether active tasks are cancelled and cleared too.
         active_too: bool,
@@ -157,7 +157,7 @@ pub enum Request {
     },
     /// R106: pauses the processes of tasks, or continues them.
     SetPaused {
-        /// Which tasks.
+        /// The tasks to pause or continue.
         which: Selection,
         /// True to pause, false to continue.
         paused: bool,
@@ -202,7 +202,7 @@ pub enum Request {
 /// Which running tasks a durable daemon leaves to the next one when it ends. What is pending stays in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaves {
-    /// None.
+    /// No running task.
     #[default]
     Nothing,
     /// Those on other machines and clusters.
@@ -343,7 +343,7 @@ pub struct Rerun {
 /// Which tasks to cancel, and how.
 #[derive(Clone, Debug)]
 pub struct Cancel {
-    /// Which tasks.
+    /// The tasks to cancel.
     pub which: Selection,
     /// The first signal; `None` for SIGTERM.
     pub signal: Option<i32>,
@@ -393,7 +393,7 @@ pub enum Fact {
     },
     /// The process could not be started.
     StartFailed {
-        /// Why.
+        /// Why it could not be started.
         failure: SpawnFailure,
     },
     /// The agent did not take the prompt.
@@ -449,7 +449,7 @@ pub enum Fact {
     },
     /// The leader has ended.
     Exited {
-        /// How.
+        /// How it ended.
         exit: Exit,
         /// Whether other processes of its tree are still alive; [`Fact::TreeEmpty`] follows then.
         others: bool,

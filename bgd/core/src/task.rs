@@ -195,7 +195,7 @@ impl Spec {
 /// A request to end a task that has not started yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
-    /// Why.
+    /// Why it is to end.
     pub reason: StopReason,
     /// The first signal.
     pub signal: i32,

@@ -12,37 +12,36 @@ use bgd_shared::text::Env;
 use super::{Dispatcher, Shape};
 use crate::agents::Agent;
 use crate::client::answer::Answer;
-use crate::core::{AgentWork, Command, Request, State, Work};
+use crate::core::{AgentWork, Request, State, Work};
 use crate::exec::agent::{Order, Tell};
 use crate::exec::kin;
+use crate::wire::calls::PromptRequest;
 use crate::wire::mailbox::Internal;
 
 impl Dispatcher {
     /// Submits a prompt once a worker has seen that the agent's program is there.
-    pub(super) fn submit_prompt(&self, answer: Answer, mut command: Box<Command>, agent: Option<&str>) {
-        let agent = match self.agents.known().find(agent) {
+    pub(super) fn submit_prompt(&self, answer: Answer, request: PromptRequest) {
+        let PromptRequest { agent, prompt, settings, task } = request;
+        let agent = match self.agents.known().find(agent.as_deref()) {
             Ok(agent) => Arc::clone(agent),
             Err(error) => return answer.refuse(&error),
         };
         let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let named = match &command.spec.work {
-            Work::Agent(work) => Arc::clone(&work.settings),
-            Work::Argv(_) | Work::Shell(_) => Arc::default(),
-        };
-        if let Err(error) = agent.takes(&named) {
+        if let Err(error) = agent.takes(&settings) {
             return answer.refuse(&error);
         }
-        command.spec.split = agent.protocol == AgentProtocol::Template;
-        command.spec.work = Work::Agent(AgentWork {
+        let work = Work::Agent(AgentWork {
             name: Arc::clone(&agent.name),
             stalled_after_ms: ms(agent.stalled_after),
             ask_timeout_ms: ms(agent.ask_timeout),
             warning: agent
-                .warning(&command.env, &named)
+                .warning(&task.env, &settings)
                 .map(Arc::from)
-                .or_else(|| self.known_warning(&agent, &command.env, &named)),
-            settings: named,
+                .or_else(|| self.known_warning(&agent, &task.env, &settings)),
+            settings,
         });
+        let mut command = Box::new(task.command(work, Some(prompt)));
+        command.spec.split = agent.protocol == AgentProtocol::Template;
         let internals = self.internals.clone();
         self.context.workers.later(move || {
             let result = agent.check(&command.env);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearResult, SessionEndResult};
+use bgd_shared::show;
 use bgd_shared::task::Kind;
 use bgd_shared::time::Timestamp;
 
@@ -55,7 +56,10 @@ impl Dispatcher {
                 Effect::Reply { to, reply } => {
                     if let Reply::ShutDown { cancelled, left } = reply {
                         // Whoever has sent a signal gets no answer.
-                        tracing::info!("stops: {cancelled} tasks were cancelled, {left} go on");
+                        let were = if cancelled == 1 { "was" } else { "were" };
+                        let goes = if left == 1 { "goes" } else { "go" };
+                        let cancelled = show::count(cancelled, "task");
+                        tracing::info!("stops: {cancelled} {were} cancelled, {left} {goes} on");
                     }
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {

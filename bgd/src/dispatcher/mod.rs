@@ -409,7 +409,7 @@ impl Dispatcher {
             Body::Core(request) => self.ask(answer, Shape::Plain, request),
             Body::Inbox(instance, request) => self.inbox(answer, instance, request),
             Body::Inboxes(after, limit) => answer.give(&self.list_inboxes(after, limit)),
-            Body::Prompt(command, agent) => self.submit_prompt(answer, command, agent.as_deref()),
+            Body::Prompt(request) => self.submit_prompt(answer, *request),
             Body::Agents(params) => self.list_agents(answer, params),
             Body::Output(params) => {
                 let request = Request::Retrieve { id: params.id.clone(), complete: false };

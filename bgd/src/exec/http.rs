@@ -21,9 +21,6 @@ use crate::http::{self, root_cause};
 /// The timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The user name for basic authentication that the server expects.
-const USER: &str = "opencode";
-
 /// Why there is no response.
 #[derive(Debug)]
 pub enum HttpError {
@@ -96,10 +93,11 @@ pub struct Http {
 }
 
 impl Http {
-    /// Creates a client of the server at this address, or says what is wrong with the address.
-    pub fn new(url: &str, password: Option<&str>) -> Result<Self, String> {
+    /// Creates a client of the server at this address, or says what is wrong with the address. `login` is the user name
+    /// and the password, if the server expects them.
+    pub fn new(url: &str, login: Option<(&str, &str)>) -> Result<Self, String> {
         let base = base(url)?;
-        let authorization = password.map(authorization).transpose()?;
+        let authorization = login.map(|(user, password)| authorization(user, password)).transpose()?;
         let client = http::plain_client().connect_timeout(CONNECT).pool_max_idle_per_host(0).build();
         let client = client.map_err(|error| root_cause(&error))?;
         Ok(Self { client, base, authorization })
@@ -159,8 +157,8 @@ pub fn base(url: &str) -> Result<String, String> {
     Ok(format!("{}{}", parsed.origin().ascii_serialization(), parsed.path().trim_end_matches('/')))
 }
 
-fn authorization(password: &str) -> Result<HeaderValue, String> {
-    let words = STANDARD.encode(format!("{USER}:{password}"));
+fn authorization(user: &str, password: &str) -> Result<HeaderValue, String> {
+    let words = STANDARD.encode(format!("{user}:{password}"));
     let mut value = HeaderValue::from_str(&format!("Basic {words}")).map_err(|error| error.to_string())?;
     // Keeps it out of logs.
     value.set_sensitive(true);
@@ -255,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_password_is_not_shown() {
-        let http = Http::new("http://127.0.0.1:4096/", Some("secret")).unwrap();
+        let http = Http::new("http://127.0.0.1:4096/", Some(("opencode", "secret"))).unwrap();
         assert_eq!(http.authorization.as_ref().unwrap(), "Basic b3BlbmNvZGU6c2VjcmV0");
         assert!(!format!("{http:?}").contains("b3BlbmNvZGU"), "{http:?}");
     }

@@ -76,6 +76,31 @@ pub(super) fn hold(pid: i32) -> io::Result<Option<PidFd>> {
     }
 }
 
+/// Opens pidfds of these processes, as far as `member` finds that they are of the tree. When descriptors run out, those
+/// held so far are signalled and released, which frees theirs. Returns the pids found, and what could not be reached.
+pub(super) fn hold_all(
+    held: &mut Vec<Member>,
+    pids: impl IntoIterator<Item = i32>,
+    signal: i32,
+    member: impl Fn(i32) -> io::Result<Option<Member>>,
+) -> (Vec<i32>, Vec<(i32, io::Error)>) {
+    let (mut found, mut missed) = (Vec::new(), Vec::new());
+    for pid in pids {
+        let held_now = member(pid).or_else(|_| {
+            held.drain(..).for_each(|member| member.send(signal));
+            member(pid)
+        });
+        match held_now {
+            Ok(member) => {
+                found.extend(member.iter().map(|member| member.pid));
+                held.extend(member);
+            }
+            Err(error) => missed.push((pid, error)),
+        }
+    }
+    (found, missed)
+}
+
 /// How long to wait for a process that is about to end.
 const LEAVING: Duration = Duration::from_millis(1);
 

@@ -19,6 +19,7 @@ use bgd_shared::proc;
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{Stdin, Stream, TerminalSize};
 use bgd_shared::rlimit::{RESOURCES, Rlimits};
+use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -556,12 +557,6 @@ fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
     SpawnFailure { errno: Some(errno as i32), code, message: message.into() }
 }
 
-/// The exit code of a shell if there is no such program.
-const NOT_FOUND: i32 = 127;
-
-/// The exit code of a shell if the program can't be run.
-const NOT_EXECUTABLE: i32 = 126;
-
 /// Returns a shell's exit code for this error, and a message.
 fn exec_error(program: &str, folder: &Path, errno: Errno) -> (i32, String) {
     let is_missing = errno == Errno::ENOENT && !(program.contains('/') && folder.join(program).exists());
@@ -578,7 +573,7 @@ fn exec_error(program: &str, folder: &Path, errno: Errno) -> (i32, String) {
         ),
         _ => format!("{program}: {}", errno.desc()),
     };
-    (if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }, message)
+    (if is_missing { Exit::NOT_FOUND } else { Exit::NOT_EXECUTABLE }, message)
 }
 
 #[cfg(test)]

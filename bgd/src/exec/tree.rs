@@ -20,7 +20,7 @@ use super::handed::tree::HandedTree;
 use super::mark::Mark;
 use super::members::{
     AGENT_MARK, BRIDGE_MARK, HOOK_MARK, MAX_DEPTH, Member, Stat, TASK_MARK, appends_to, descendants_of,
-    has_mark, has_open, hold, survivor, wait_for_leaving,
+    has_mark, has_open, hold, hold_all, survivor, wait_for_leaving,
 };
 use super::newborn::Newborns;
 use super::output::OutputFiles;
@@ -107,33 +107,21 @@ impl Tree {
             let (all, newborns) = handed.signal(signal);
             return Signalled { all, newborns, ..Signalled::default() };
         }
-        let mut signalled = Signalled { all: true, ..Signalled::default() };
         // All pidfds are opened before the first process is signalled, as its end may make others hard to find; fewer
         // at a time when descriptors are short.
         let mut held: Vec<Member> = Vec::new();
         // A leader that its job has stopped must continue, to exit as the job does.
         let is_for_leader = [SIGKILL, libc::SIGCONT].contains(&signal);
         let spared = (self.leader_stands_by && self.leader_is_ours && !is_for_leader).then_some(self.leader);
-        for pid in self.pids().into_iter().filter(|pid| Some(*pid) != spared) {
-            let member = self.member(pid).or_else(|_| {
-                held.drain(..).for_each(|member| member.send(signal));
-                self.member(pid)
-            });
-            match member {
-                Ok(member) => {
-                    signalled.pids.extend(member.iter().map(|member| member.pid));
-                    held.extend(member);
-                }
-                Err(error) => {
-                    tracing::warn!(task = %self.task, pid, signal, %error, "cannot reach a process");
-                    signalled.all = false;
-                }
-            }
+        let pids = self.pids().into_iter().filter(|pid| Some(*pid) != spared);
+        let (pids, missed) = hold_all(&mut held, pids, signal, |pid| self.member(pid));
+        for (pid, error) in &missed {
+            tracing::warn!(task = %self.task, pid, signal, %error, "cannot reach a process");
         }
         let is_frozen = self.cgroup.as_deref().is_some_and(pause::is_frozen);
-        signalled.newborns = Newborns::among(&held, self.leader_is_ours.then_some(self.leader), is_frozen);
+        let newborns = Newborns::among(&held, self.leader_is_ours.then_some(self.leader), is_frozen);
         held.drain(..).for_each(|member| member.send(signal));
-        signalled
+        Signalled { all: missed.is_empty(), pids, newborns }
     }
 
     /// Describes, for humans, some processes of the tree that survive SIGKILL, and why they do. Blocks as

@@ -71,7 +71,7 @@ pub enum OpenError {
     Unusable {
         /// Its folder.
         folder: PathBuf,
-        /// Why.
+        /// Why it can't be used.
         why: String,
     },
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::show;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -85,8 +86,10 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
     drop(store);
     let (aside, tasks) = (unused_name(folder), kept.tasks.len());
     let warning = format!(
-        "the journal was damaged ({why}) and is kept in {}: {tasks} tasks could be read of it, {unread} other parts could not",
-        folder.join(&aside).display()
+        "the journal was damaged ({why}) and is kept in {}: {} could be read of it, {} could not",
+        folder.join(&aside).display(),
+        show::count(tasks, "task"),
+        show::count(unread, "other part")
     );
     tracing::error!("{warning}");
     let note = Damage { warning, aside, folder: PathBuf::new() };

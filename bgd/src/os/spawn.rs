@@ -9,6 +9,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+use bgd_shared::task::Exit;
 use libc::{c_char, c_int, c_void};
 use nix::errno::Errno;
 
@@ -301,7 +302,7 @@ extern "C" fn prepare_and_exec(argument: *mut c_void) -> c_int {
         });
         child.failed_stage = stage;
         child.failed_errno = Errno::last_raw();
-        libc::_exit(127)
+        libc::_exit(Exit::NOT_FOUND)
     }
 }
 

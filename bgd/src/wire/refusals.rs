@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
+use bgd_shared::show::count;
 use bgd_shared::task::Status;
 use bytesize::ByteSize;
 
@@ -76,7 +77,7 @@ pub fn of_core(error: CoreError) -> RpcError {
         CoreError::TooManySessions(limit) => too_many_sessions(limit),
         CoreError::Full(limit) => RpcError::new(
             ErrorKind::RegistryFull,
-            format!("the daemon has reached its limit of {limit} tasks (limits.tasks)"),
+            format!("the daemon has reached its limit of {} (limits.tasks)", count(limit, "task")),
         )
         .hint("`bgctl clear --all-sessions` removes the finished ones"),
         CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
@@ -103,7 +104,10 @@ fn of_order(error: &OrderError) -> RpcError {
         }
         OrderError::GroupInUse(name, active) => RpcError::new(
             ErrorKind::GroupInUse,
-            format!("group {name} can't be removed: {active} of its tasks have not ended"),
+            format!(
+                "group {name} can't be removed: {active} of its tasks {} not ended",
+                if *active == 1 { "has" } else { "have" }
+            ),
         )
         .hint(format!("`bgctl cancel --group {name}` cancels them")),
         OrderError::DefaultGroup => {
@@ -192,11 +196,6 @@ fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
         ),
     };
     RpcError::new(ErrorKind::InvalidParams, format!("task {id} can't be run again: {why}")).hint(hint)
-}
-
-/// Formats a number with a noun.
-fn count(number: u32, thing: &str) -> String {
-    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 fn ended_first(id: TaskId, status: Status) -> RpcError {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use bgd_shared::proc;
 use bgd_shared::request::{ChannelStatus, DaemonStatus, DurableStatus, Times};
 use bgd_shared::show;
 use bgd_shared::time::Timestamp;
@@ -128,7 +129,7 @@ impl Identity {
 
     /// Adds what files say. Blocks as long as a disk does: call it on a worker.
     pub fn look(&self, status: &mut DaemonStatus) {
-        status.memory_bytes = resident_bytes();
+        status.memory_bytes = proc::resident_bytes("self");
         status.program = self.program.as_ref().map(Program::status);
         if self.lost_tasks > 0 {
             let log = self.state_dir.join(log::FILE);
@@ -163,20 +164,11 @@ impl Identity {
         // Some file systems create inodes on demand and report a total of 0.
         if disk.files() > 0 && disk.files_available() < FEW_FILES {
             warnings.push(format!(
-                "the disk under {} is full: only {} more files can be created (inodes); remove some, or run \
+                "the disk under {} is full: only {} can be created (inodes); remove some, or run \
                  `bgctl clear --all-sessions`",
                 self.state_dir.display(),
-                disk.files_available()
+                show::count(disk.files_available(), "more file")
             ));
         }
     }
-}
-
-/// Returns the daemon's resident memory in bytes; 0 if unknown.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages =
-        statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
-    pages * page.and_then(|page| u64::try_from(page).ok()).unwrap_or(4096)
 }

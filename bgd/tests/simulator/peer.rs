@@ -192,7 +192,8 @@ impl Peer {
 /// Replaces what the wire has drawn at random by what follows from the seed.
 fn repeatable(body: &mut Body, chance: &mut Chance) {
     match body {
-        Body::Submit(command, ..) | Body::Prompt(command, _) => command.id = chance.id(),
+        Body::Submit(command, ..) => command.id = chance.id(),
+        Body::Prompt(request) => request.task.id = chance.id(),
         Body::Many(part, _) => {
             if part.first.is_some() {
                 part.batch = chance.id();

@@ -66,6 +66,7 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
+    /// Begins to watch a connection that has just been made. No answer is pending on it yet.
     pub fn new(now: Instant) -> Self {
         Self {
             state: State::Heard(now),

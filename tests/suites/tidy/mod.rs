@@ -260,7 +260,7 @@ fn imports_run_one_way() {
         }
     }
     none(
-        "shared knows nobody; core only shared; exec and connection the mailbox; only start-up the dispatcher",
+        "no crate uses one above it; a module uses only what `MAY_USE` lists for it; only start-up uses the dispatcher",
         &broken,
     );
 }

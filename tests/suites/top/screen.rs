@@ -145,7 +145,7 @@ fn r161_what_an_agent_says_and_its_tools_are_previewed() {
     let gate = daemon.home().join("gate");
     let id = daemon.prompt(&format!("tool Read the manual\nsay All is well\nawait {}", gate.display()));
     let mut top = sized(&daemon, &[], (20, 120));
-    top.wait("its tool", |screen| preview(screen).contains("1 tool calls: Read the manual\n"));
+    top.wait("its tool", |screen| preview(screen).contains("1 tool call: Read the manual\n"));
     top.wait("its words", |screen| preview(screen).contains("All is well\n"));
     fs::write(gate, "").unwrap();
     daemon.ends_as(id, bgd_shared::task::Status::Completed);

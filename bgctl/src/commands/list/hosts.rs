@@ -23,7 +23,7 @@ use crate::several::{self, Asked, News};
 
 /// What to list.
 pub struct Wanted<'a> {
-    /// Which tasks.
+    /// The tasks to list.
     pub asked: ListParams,
     /// Whether to print only ids.
     pub quiet: bool,

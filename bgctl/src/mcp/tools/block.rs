@@ -75,8 +75,14 @@ impl Until {
     /// Says how far a wait is.
     fn progress(&self, result: &BlockResult) -> String {
         let all = result.tasks.len();
-        let what = if let Self::Ready = self { "are ready" } else { "have ended" };
-        format!("{} of {all} tasks {what}", all - self.left(result).len())
+        let done = all - self.left(result).len();
+        let what = match (self, done) {
+            (Self::Ready, 1) => "is ready",
+            (Self::Ready, _) => "are ready",
+            (_, 1) => "has ended",
+            (_, _) => "have ended",
+        };
+        format!("{done} of {all} tasks {what}")
     }
 
     /// Refuses a condition that these tasks can never meet.

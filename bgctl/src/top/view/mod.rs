@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::show::count;
 use bgd_shared::time::Timestamp;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -153,11 +154,10 @@ fn is_lost(ui: &Ui, host: HostNo) -> bool {
 /// What the title says of the tasks that wait for the user: those that ask, and failures that nobody has looked at.
 fn waiting(model: &Model) -> Option<String> {
     let counts = model.counts();
-    let kinds = [(Section::Asks, "question", "questions"), (Section::Failed, "failure", "failures")];
-    let words = kinds.into_iter().filter_map(|(section, one, several)| match counts[section as usize] {
+    let kinds = [(Section::Asks, "question"), (Section::Failed, "failure")];
+    let words = kinds.into_iter().filter_map(|(section, kind)| match counts[section as usize] {
         0 => None,
-        1 => Some(format!("1 {one}")),
-        count => Some(format!("{count} {several}")),
+        number => Some(count(number, kind)),
     });
     let words: Vec<String> = words.collect();
     let verb = if model.waiting() == 1 { "waits" } else { "wait" };
@@ -212,7 +212,7 @@ fn searched(search: &State, model: &Model) -> String {
         let _ = write!(words, ", {} hidden by the filter", found - shown);
     }
     if *cut > 0 {
-        let _ = write!(words, "; of {cut} long outputs the last {MOST_MIB} MiB");
+        let _ = write!(words, "; of {} the last {MOST_MIB} MiB", count(*cut, "long output"));
     }
     words + ")"
 }

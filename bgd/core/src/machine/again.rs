@@ -33,9 +33,9 @@ const EARLY_ENDS: u32 = 10;
 enum Next {
     /// Another attempt, after this many milliseconds.
     Attempt(u64),
-    /// Nothing.
+    /// No further attempt.
     End,
-    /// Nothing: this many attempts in a row ended early.
+    /// No further attempt: this many attempts in a row ended early.
     GiveUp(u32),
 }
 

@@ -1,6 +1,7 @@
 //! Helpers for building inputs, and a desk for testing single rules by example.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bgd_core::{
     AgentWork, Begin, Cancel, Command, Context, Control, Core, CoreError, CoreLimits, Covers, Effect, Fact,
@@ -64,8 +65,13 @@ pub fn command(id: TaskId) -> Command {
 /// Returns a prompt for an agent, with its limits of silence and for questions in milliseconds.
 pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command {
     let mut command = command(id);
-    let work = AgentWork { name: "fake".into(), stalled_after_ms, ask_timeout_ms, ..AgentWork::default() };
-    command.spec.work = Work::Agent(work);
+    command.spec.work = Work::Agent(AgentWork {
+        name: "fake".into(),
+        stalled_after_ms,
+        ask_timeout_ms,
+        warning: None,
+        settings: Arc::default(),
+    });
     command.prompt = Some(FIRST_PROMPT.into());
     command
 }

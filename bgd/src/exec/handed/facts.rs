@@ -1,7 +1,7 @@
 //! What the system tells about a process that the daemon did not start, and about its pidfd. This may not decide
 //! anything about them. A look by pid is only valid if the pidfd shows afterwards that the process still lives.
 
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::ffi::OsStringExt as _;
@@ -38,12 +38,11 @@ pub enum Named {
 /// # Errors
 /// `/proc` can't be read.
 pub fn named_by(handle: &impl AsFd) -> io::Result<Named> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_fd().as_raw_fd()))?;
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let flags = field("flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
+    let descriptor = handle.as_fd().as_raw_fd().to_string();
+    let info = proc::descriptor_info("self", OsStr::new(&descriptor))?;
     // The kernel marks a pidfd of a thread (PIDFD_THREAD) by this flag, which has no other meaning on a pidfd.
-    let is_thread = flags.is_some_and(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_EXCL));
-    Ok(match field("Pid:").and_then(|pid| pid.parse::<i32>().ok()) {
+    let is_thread = info.flags().is_some_and(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_EXCL));
+    Ok(match info.field("Pid").and_then(|pid| pid.parse::<i32>().ok()) {
         None => Named::Nothing,
         Some(_) if is_thread => Named::Thread,
         Some(0) => Named::Elsewhere,

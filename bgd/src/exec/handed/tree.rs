@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::facts::{Leads, Named, named_by};
-use crate::exec::members::{MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, processes_of_user};
+use crate::exec::members::{
+    MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, hold_all, processes_of_user,
+};
 use crate::exec::newborn::Newborns;
 use crate::os::pidfd::{PidFd, SIGKILL};
 
@@ -110,20 +112,12 @@ impl HandedTree {
         let (mut reached_all, mut stopped) = (true, 0);
         loop {
             let known = numbers(&held);
-            for pid in self.pids(&known).into_iter().filter(|pid| !known.contains(pid)) {
-                // When descriptors run out, processes with an open pidfd are signalled, which frees theirs.
-                let member = self.member(pid, &known).or_else(|_| {
-                    held.drain(..).for_each(|member| member.send(signal));
-                    self.member(pid, &known)
-                });
-                match member {
-                    Ok(member) => held.extend(member),
-                    Err(error) => {
-                        tracing::warn!(leader = self.leader, pid, signal, %error, "cannot reach a process");
-                        reached_all = false;
-                    }
-                }
+            let pids = self.pids(&known).into_iter().filter(|pid| !known.contains(pid));
+            let (_, missed) = hold_all(&mut held, pids, signal, |pid| self.member(pid, &known));
+            for (pid, error) in &missed {
+                tracing::warn!(leader = self.leader, pid, signal, %error, "cannot reach a process");
             }
+            reached_all &= missed.is_empty();
             // The children of killed processes go to unknown parents. A stopped process makes no children, so all are
             // stopped until no other one is found.
             if signal != SIGKILL || held.len() <= stopped || !reached_all {

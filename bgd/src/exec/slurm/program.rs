@@ -29,9 +29,6 @@ const OUTPUT_BYTES: u64 = 64 << 20;
 /// The most bytes of standard error.
 const ERROR_BYTES: u64 = 64 << 10;
 
-/// The exit code of `env` if there is no such program.
-const NOT_FOUND: i32 = 127;
-
 /// The variables of the daemon that Slurm's commands get. The others are of whatever the daemon was started in, and
 /// might be those of another job.
 const OWN: [&str; 9] =
@@ -91,7 +88,7 @@ impl Programs {
         let ran = login.run(&far::command(words, env), OUTPUT_BYTES).await?;
         match ran.code {
             0 => Ok(String::from_utf8_lossy(&ran.output).into_owned()),
-            NOT_FOUND => Err(Trouble::Refused(format!(
+            Exit::NOT_FOUND => Err(Trouble::Refused(format!(
                 "there is no program {name} in the PATH of `ssh {}`: set PATH by `env` of the executor, or name a host \
                  that has Slurm's commands",
                 login.host()
@@ -124,7 +121,7 @@ impl Programs {
         let (output, errors) = (text(output)?, text(errors)?);
         match process.0.exited().await {
             Exit::Code(0) => Ok(output),
-            Exit::Code(NOT_FOUND) => Err(Trouble::Refused(format!(
+            Exit::Code(Exit::NOT_FOUND) => Err(Trouble::Refused(format!(
                 "there is no program {name} in the daemon's PATH: set PATH by `env` of the executor, or run bgd on a \
                  machine that has Slurm's commands"
             ))),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bgd_shared::show;
+
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -148,7 +150,7 @@ pub fn message(stderr: &str) -> String {
     // The first word is the specific one where the last only says that it failed.
     let all = parts.join("; ");
     let end = all.char_indices().nth(MESSAGE_CHARS).map_or(all.len(), |(end, _)| end);
-    all[..end].chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+    show::line(&all[..end])
 }
 
 #[cfg(test)]

@@ -42,9 +42,6 @@ pub const ARGUMENT: &str = "--terminal-leader";
 /// The signals to reset for the job: the start-up of Rust programs ignores this one.
 const RESET_SIGNALS: &[i32] = &[libc::SIGPIPE];
 
-/// How a process ends that could not execute its program.
-const NOT_EXECUTED: i32 = 127;
-
 const SIGHUP: i32 = libc::SIGHUP;
 const SIGCONT: i32 = libc::SIGCONT;
 
@@ -94,7 +91,7 @@ fn live() -> io::Result<Exit> {
             watch(&daemon, &terminal, &news, &job)
         }
         // As the process ends that could not execute the program: whoever has its announcement sees no other end.
-        (Err(_), _) => Ok(Exit::Code(NOT_EXECUTED)),
+        (Err(_), _) => Ok(Exit::Code(Exit::NOT_FOUND)),
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use bgd_shared::request::ChannelRetry;
+use bgd_shared::show::count;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -186,7 +187,7 @@ fn retried(tries: usize, error: &str, wait: Duration) -> ChannelRetry {
 
 /// Returns the message for a server that asks to wait too long.
 fn silenced(why: &str, left: Duration) -> String {
-    let asked = format!("the server asked to wait for {} more seconds", left.as_secs());
+    let asked = format!("the server asked to wait for {}", count(left.as_secs(), "more second"));
     if why.is_empty() { asked } else { format!("{why}; {asked}") }
 }
 

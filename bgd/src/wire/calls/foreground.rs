@@ -7,6 +7,7 @@ use bgd_shared::request::{
     AttachParams, DetachParams, ExitParams, HandoffParams, HandoffStream, OriginKind, ResizeParams,
     TerminalSize,
 };
+use bgd_shared::show::count;
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
@@ -73,8 +74,8 @@ pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
     check_kinds(&params.streams)?;
     let (wanted, came) = (params.streams.len() + 1, fds.len());
     if wanted != came {
-        let message =
-            format!("the line came with {came} descriptors, but a pidfd and `streams` require {wanted}");
+        let came = count(came, "descriptor");
+        let message = format!("the line came with {came}, but a pidfd and `streams` require {wanted}");
         return Err(
             invalid(message).hint("send them by SCM_RIGHTS with the first byte of the line, the pidfd first")
         );

@@ -28,6 +28,8 @@ mod session;
 mod signals;
 mod submit;
 
+pub use submit::PromptRequest;
+
 /// A client's request.
 #[derive(Debug)]
 pub struct Call {
@@ -46,8 +48,8 @@ pub enum Body {
     Hello(Option<Arc<str>>),
     /// `task.submit` of a command, with the descriptors sent with it, and where it is to run.
     Submit(Box<Command>, Inherited, Box<OnRequest>),
-    /// `task.submit` of a prompt, with the agent, if one is named.
-    Prompt(Box<Command>, Option<String>),
+    /// `task.submit` of a prompt.
+    Prompt(Box<PromptRequest>),
     /// `task.submit_many`, and where the tasks are to run.
     Many(Box<Part>, Box<OnRequest>),
     /// `agent.list`

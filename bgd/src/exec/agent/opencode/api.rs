@@ -15,6 +15,9 @@ use crate::exec::http::{Answer, Http, HttpError, Streamed, escaped};
 /// message can't be read.
 const ANSWER: usize = 32 << 20;
 
+/// The user name that the server expects with its password.
+const USER: &str = "opencode";
+
 /// How many messages are requested at a time. Most looks at a turn need only the newest one or two.
 const PAGE: usize = 8;
 
@@ -65,9 +68,9 @@ pub struct Api {
 }
 
 impl Api {
-    /// Creates a client that sends its requests through `http`.
-    pub fn new(http: Http) -> Self {
-        Self { http }
+    /// Creates a client of the server at this address, or says what is wrong with the address.
+    pub fn new(url: &str, password: Option<&str>) -> Result<Self, String> {
+        Ok(Self { http: Http::new(url, password.map(|password| (USER, password)))? })
     }
 
     /// Checks that the server is up, and returns its version.

@@ -10,7 +10,6 @@ use super::session::Timing;
 use super::state::{OpencodeState, SessionState};
 use super::{Handle, Opencode};
 use crate::exec::agent::connection::Updates;
-use crate::exec::http::Http;
 
 impl Opencode {
     /// Goes on with a connection of another program. `updates` returns where the updates of a session go.
@@ -22,8 +21,8 @@ impl Opencode {
         mut updates: impl FnMut(&Arc<str>) -> Option<Updates>,
     ) -> io::Result<Self> {
         let OpencodeState { access, version, took, sessions } = state;
-        let http = Http::new(&access.0, access.1.as_deref()).map_err(io::Error::other)?;
-        let (this, _) = Self::following(Arc::new(Api::new(http)), access, Timing::default());
+        let api = Api::new(&access.0, access.1.as_deref()).map_err(io::Error::other)?;
+        let (this, _) = Self::following(Arc::new(api), access, Timing::default());
         for SessionState { key, directory, told, turn } in sessions {
             if let Some(updates) = updates(&key) {
                 this.add(key, directory, updates, turn).told.store(told, Ordering::Relaxed);

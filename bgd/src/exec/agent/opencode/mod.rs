@@ -36,7 +36,7 @@ pub use self::state::OpencodeState;
 pub use self::wire::{Event, bounded, event};
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::core::Refusal;
-use crate::exec::http::{self, Http};
+use crate::exec::http;
 use crate::exec::job::Job;
 
 /// How many prompts of a session may be queued. The daemon sends one at a time.
@@ -98,8 +98,7 @@ impl Opencode {
 
     async fn connect_timed(url: &str, password: Option<&str>, timing: Timing) -> Result<Self, Refusal> {
         let began = Instant::now();
-        let http = Http::new(url, password).map_err(|why| unavailable(&why))?;
-        let api = Arc::new(Api::new(http));
+        let api = Arc::new(Api::new(url, password).map_err(|why| unavailable(&why))?);
         let health = api.health().await.map_err(|error| unavailable(&error))?;
         let access = (url.to_owned(), password.map(str::to_owned));
         let (this, greeted) = Self::following(api, access, timing);

@@ -346,7 +346,7 @@ pub enum Event {
 /// Something that the agent means to do.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Todo {
-    /// What.
+    /// What it means to do, in words.
     #[serde(default)]
     pub content: String,
     /// `pending`, `in_progress`, `completed` or `cancelled`.

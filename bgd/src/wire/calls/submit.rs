@@ -12,8 +12,11 @@ use bgd_shared::request::{OriginTerminal, Stdin, SubmitParams};
 use bgd_shared::task::Origin;
 use bgd_shared::text::{Env, OsText};
 
-use super::checks::{check_size, check_tags};
-use super::{Body, check_label, check_ms, check_no_nul, check_settings, invalid, prompt_required, resume};
+use super::agent::resume;
+use super::body::Body;
+use super::checks::{
+    check_label, check_ms, check_no_nul, check_settings, check_size, check_tags, invalid, prompt_required,
+};
 use super::{inherit, order};
 use crate::core::{AgentWork, Command, Place, PlanRequest, Spec, Work};
 use crate::exec::messages::Inherited;

@@ -308,7 +308,7 @@ fn parse_as(
     let ends_in_dashes = args.last().is_some_and(|last| last == "--");
     let matches = match command.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
-        Err(error) => return Err(words::answered(command, args, error)),
+        Err(error) => return Err(words::answered(command, args, Verb::NAMES, error)),
     };
     let globals = Globals::from_arg_matches(&matches)?;
     let (name, matches) =

@@ -7,8 +7,6 @@ use bgd_shared::show;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, Id};
 
-use super::Verb;
-
 /// The word in front of a verb that asks for its help.
 pub const HELP: &str = "help";
 
@@ -77,8 +75,8 @@ pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
 }
 
 /// The error for the command line. For a word known from other tools it suggests the right verb, as the nearest
-/// spelling would be something else.
-pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) -> clap::Error {
+/// spelling would be something else. `verbs` are the names of all verbs.
+pub fn answered(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::MissingRequiredArgument && args.iter().any(|arg| arg == "cancel") {
         return without_ids(command, error);
     }
@@ -90,7 +88,7 @@ pub fn answered(command: &mut Command, args: &[OsString], error: clap::Error) ->
         _ => return error,
     };
     // After a verb such as `daemon` the word means something else.
-    let is_verb = |arg: &OsString| Verb::NAMES.iter().any(|name| arg == name);
+    let is_verb = |arg: &OsString| verbs.iter().any(|name| arg == name);
     if args.iter().take_while(|arg| **arg != *word).any(is_verb) {
         return error;
     }
@@ -154,7 +152,7 @@ pub(super) fn globals_last(verb: Command) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli;
+    use crate::cli::{self, Verb};
 
     fn told(words: &[&str]) -> String {
         let args = std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from);

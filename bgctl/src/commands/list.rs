@@ -1,29 +1,25 @@
 //! `list`: lists tasks, newest first.
 
 mod hosts;
+mod pages;
+mod shown;
 mod watch;
 
-use std::collections::HashMap;
 use std::io::IsTerminal as _;
 
-use bgd_shared::id::TaskId;
-use bgd_shared::limits::{LIST_PAGE, LIST_PAGE_DEFAULT, USAGES};
-use bgd_shared::request::{
-    ListParams, ListResult, OutputParams, TaskList, TaskOutput, TaskUsage, UsageParams, UsageResult,
-};
-use bgd_shared::task::{Status, Summary, Task};
-use bgd_shared::time::Timestamp;
+use bgd_shared::limits::LIST_PAGE_DEFAULT;
+use bgd_shared::request::{ListParams, TaskList};
+use bgd_shared::task::{Status, Summary};
 
+use self::pages::fetch;
+use self::shown::Shown;
 use crate::cli::ListArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::percent::{LINE_BYTES, in_output};
 use crate::pick;
 use crate::remark::say;
-use crate::render::columns::{Field, Measured, Sort};
-use crate::render::look::{Look, lines};
-use crate::render::table::{list, tree};
+use crate::render::look::Look;
 
 /// Fetches as many pages as requested, then prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -82,126 +78,6 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         say(format_args!("{more}; --all shows them"));
     }
     Ok(Code::OK)
-}
-
-/// How the tasks are shown.
-pub struct Shown {
-    /// The columns; empty: the usual ones.
-    columns: Vec<Field>,
-    sort: Option<Sort>,
-    tree: bool,
-    /// How many tasks at most.
-    most: usize,
-}
-
-impl Shown {
-    fn sort(&self, tasks: &mut [Task], measured: &Measured) {
-        if let Some(sort) = self.sort {
-            sort.apply(tasks, measured, Timestamp::now());
-        }
-    }
-
-    /// Measures what running tasks use, if that is shown or sorted by.
-    fn measured(&self, tasks: &[Task], context: &mut Context) -> Result<Measured, Failure> {
-        if self.is_measured() {
-            measured(tasks, |params| context.call::<TaskUsage>(params))
-        } else {
-            Ok(Measured::new())
-        }
-    }
-
-    fn is_measured(&self) -> bool {
-        self.columns.iter().copied().any(Field::is_measured) || self.sort.is_some_and(Sort::is_measured)
-    }
-
-    /// Sets the columns; that of the progress is there if any is known.
-    fn set_columns(&self, look: &mut Look) {
-        if !self.columns.is_empty() {
-            look.columns.clone_from(&self.columns);
-            // A tree is drawn in the column of the ids.
-            if self.tree && !look.columns.contains(&Field::Id) {
-                look.columns.insert(0, Field::Id);
-            }
-        } else if !look.percents.is_empty() {
-            let at = look.columns.iter().position(|field| *field == Field::Description);
-            look.columns.insert(at.unwrap_or(0), Field::Progress);
-        }
-    }
-
-    /// Renders the tasks, with their progress where somebody sees it.
-    fn text(&self, tasks: &mut [Task], look: &mut Look, context: &mut Context) -> Result<String, Failure> {
-        look.measured = self.measured(tasks, context)?;
-        self.sort(tasks, &look.measured);
-        if look.table || self.columns.contains(&Field::Progress) {
-            look.percents = percents(tasks, context)?;
-        }
-        self.set_columns(look);
-        Ok(if self.tree { tree(tasks, lines(), look) } else { list(tasks, look) })
-    }
-}
-
-/// The most running tasks whose output is looked at for their progress.
-const LOOKED_AT: usize = 50;
-
-fn is_running(task: &Task) -> bool {
-    matches!(task.status, Status::Running | Status::Resumed)
-}
-
-/// Measures what running tasks use now.
-fn measured(
-    tasks: &[Task],
-    mut call: impl FnMut(&UsageParams) -> Result<UsageResult, Failure>,
-) -> Result<Measured, Failure> {
-    let ids: Vec<_> = tasks.iter().filter(|task| is_running(task)).map(|task| task.id.into()).collect();
-    let mut measured = Measured::new();
-    for ids in ids.chunks(USAGES) {
-        match call(&UsageParams { ids: ids.to_vec() }) {
-            Ok(answer) => measured.extend(answer.usages.into_iter().map(|usage| (usage.id, usage))),
-            // One of them was cleared meanwhile.
-            Err(failure) if failure.code == Code::NO_TASK => {}
-            Err(failure) => return Err(failure),
-        }
-    }
-    Ok(measured)
-}
-
-/// Looks how far running tasks are.
-fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>, Failure> {
-    let mut percents = HashMap::new();
-    for task in tasks.iter().filter(|task| is_running(task)).take(LOOKED_AT) {
-        let params = OutputParams {
-            id: task.id.into(),
-            offset: Some(-LINE_BYTES),
-            limit: u64::try_from(LINE_BYTES).ok(),
-            stream: None,
-        };
-        match context.call::<TaskOutput>(&params) {
-            Ok(answer) => percents.extend(in_output(answer).map(|percent| (task.id, percent))),
-            // It was cleared meanwhile.
-            Err(failure) if failure.code == Code::NO_TASK => {}
-            Err(failure) => return Err(failure),
-        }
-    }
-    Ok(percents)
-}
-
-/// Fetches up to `wanted` tasks as one result, by as many calls as that takes.
-fn fetch(
-    asked: &ListParams,
-    wanted: usize,
-    mut call: impl FnMut(&ListParams) -> Result<ListResult, Failure>,
-) -> Result<ListResult, Failure> {
-    let mut params = ListParams { limit: Some(wanted.min(LIST_PAGE)), ..asked.clone() };
-    let mut result = call(&params)?;
-    while result.next.is_some() && result.tasks.len() < wanted {
-        params.after = result.next;
-        params.limit = Some((wanted - result.tasks.len()).min(LIST_PAGE));
-        let page = call(&params)?;
-        result.tasks.extend(page.tasks);
-        result.next = page.next;
-        result.summary = page.summary;
-    }
-    Ok(result)
 }
 
 /// Returns how many tasks have one of these statuses; an empty slice means any.

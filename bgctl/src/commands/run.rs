@@ -1,5 +1,6 @@
 //! `run`: runs a job in the foreground as if the shell had started it; Ctrl-B moves it to the background.
 
+mod begin;
 mod far;
 
 use std::collections::BTreeMap;
@@ -8,7 +9,6 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use bgd_shared::client::{Client, ClientError};
 use bgd_shared::foreground::Key;
 use bgd_shared::request::{
     DetachResult, Given, Hello, HelloParams, Stdin, SubmitParams, TaskResult, TaskSubmit,
@@ -18,6 +18,8 @@ use nix::sys::signal::Signal;
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use serde::Serialize;
 
+use self::begin::hold_signals;
+pub(super) use self::begin::{ask_for_key, await_key};
 use crate::cli::{JobArgs, RunArgs};
 use crate::context::Context;
 use crate::ending;
@@ -211,13 +213,6 @@ fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Blocks the signals that are meant for the job, as it may be running before the daemon's answer arrives.
-fn hold_signals(context: &mut Context, signals: &[Signal]) -> Result<(), Failure> {
-    // Connect first: starting a daemon may take a while and must remain interruptible.
-    context.link.client()?;
-    terminal::hold_signals(signals)
-}
-
 /// Submits the job and asks for the background key in one exchange.
 fn submit(
     params: &SubmitParams,
@@ -238,22 +233,6 @@ fn submit(
         let key = await_key(client, asked)?;
         Ok((key, client.answer::<TaskSubmit>(call)?.task))
     })
-}
-
-/// Asks the daemon for the configured key unless one was given. Returns the call without waiting for its answer.
-pub(super) fn ask_for_key(client: &mut Client, named: Option<Key>) -> Result<Result<Key, u64>, ClientError> {
-    match named {
-        Some(key) => Ok(Ok(key)),
-        None => client.send::<Hello>(&HelloParams::default(), &[]).map(Err),
-    }
-}
-
-/// Returns the given key, or waits for the configured one.
-pub(super) fn await_key(client: &mut Client, asked: Result<Key, u64>) -> Result<Key, ClientError> {
-    match asked {
-        Ok(key) => Ok(key),
-        Err(call) => Ok(client.answer::<Hello>(call)?.background_key),
-    }
 }
 
 enum Stream {

@@ -1,10 +1,12 @@
 //! What to do about an unknown key: the nearest known one.
 
-use super::{AGENT_KEYS, CHANNEL_KEYS, Config, EXECUTOR_KEYS};
+use super::agents::KEYS as AGENT_KEYS;
+use super::channels::KEYS as CHANNEL_KEYS;
+use super::executors::KEYS as EXECUTOR_KEYS;
 
-/// Returns the keys that an unknown key may be a misspelling of.
-pub(super) fn known_keys(unknown: &str) -> Vec<String> {
-    let mut keys = Config::default().keys();
+/// Returns the keys that an unknown key may be a misspelling of; `keys` are those of the default configuration.
+pub(super) fn known_keys(unknown: &str, keys: &[String]) -> Vec<String> {
+    let mut keys = keys.to_vec();
     keys.extend(
         ["agents", "channels", "executors", "groups", "default_agent", "default_deliver_to"]
             .map(ToOwned::to_owned),
@@ -23,14 +25,15 @@ pub(super) fn known_keys(unknown: &str) -> Vec<String> {
     keys
 }
 
-/// Returns a suggestion for an unknown key, as in `ConfigError::UnknownKey`.
-pub(super) fn advice(key: &str) -> String {
+/// Returns a suggestion for an unknown key, as in `ConfigError::UnknownKey`; `keys` are those of the default
+/// configuration.
+pub(super) fn advice(key: &str, keys: &[String]) -> String {
     // In TOML a key belongs to the table header above it, even if it was meant as a top-level key.
     let below = key.rsplit_once('.').map(|(_, last)| last).filter(|last| {
         !matches!(*last, "agents" | "channels" | "executors" | "groups")
-            && known_keys("").iter().any(|known| known == last)
+            && known_keys("", keys).iter().any(|known| known == last)
     });
-    match (below, nearest(key, &known_keys(key))) {
+    match (below, nearest(key, &known_keys(key, keys))) {
         (Some(last), _) => {
             format!("; `{last}` belongs above the first [table] of the file")
         }

@@ -239,7 +239,7 @@ impl Config {
         let parse_error = |message| ConfigError::Parse { path: path.to_path_buf(), message };
         let mut unknown = None;
         let document = toml::Deserializer::parse(text)
-            .map_err(|error| parse_error(words::syntax_error(text, &error)))?;
+            .map_err(|error| parse_error(words::syntax_error(text, &error, &Self::default().keys())))?;
         let mut track = serde_path_to_error::Track::new();
         let document = serde_path_to_error::Deserializer::new(document, &mut track);
         let config = serde_ignored::deserialize(document, |key| {
@@ -248,7 +248,7 @@ impl Config {
         let mut config: Self =
             config.map_err(|error| parse_error(words::value_error(text, &error, &track.path())))?;
         if let Some(key) = unknown {
-            let advice = advice::advice(&key);
+            let advice = advice::advice(&key, &Self::default().keys());
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, advice });
         }
         config.check(path)?;

@@ -5,12 +5,13 @@ use serde_path_to_error::{Path, Segment};
 use toml::de::Error;
 
 use super::advice::known_keys;
-use super::{AGENT_KEYS, CHANNEL_KEYS};
+use super::agents::KEYS as AGENT_KEYS;
+use super::channels::KEYS as CHANNEL_KEYS;
 
-/// Returns the message for a file that is not TOML.
-pub fn syntax_error(text: &str, error: &Error) -> String {
+/// Returns the message for a file that is not TOML; `keys` are those of the default configuration.
+pub fn syntax_error(text: &str, error: &Error, keys: &[String]) -> String {
     let (place, line) = place(text, error);
-    let key = key_on(line).map(|key| format!(", `{key}`")).unwrap_or_default();
+    let key = key_on(line, keys).map(|key| format!(", `{key}`")).unwrap_or_default();
     format!("invalid TOML: {place}{key}: {}", error.message())
 }
 
@@ -43,9 +44,9 @@ fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
 }
 
 /// Returns the key at the beginning of a line, if it is a known one; any other word may be part of a secret.
-fn key_on(line: &str) -> Option<&str> {
+fn key_on<'a>(line: &'a str, keys: &[String]) -> Option<&'a str> {
     let key = line.split('=').next()?.trim();
-    let mut known = known_keys("");
+    let mut known = known_keys("", keys);
     known.extend(AGENT_KEYS.iter().chain(&CHANNEL_KEYS).map(ToString::to_string));
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     known.iter().any(|name| last(name) == key).then_some(key)

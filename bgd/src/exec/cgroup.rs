@@ -1,4 +1,4 @@
-//! A task's cgroup: how it is made, which processes are in it, how to kill them, and its removal.
+//! A task's cgroup: how it is made, which processes are in it, how to freeze and to kill them, and its removal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -61,6 +61,19 @@ pub fn kill_except(cgroup: &Path, spared: &BTreeSet<PathBuf>) -> io::Result<()> 
         }
     }
     Ok(())
+}
+
+/// Freezes every process of a cgroup and below it, or lets them go on.
+///
+/// # Errors
+/// Returns the system error.
+pub fn freeze(cgroup: &Path, frozen: bool) -> io::Result<()> {
+    fs::write(cgroup.join("cgroup.freeze"), if frozen { "1" } else { "0" })
+}
+
+/// Whether a cgroup was told to stand still.
+pub fn is_frozen(cgroup: &Path) -> bool {
+    fs::read_to_string(cgroup.join("cgroup.freeze")).is_ok_and(|told| told.trim_end() == "1")
 }
 
 /// How long a cgroup whose processes have ended has to become empty.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 
 use super::adopted::Adopted;
-use super::cgroup::{cgroup_pids, is_in_cgroup};
+use super::cgroup::{cgroup_pids, is_frozen, is_in_cgroup};
 use super::handed::tree::HandedTree;
 use super::mark::Mark;
 use super::members::{
@@ -118,8 +118,8 @@ impl Tree {
         for (pid, error) in &missed {
             tracing::warn!(task = %self.task, pid, signal, %error, "cannot reach a process");
         }
-        let is_frozen = self.cgroup.as_deref().is_some_and(pause::is_frozen);
-        let newborns = Newborns::among(&held, self.leader_is_ours.then_some(self.leader), is_frozen);
+        let stands_still = self.cgroup.as_deref().is_some_and(is_frozen);
+        let newborns = Newborns::among(&held, self.leader_is_ours.then_some(self.leader), stands_still);
         held.drain(..).for_each(|member| member.send(signal));
         Signalled { all: missed.is_empty(), pids, newborns }
     }

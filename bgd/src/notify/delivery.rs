@@ -10,16 +10,18 @@ use futures_util::future::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::adapter::{Adapter, Notification};
 use super::chats::Chats;
 use super::desktop::Desktop;
 use super::exec::Exec;
 use super::orders::{
     Before, ChannelEvent, Freeze, Frozen, Order, ReadState, Served, ThreadOrder, TypingOrder,
 };
+use super::outcomes::{Done, Outcomes};
 use super::progress::Progress;
 use super::tty::Terminals;
 use super::typing::Typing;
-use super::{Adapter, Done, Notification, Outcomes, Undelivered};
+use super::undelivered::Undelivered;
 use crate::carry::{Named, Obstacle};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
@@ -226,7 +228,7 @@ fn adapter(outcomes: &Rc<Outcomes>, chats: &Chats, context: &Context) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use super::super::Counts;
+    use super::super::counts::Counts;
     use super::*;
     use crate::channels::Channel;
     use crate::wire::mailbox;

@@ -14,7 +14,8 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::value::{RawValue, to_raw_value};
 use zbus::{Connection, Variant, connection, fdo};
 
-use super::{Adapter, Notification, Undelivered};
+use super::adapter::{Adapter, Notification};
+use super::undelivered::Undelivered;
 use crate::core::Place;
 use crate::notice::{escaped, one_line, part_of};
 

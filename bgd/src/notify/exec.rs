@@ -18,9 +18,10 @@ use serde_json::value::RawValue;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
+use super::adapter::{Adapter, Notification};
 use super::hook::Hook;
 use super::secrets::Secrets;
-use super::{Adapter, Notification, Undelivered};
+use super::undelivered::Undelivered;
 use crate::channels::Secret;
 use crate::core::Spec;
 use crate::exec::context::Context;

@@ -30,7 +30,9 @@ use tokio::time::Instant;
 use self::device::{Front, Writes, unusable};
 use self::keys::Keys;
 use self::lines::{At, Lines};
-use super::{Adapter, Done, Notification, Outcomes, Undelivered};
+use super::adapter::{Adapter, Notification};
+use super::outcomes::{Done, Outcomes};
+use super::undelivered::Undelivered;
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
 

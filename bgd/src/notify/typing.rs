@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::task::AbortHandle;
 
-use super::{Adapter, Signal};
+use super::adapter::{Adapter, Signal};
 
 /// The typing signals of a channel.
 pub struct Typing {
@@ -109,7 +109,8 @@ mod tests {
     use tokio::task::{LocalSet, yield_now};
 
     use super::*;
-    use crate::notify::{Notification, Undelivered};
+    use crate::notify::adapter::Notification;
+    use crate::notify::undelivered::Undelivered;
 
     /// Counts active signals. The chat of a parent session is what follows its colon.
     #[derive(Default)]

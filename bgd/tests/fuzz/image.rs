@@ -20,7 +20,7 @@ pub fn state(bytes: &[u8]) {
         Ok(image) => image,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
-    let state: State = match image.state() {
+    let state: State = match image.decode() {
         Ok(state) => state,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
@@ -41,6 +41,6 @@ pub fn state(bytes: &[u8]) {
 
 /// Returns how many tasks a state has, if it can be read.
 pub fn tasks(bytes: &[u8]) -> Option<u64> {
-    let state: State = Image::read(&mut file(bytes)).ok()?.state().ok()?;
+    let state: State = Image::read(&mut file(bytes)).ok()?.decode().ok()?;
     Some(state.count().ok()?.tasks)
 }

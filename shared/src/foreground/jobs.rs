@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use super::backgrounded_message;
 use super::key::Key;
 use crate::error::{ErrorKind, RpcError};
 use crate::id::TaskId;
@@ -175,6 +174,11 @@ impl<J: Clone + PartialEq> Foreground<J> {
     fn place(&self, id: &J) -> Option<usize> {
         self.jobs.iter().position(|job| job.id == *id)
     }
+}
+
+/// Returns the result of a foreground job that was moved to the background.
+pub fn backgrounded_message(id: TaskId) -> String {
+    format!("Command was manually backgrounded by user with ID {id}")
 }
 
 /// Converts the daemon's refusal of a hand-over. If the connection broke instead, the result is unknown: query the

@@ -62,13 +62,6 @@ mod scanner;
 #[cfg(test)]
 mod tests;
 
-pub use jobs::{Answer, Can, Finished, Foreground, Outcome, Press};
+pub use jobs::{Answer, Can, Finished, Foreground, Outcome, Press, backgrounded_message};
 pub use key::{Key, KeyError};
 pub use scanner::{HELD_BYTES, HOLD_MS, KeyScanner, Piece};
-
-use crate::id::TaskId;
-
-/// Returns the result of a foreground job that was moved to the background.
-pub fn backgrounded_message(id: TaskId) -> String {
-    format!("Command was manually backgrounded by user with ID {id}")
-}

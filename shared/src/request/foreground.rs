@@ -3,32 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::OriginTerminal;
+use super::terminal::OriginTerminal;
 use crate::encoding::Encoding;
 use crate::id::{TaskId, TaskRef};
 use crate::task::{Exit, Task};
 use crate::text::OsText;
 use crate::time::Timestamp;
-
-/// Size of a terminal in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct TerminalSize {
-    /// Rows, 1 to 1000.
-    pub rows: u16,
-    /// Columns, 1 to 1000.
-    pub cols: u16,
-}
-
-/// An output of a process that goes elsewhere than to the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Given {
-    /// To the descriptor that travels with the line (`SCM_RIGHTS`).
-    Fd,
-}
 
 /// Params of `task.attach`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

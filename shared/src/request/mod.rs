@@ -19,11 +19,13 @@ mod block;
 mod executor;
 mod foreground;
 mod group;
+mod limits;
 mod order;
 mod session;
 mod status;
 mod submit;
 mod task;
+mod terminal;
 mod usage;
 
 pub use batch::*;
@@ -31,11 +33,13 @@ pub use block::*;
 pub use executor::*;
 pub use foreground::*;
 pub use group::*;
+pub use limits::*;
 pub use order::*;
 pub use session::*;
 pub use status::*;
 pub use submit::*;
 pub use task::*;
+pub use terminal::*;
 pub use usage::*;
 
 /// A method of the protocol: its name, and the types of its params and result.
@@ -222,31 +226,6 @@ pub struct HelloResult {
     /// Configured key that moves a foreground job to the background, such as `ctrl-b`, or `none`.
     #[serde(default)]
     pub background_key: Key,
-}
-
-/// Limits of the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Limits {
-    /// Maximum length of a request line in bytes, including its newline.
-    pub frame_bytes: u64,
-    /// Maximum number of connections.
-    pub connections: u64,
-    /// Maximum number of unanswered requests per connection.
-    pub requests: u64,
-    /// Maximum number of unread bytes queued for one client before the daemon stops reading its requests.
-    pub write_queue_bytes: u64,
-    /// Maximum number of tasks, including finished ones.
-    pub tasks: u64,
-    /// Maximum memory of tasks and inboxes, in bytes.
-    #[serde(default)]
-    pub memory: u64,
-    /// Bytes of output kept per task.
-    pub output_bytes: u64,
-    /// Bytes of past events kept for `since`.
-    pub event_history_bytes: u64,
-    /// Slots of the default group.
-    pub max_concurrent_tasks: u64,
 }
 
 /// Params of `events.subscribe`.

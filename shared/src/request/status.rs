@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Limits;
+use super::limits::Limits;
 use crate::task::Summary;
 use crate::time::Timestamp;
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
-use super::foreground::{Given, TerminalSize};
+use super::terminal::{OriginTerminal, TerminalSize};
 use crate::error::RpcError;
 use crate::id::TaskRef;
 use crate::long_env;
@@ -25,6 +25,15 @@ pub enum Stdin {
     Fd,
     /// A pipe for `task.write`.
     Pipe,
+}
+
+/// An output of a process that goes elsewhere than to the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Given {
+    /// To the descriptor that travels with the line (`SCM_RIGHTS`).
+    Fd,
 }
 
 /// Params of `task.submit`: exactly one of `argv`, `shell` and `prompt`.
@@ -212,16 +221,4 @@ impl Chosen {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-}
-
-/// The terminal from which a task was submitted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct OriginTerminal {
-    /// Device path, as in `/dev/pts/3`.
-    pub path: String,
-    /// Process id of its session leader, the shell. The daemon writes to the terminal only as long as this is its
-    /// leader.
-    pub leader: i32,
 }

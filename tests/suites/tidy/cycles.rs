@@ -20,7 +20,7 @@ fn uses(sources: &[&Source]) -> Uses {
                 continue;
             };
             let mut prefixes = (1..=names.len()).rev().map(|count| names[..count].join("::"));
-            if let Some(to) = prefixes.find(|name| modules.contains(name) && *name != from) {
+            if let Some(to) = prefixes.find(|name| modules.contains(name)).filter(|name| *name != from) {
                 let place = source.at(line, path.join("::"));
                 uses.entry((from.clone(), to)).or_insert(place);
             }
@@ -89,6 +89,15 @@ fn a_circle_is_found_wherever_it_is() {
     assert_eq!(circles(&[folders[0], folders[1], folders[2], ("a/w.rs", "")]), 2, "between folders");
     let parent = [("a/mod.rs", "use self::x::X;"), ("a/x.rs", "use super::A;")];
     assert_eq!(circles(&parent), 2, "between a folder and what is in it");
+    for by_name in ["mod x; pub use x::*;", "mod x; use x::X;", "mod x; fn f() { x::g(); }"] {
+        assert_eq!(
+            circles(&[("a/mod.rs", by_name), parent[1]]),
+            2,
+            "by the name of a module in it: {by_name}"
+        );
+    }
+    let inline = [("a/mod.rs", "mod x; use x::g;"), ("a/x.rs", "mod y { pub fn f() {} } fn g() { y::f(); }")];
+    assert_eq!(circles(&inline), 0, "a module in the same file");
     let three = [("a.rs", "use crate::b::B;"), ("b.rs", "use crate::c::C;"), ("c.rs", "use crate::a::A;")];
     assert_eq!(circles(&three), 3);
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Sources as the rules read them: words, paths and syntax. It contains no rule.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -156,8 +156,20 @@ impl Source {
         let mut imports = Imports::default();
         imports.visit_file(&self.syntax());
         paths.extend(imports.0);
-        let module = self.module();
-        paths.into_iter().map(|(path, line)| (resolved(&path, &module), line)).collect()
+        let (module, below) = (self.module(), self.below());
+        paths.into_iter().map(|(path, line)| (resolved(&path, &module, &below), line)).collect()
+    }
+
+    /// The names of the modules that this file declares outside of tests.
+    fn below(&self) -> BTreeSet<String> {
+        let words = self.own_words();
+        let declared = words.windows(3).filter_map(|three| match three {
+            [word, name, after] if word.text == "mod" && matches!(after.text.as_str(), ";" | "{") => {
+                Some(name.text.clone())
+            }
+            _ => None,
+        });
+        declared.collect()
     }
 
     /// The path of this file's module in its crate.
@@ -173,15 +185,17 @@ impl Source {
     }
 }
 
-/// Resolves a path that begins with `self` or `super` to one from the root of its crate.
-fn resolved(path: &[String], module: &[String]) -> Vec<String> {
+/// Resolves a path that begins with `self`, with `super` or with a module declared in the same file to one from the
+/// root of its crate.
+fn resolved(path: &[String], module: &[String], below: &BTreeSet<String>) -> Vec<String> {
     let supers = path.iter().take_while(|name| *name == "super").count();
-    let base = match path.first().map(String::as_str) {
-        Some("super") => &module[..module.len().saturating_sub(supers)],
-        Some("self") => module,
+    let (base, skipped) = match path.first().map(String::as_str) {
+        Some("super") => (&module[..module.len().saturating_sub(supers)], supers),
+        Some("self") => (module, 1),
+        Some(name) if below.contains(name) => (module, 0),
         _ => return path.to_vec(),
     };
-    let rest = path.iter().skip(supers.max(1));
+    let rest = path.iter().skip(skipped);
     std::iter::once("crate")
         .chain(base.iter().map(String::as_str))
         .chain(rest.map(String::as_str))

@@ -7,7 +7,7 @@ use bgd_shared::proc;
 use bgd_shared::request::{DaemonStatus, DaemonStatusOf, NoParams, ProgramState, ProgramStatus};
 use bgd_shared::time::Timestamp;
 
-use super::failed;
+use super::failed::failed;
 use crate::context::Context;
 use crate::render::doctor::Check;
 

@@ -2,6 +2,7 @@
 //! nothing; `--notify` sends a notification through each channel.
 
 mod daemon;
+mod failed;
 mod folders;
 mod logins;
 mod machine;
@@ -56,14 +57,4 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
         context.print(&summary(&checks))?;
     }
     Ok(if ok { Code::OK } else { Code::NO_DAEMON })
-}
-
-/// The check of something that could not be asked for.
-fn failed(part: &'static str, name: &str, failure: &Failure) -> Check {
-    let otherwise = match failure.code {
-        Code::CONFIG => "correct that line; then bgctl daemon start, or bgctl daemon reload if one runs",
-        _ => "see the daemon's log: bgctl daemon status names its folder",
-    };
-    let hint = failure.hint.as_deref().unwrap_or(otherwise);
-    Check::fails(part, name, &failure.message, hint)
 }

@@ -11,7 +11,7 @@ use bgd_shared::request::{
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::failed;
+use super::failed::failed;
 use super::logins::{self, UserEnv};
 use crate::context::Context;
 use crate::failure::Failure;

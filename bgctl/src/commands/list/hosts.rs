@@ -8,8 +8,9 @@ use bgd_shared::show::shortened;
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
+use super::pages::fetch;
+use super::shown::{Shown, measured};
 use super::watch::{draw, rows};
-use super::{Shown, fetch, measured};
 use crate::bar;
 use crate::context::Context;
 use crate::exit::Code;

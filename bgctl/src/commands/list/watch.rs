@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use bgd_shared::event::EventKind;
 use bgd_shared::request::{Hello, HelloParams, ListParams, SubscribeParams, TaskList};
 
-use super::{Shown, fetch};
+use super::pages::fetch;
+use super::shown::Shown;
 use crate::bar;
 use crate::context::Context;
 use crate::exit::Code;

@@ -12,7 +12,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::Task;
 
-use super::{ask_for_key, await_key, hold_signals};
+use super::begin::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{UNREACHABLE, is_lost, may_be_older};

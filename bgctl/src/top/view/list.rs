@@ -9,8 +9,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
+use super::scene::{Frame, Scene};
 use super::text::{cut, line, put, width as text_width};
-use super::{Frame, Scene};
 use crate::duration::show_ms;
 use crate::render::table::between;
 use crate::render::{bytes, clean};

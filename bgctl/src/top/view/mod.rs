@@ -3,27 +3,24 @@
 mod help;
 mod list;
 mod preview;
+mod scene;
 mod text;
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use bgd_shared::id::TaskId;
 use bgd_shared::show::count;
-use bgd_shared::time::Timestamp;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
+pub use self::scene::{Frame, Panes, Scene};
 pub use self::text::width;
 use self::text::{line, put};
 use super::model::{By, Model};
-use super::pane::Pane;
 use super::row::Section;
 use super::search::{MOST_MIB, State};
-use super::task_key::{HostNo, TaskKey};
+use super::task_key::HostNo;
 use super::ui::{Line, Mode, Preview, Ui};
-use crate::render::wall::Clock;
 
 /// The width from which the preview is beside the list.
 const BESIDE: u16 = 100;
@@ -36,57 +33,6 @@ const BELOW: u16 = 12;
 
 /// The most rows and columns that are drawn.
 const SIDE: u16 = 1000;
-
-/// The previews that were read, of each host those of its tasks; `None`: it is not connected.
-#[derive(Default)]
-pub struct Panes<'a>(pub Vec<Option<&'a HashMap<TaskId, Pane>>>);
-
-impl Panes<'_> {
-    fn get(&self, key: TaskKey) -> Option<&Pane> {
-        self.0.get(key.host.index())?.as_ref()?.get(&key.id)
-    }
-}
-
-/// What a frame is drawn from, besides the state.
-pub struct Scene<'a> {
-    /// The previews that were read.
-    pub panes: Panes<'a>,
-    /// The current time, and the zone in which times are shown.
-    pub clock: &'a Clock,
-    /// Whether to use colours.
-    pub colour: bool,
-}
-
-impl Scene<'_> {
-    fn now(&self) -> Timestamp {
-        self.clock.now
-    }
-
-    fn style(&self, colour: Color) -> Style {
-        if self.colour { Style::new().fg(colour) } else { Style::new() }
-    }
-}
-
-/// What became of a frame.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Frame {
-    /// The tasks that are visible in the list.
-    pub tasks: Vec<TaskKey>,
-    /// The tasks that have a preview, with the size of each.
-    pub previews: Vec<(TaskKey, Rect)>,
-    /// Whether there are columns for what tasks use.
-    pub shows_usage: bool,
-    /// In how many milliseconds something visible changes by itself.
-    pub changes_in: Option<u64>,
-    /// Where the cursor is, if something is typed.
-    pub cursor: Option<(u16, u16)>,
-}
-
-impl Frame {
-    fn changes_within(&mut self, ms: u64) {
-        self.changes_in = Some(self.changes_in.map_or(ms, |known| known.min(ms)));
-    }
-}
 
 /// Draws everything.
 pub fn draw(ui: &mut Ui, scene: &Scene<'_>, buffer: &mut Buffer) -> Frame {

@@ -4,8 +4,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
+use super::scene::{Frame, Scene};
 use super::text::{line, put};
-use super::{Frame, Scene};
 use crate::render::clean;
 use crate::top::pane::Pane;
 use crate::top::task_key::TaskKey;

@@ -1,7 +1,11 @@
 //! Frames at several sizes, by ratatui's test backend.
 
+use std::collections::HashMap;
+
 use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep, StepStatus};
+use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
 use bgd_shared::usage::Usage;
 use proptest::prelude::*;
 use ratatui::Terminal;
@@ -12,7 +16,8 @@ use crate::render::samples;
 use crate::render::wall::Clock;
 use crate::top::keys::Key;
 use crate::top::model::{Live, Model, Silence};
-use crate::top::task_key::HostNo;
+use crate::top::pane::Pane;
+use crate::top::task_key::{HostNo, TaskKey};
 
 fn id(number: u128) -> TaskId {
     TaskId::from_u128(number << 96)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
-use super::Pauses;
+use super::pauses::Pauses;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
 

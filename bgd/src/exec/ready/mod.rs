@@ -5,6 +5,7 @@ mod file;
 mod line;
 mod net;
 mod notify;
+mod pauses;
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -182,23 +183,5 @@ async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context) {
             Some(socket) => notify::until_told(socket, tree, &context.workers).await,
             None => std::future::pending().await,
         },
-    }
-}
-
-/// The delays between looks where no event exists: 100 ms at first, growing to 1 s.
-#[derive(Debug)]
-struct Pauses(Duration);
-
-impl Pauses {
-    const FIRST: Duration = Duration::from_millis(100);
-    const LAST: Duration = Duration::from_secs(1);
-
-    fn new() -> Self {
-        Self(Self::FIRST)
-    }
-
-    async fn pause(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 3 / 2).min(Self::LAST);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bgd_shared::ready::HttpUrl;
 use tokio::net::TcpStream;
 
-use super::Pauses;
+use super::pauses::Pauses;
 use crate::exec::http::Http;
 
 /// The timeout of one try.

@@ -1,8 +1,6 @@
 //! Pauses a tree (R106): freezes its cgroup, and stops processes outside of it by a signal.
 
 use std::collections::HashSet;
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -95,17 +93,8 @@ impl Tree {
     }
 
     fn freeze(&self, cgroup: &Path, frozen: bool) {
-        if let Err(error) = freeze(cgroup, frozen) {
+        if let Err(error) = cgroup::freeze(cgroup, frozen) {
             tracing::warn!(task = %self.task, cgroup = %cgroup.display(), %error, "cgroup.freeze failed");
         }
     }
-}
-
-/// Whether a cgroup was told to stand still.
-pub fn is_frozen(cgroup: &Path) -> bool {
-    fs::read_to_string(cgroup.join("cgroup.freeze")).is_ok_and(|told| told.trim_end() == "1")
-}
-
-fn freeze(cgroup: &Path, frozen: bool) -> io::Result<()> {
-    fs::write(cgroup.join("cgroup.freeze"), if frozen { "1" } else { "0" })
 }

@@ -4,8 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::channels::Channel;
+use crate::notify::adapter::Adapter;
 use crate::notify::counts::Counts;
-use crate::notify::{Adapter, Outcomes};
+use crate::notify::outcomes::Outcomes;
 
 /// State shared by the HTTPS channels; there is none.
 #[derive(Debug, Default)]

@@ -17,8 +17,10 @@ use super::http::{Answer, DeliveryError, Http, Post};
 use super::retry::{self, RateLimits};
 use crate::channels::{Bot as Settings, Chat, Secret, Token};
 use crate::notice::one_line;
+use crate::notify::adapter::{Notification, Signal};
 use crate::notify::counts::Counts;
-use crate::notify::{Notification, Outcomes, Signal, Undelivered};
+use crate::notify::outcomes::Outcomes;
+use crate::notify::undelivered::Undelivered;
 
 /// The maximum size of a token file. A larger file is not a token file.
 const TOKEN_BYTES: u64 = 4096;

@@ -13,7 +13,9 @@ use super::bot::{Bot, Call, Service};
 use super::http::{Answer, DeliveryError, Http, Post};
 use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, fitting};
-use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
+use crate::notify::adapter::{Adapter, Notification, Signal};
+use crate::notify::outcomes::Outcomes;
+use crate::notify::undelivered::Undelivered;
 
 /// The maximum content length of a message. Counted in UTF-16 units, which are never fewer than what Discord counts.
 const CONTENT_UNITS: usize = 2000;

@@ -18,7 +18,8 @@ use self::slack::Slack;
 use self::telegram::Telegram;
 use self::webhook::Webhook;
 use crate::channels::{ChannelKind, Chat};
-use crate::notify::{Adapter, Outcomes};
+use crate::notify::adapter::Adapter;
+use crate::notify::outcomes::Outcomes;
 
 /// State shared by the HTTPS channels.
 #[derive(Debug, Default)]

@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep};
 
 use super::http::DeliveryError;
 use crate::core::Tried;
-use crate::notify::Undelivered;
 use crate::notify::progress::Progress;
+use crate::notify::undelivered::Undelivered;
 use crate::os::clock::Stamp;
 
 /// Maximum number of tries per notice.
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::channels::{Channel, ChannelKind};
-    use crate::notify::Outcomes;
+    use crate::notify::outcomes::Outcomes;
     use crate::wire::mailbox;
 
     /// Uses the real clock: nothing here may wait.

@@ -11,7 +11,9 @@ use super::bot::{Bot, Call, Service};
 use super::http::{Answer, DeliveryError, Http, Post};
 use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, escaped, fitting};
-use crate::notify::{Adapter, Notification, Outcomes, Undelivered};
+use crate::notify::adapter::{Adapter, Notification};
+use crate::notify::outcomes::Outcomes;
+use crate::notify::undelivered::Undelivered;
 
 /// The maximum text length that Slack recommends, in characters. It truncates much longer texts.
 const TEXT_CHARS: usize = 4000;

@@ -12,7 +12,9 @@ use super::bot::{Bot, Call, Service};
 use super::http::{Answer, DeliveryError, Http, Post};
 use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, fitting};
-use crate::notify::{Adapter, Notification, Outcomes, Signal, Undelivered};
+use crate::notify::adapter::{Adapter, Notification, Signal};
+use crate::notify::outcomes::Outcomes;
+use crate::notify::undelivered::Undelivered;
 
 /// The maximum length of a message in UTF-16 units.
 const TEXT_UNITS: usize = 4096;

@@ -14,7 +14,8 @@ use serde_json::value::RawValue;
 use super::http::{DeliveryError, Http, Post};
 use super::retry::{self, RateLimits};
 use crate::channels::Secret;
-use crate::notify::{Adapter, Notification, Undelivered};
+use crate::notify::adapter::{Adapter, Notification};
+use crate::notify::undelivered::Undelivered;
 
 /// The adapter for webhooks.
 pub struct Webhook {

@@ -5,7 +5,8 @@ use futures_util::future::{LocalBoxFuture, ready};
 use serde_json::value::RawValue;
 
 use crate::features::Feature;
-use crate::notify::{Adapter, Notification, Undelivered};
+use crate::notify::adapter::{Adapter, Notification};
+use crate::notify::undelivered::Undelivered;
 
 /// Shows no bubbles.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::line::{self, Line};
 use crate::core::Place;
-use crate::notify::Notification;
+use crate::notify::adapter::Notification;
 
 /// Maximum number of lines held per terminal, and written at once below what a program has just shown there, such as a
 /// list of these very tasks. Of more, the most urgent ones are written, and the last line counts the rest.

@@ -8,9 +8,10 @@ use bgd_shared::limits;
 use bgd_shared::request::{SubmitManyParams, SubmitParams};
 use bgd_shared::text::OsText;
 
+use super::body::Body;
+use super::checks::{check_no_nul, invalid};
 use super::inherit;
 use super::submit::{common, environment, on_request};
-use super::{Body, check_no_nul, invalid};
 use crate::core::{BatchItem, BatchLimits, Command, Part};
 use crate::remotes::OnRequest;
 

@@ -1,11 +1,59 @@
 //! Checks shared by several calls.
 
-use bgd_shared::error::RpcError;
+use bgd_shared::agent::AgentSettings;
+use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::limits;
 use bgd_shared::request::TerminalSize;
+use bgd_shared::text::OsText;
 
-use super::{check_label, invalid};
 use crate::exec::terminal::TERMINAL_SIDE;
+
+/// The refusal of a request whose params are invalid.
+pub fn invalid(message: impl Into<String>) -> RpcError {
+    RpcError::new(ErrorKind::InvalidParams, message)
+}
+
+/// Checks a time in milliseconds.
+pub fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {
+    match ms {
+        Some(ms) if ms > limits::DURATION_MS => Err(invalid(format!(
+            "`{name}` is {ms} ms; at most {} ms (100 years) are allowed",
+            limits::DURATION_MS
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Checks a short text: it is neither empty nor too long.
+pub fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
+    match text {
+        Some("") => Err(invalid(format!("`{name}` is empty; omit it instead"))),
+        Some(text) if text.len() > limits::LABEL_BYTES => Err(invalid(format!(
+            "`{name}` has {} bytes; at most {} are allowed",
+            text.len(),
+            limits::LABEL_BYTES
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Checks a text that goes to the system.
+pub fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
+    if text.has_nul() {
+        return Err(invalid(format!("`{name}` contains a NUL byte, which the system does not allow")));
+    }
+    Ok(())
+}
+
+/// The refusal of a prompt that says nothing.
+pub fn prompt_required() -> RpcError {
+    RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank")
+}
+
+/// Checks the options of an agent's session.
+pub fn check_settings(settings: &AgentSettings) -> Result<(), RpcError> {
+    settings.check().map_err(|(key, what)| invalid(format!("`settings.{key}` {what}")))
+}
 
 /// Checks the number and length of tags.
 pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {

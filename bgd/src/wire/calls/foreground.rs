@@ -11,8 +11,8 @@ use bgd_shared::show::count;
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
-use super::checks::{check_size, check_tags};
-use super::{Body, check_label, check_no_nul, invalid};
+use super::body::Body;
+use super::checks::{check_label, check_no_nul, check_size, check_tags, invalid};
 use crate::core::Request;
 use crate::exec::handed::Handoff;
 

@@ -10,7 +10,7 @@ use bgd_shared::proc;
 use bgd_shared::request::SubmitParams;
 use bgd_shared::text::{Env, OsText};
 
-use super::invalid;
+use super::checks::invalid;
 
 /// Completes the params with what the peer has. Reads of `/proc` don't block on a disk, so no worker is needed.
 ///

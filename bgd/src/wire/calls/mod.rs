@@ -1,102 +1,34 @@
 //! Parsed requests for the dispatcher, checked against every limit.
 
-use bgd_shared::agent::{AgentListParams, AgentSettings, AnswerParams, ResumeParams};
-use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::id::TaskRef;
-use bgd_shared::limits;
-use bgd_shared::message::{Request as Envelope, RequestId, parse_params};
-use bgd_shared::request::{
-    self, CancelParams, ClearParams, Encoding, ExecutorListParams, METHODS, Method, OutputParams,
-    SubscribeParams, TerminalSize, UpgradeParams, UsageParams, WriteParams,
-};
-use bgd_shared::task::Exit;
-use bgd_shared::text::OsText;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
-use crate::core::{Cancel, Command, Leaves, ListQuery, Part, Request, Selection};
-use crate::exec::handed::Handoff;
-use crate::exec::messages::Inherited;
-use crate::remotes::OnRequest;
-
+mod agent;
 mod batch;
+mod body;
 mod checks;
 mod foreground;
 mod inherit;
 mod order;
 mod session;
 mod signals;
+mod submission;
 mod submit;
 
-pub use submit::PromptRequest;
+use std::os::fd::OwnedFd;
 
-/// A client's request.
-#[derive(Debug)]
-pub struct Call {
-    /// The ID for its response; `None` for a notification, which gets none.
-    pub id: Option<RequestId>,
-    /// Bytes reserved in the client's queue for its response.
-    pub reserved: usize,
-    /// The request itself.
-    pub body: Body,
-}
+use bgd_shared::agent::{AgentListParams, ResumeParams};
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskRef;
+use bgd_shared::limits;
+use bgd_shared::message::{Request as Envelope, parse_params};
+use bgd_shared::request::{
+    self, CancelParams, ClearParams, Encoding, METHODS, Method, OutputParams, SubscribeParams, UsageParams,
+    WriteParams,
+};
 
-/// The content of a request.
-#[derive(Debug)]
-pub enum Body {
-    /// `hello`, with the parent session that ends with the connection.
-    Hello(Option<Arc<str>>),
-    /// `task.submit` of a command, with the descriptors sent with it, and where it is to run.
-    Submit(Box<Command>, Inherited, Box<OnRequest>),
-    /// `task.submit` of a prompt.
-    Prompt(Box<PromptRequest>),
-    /// `task.submit_many`, and where the tasks are to run.
-    Many(Box<Part>, Box<OnRequest>),
-    /// `agent.list`
-    Agents(AgentListParams),
-    /// A request that the core answers directly.
-    Core(Request),
-    /// `inbox.read` and `inbox.ack`, with the daemon instance they are meant for.
-    Inbox(Option<String>, Request),
-    /// `inbox.list`: the number after which to start, and the maximum number of entries.
-    Inboxes(u64, usize),
-    /// `task.output`
-    Output(OutputParams),
-    /// `task.result`
-    Result(TaskRef),
-    /// `task.list`
-    List(Box<ListQuery>),
-    /// `executor.list`
-    Executors(ExecutorListParams),
-    /// `task.usage`
-    Usage(Vec<TaskRef>),
-    /// `group.list`
-    Groups,
-    /// `task.get`
-    Get(TaskRef),
-    /// `task.write`
-    Write(TaskRef, Vec<u8>, bool),
-    /// `task.attach`, with the size of the caller's terminal.
-    Attach(TaskRef, Option<TerminalSize>),
-    /// `task.detach` without `background`, which only ends an attachment.
-    Leave(TaskRef),
-    /// `task.resize`
-    Resize(TaskRef, TerminalSize),
-    /// `task.handoff`
-    Handoff(Box<Handoff>),
-    /// `task.exit`
-    Exit(TaskRef, Exit),
-    /// `events.subscribe`
-    Subscribe(SubscribeParams),
-    /// `daemon.status`
-    Status,
-    /// `daemon.reload`
-    Reload,
-    /// `daemon.upgrade`
-    Upgrade(UpgradeParams),
-    /// A line that is not a valid request.
-    Refused(RpcError),
-}
+use self::agent::{answered, resume};
+pub use self::body::{Body, Call, OUTPUT_DEFAULT_BYTES};
+use self::checks::{check_label, check_ms, invalid};
+pub use self::submission::PromptRequest;
+use crate::core::{Cancel, Leaves, Request, Selection};
 
 impl Body {
     /// Parses and checks a request; `peer` is the process that sent it. An error becomes [`Body::Refused`].
@@ -174,65 +106,6 @@ impl Body {
             unknown => return Err(unknown_method(unknown)),
         })
     }
-
-    /// Returns how many bytes the response may need beyond a task or two.
-    pub fn reserve(&self) -> usize {
-        match self {
-            Self::Output(params) => {
-                let bytes = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
-                usize::try_from(bytes).map_or(usize::MAX, |bytes| bytes / 3 * 4)
-            }
-            #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
-            Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
-            Self::Inboxes(_, limit) => limit * (limits::LABEL_BYTES + 128),
-            Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
-            Self::Core(
-                Request::Block { which: Selection::Ids(ids), timeout_ms: Some(0), .. }
-                | Request::SetPaused { which: Selection::Ids(ids), .. },
-            ) => ids.len() * TASK_BYTES,
-            Self::Core(Request::Block { which: Selection::Matching(_), timeout_ms: Some(0), .. }) => {
-                limits::LIST_PAGE_BYTES
-            }
-            Self::Many(part, _) => part.items.len() * ID_BYTES,
-            // A waiting request reserves nothing yet. Otherwise no other request of that client would be read
-            // meanwhile, not even a check whether the daemon is alive.
-            Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
-            Self::Hello(_)
-            | Self::Submit(..)
-            | Self::Prompt(..)
-            | Self::Agents(_)
-            | Self::Core(_)
-            | Self::Inbox(..)
-            | Self::Groups
-            | Self::Executors(_)
-            | Self::Usage(_)
-            | Self::Get(_)
-            | Self::Write(..)
-            | Self::Attach(..)
-            | Self::Leave(_)
-            | Self::Resize(..)
-            | Self::Handoff(_)
-            | Self::Exit(..)
-            | Self::Subscribe(_)
-            | Self::Status
-            | Self::Reload
-            | Self::Upgrade(_)
-            | Self::Refused(_) => 0,
-        }
-    }
-}
-
-/// The size of an ID in a list, in bytes.
-const ID_BYTES: usize = 39;
-
-/// The typical size of a task object, in bytes.
-const TASK_BYTES: usize = 1024;
-
-/// The default `limit` of `task.output`, in bytes.
-pub const OUTPUT_DEFAULT_BYTES: u64 = 64 * 1024;
-
-fn invalid(message: impl Into<String>) -> RpcError {
-    RpcError::new(ErrorKind::InvalidParams, message)
 }
 
 fn unknown_method(method: &str) -> RpcError {
@@ -245,61 +118,12 @@ fn unknown_method(method: &str) -> RpcError {
     }
 }
 
-fn answered(AnswerParams { id, request, option }: AnswerParams) -> Request {
-    Request::Answer { id, request, option: option.into() }
-}
-
 fn measured(UsageParams { ids }: UsageParams) -> Result<Vec<TaskRef>, RpcError> {
     if ids.len() > limits::USAGES {
         let (given, most) = (ids.len(), limits::USAGES);
         return Err(invalid(format!("`ids` has {given} tasks; at most {most} are measured at a time")));
     }
     Ok(ids)
-}
-
-fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {
-    match ms {
-        Some(ms) if ms > limits::DURATION_MS => Err(invalid(format!(
-            "`{name}` is {ms} ms; at most {} ms (100 years) are allowed",
-            limits::DURATION_MS
-        ))),
-        Some(_) | None => Ok(()),
-    }
-}
-
-fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
-    match text {
-        Some("") => Err(invalid(format!("`{name}` is empty; omit it instead"))),
-        Some(text) if text.len() > limits::LABEL_BYTES => Err(invalid(format!(
-            "`{name}` has {} bytes; at most {} are allowed",
-            text.len(),
-            limits::LABEL_BYTES
-        ))),
-        Some(_) | None => Ok(()),
-    }
-}
-
-fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
-    if text.has_nul() {
-        return Err(invalid(format!("`{name}` contains a NUL byte, which the system does not allow")));
-    }
-    Ok(())
-}
-
-fn prompt_required() -> RpcError {
-    RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank")
-}
-
-fn check_settings(settings: &AgentSettings) -> Result<(), RpcError> {
-    settings.check().map_err(|(key, what)| invalid(format!("`settings.{key}` {what}")))
-}
-
-fn resume(id: TaskRef, prompt: String, settings: AgentSettings) -> Result<Request, RpcError> {
-    if prompt.trim().is_empty() {
-        return Err(prompt_required());
-    }
-    check_settings(&settings)?;
-    Ok(Request::Resume { id, prompt: prompt.into(), settings: Box::new(settings) })
 }
 
 fn output(params: OutputParams) -> Result<OutputParams, RpcError> {

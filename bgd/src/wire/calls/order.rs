@@ -14,8 +14,8 @@ use bgd_shared::request::{
 };
 use bgd_shared::time::Timestamp;
 
-use super::checks::check_tags;
-use super::{Body, check_label, check_ms, invalid};
+use super::body::Body;
+use super::checks::{check_label, check_ms, check_tags, invalid};
 use crate::core::{
     Edit, Filter, ListQuery, Ordinal, PlanRequest, Request, Rerun, Rule, Selection, StartTime, Text,
 };

@@ -4,7 +4,8 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::limits::{INBOX_PAGE, INBOX_PAGE_DEFAULT, INBOXES_PAGE};
 use bgd_shared::request::{HelloParams, InboxAckParams, InboxListParams, InboxReadParams, SessionEndParams};
 
-use super::{Body, check_label, check_ms, invalid};
+use super::body::Body;
+use super::checks::{check_label, check_ms, invalid};
 use crate::core::Request;
 
 pub fn hello(params: HelloParams) -> Result<Body, RpcError> {

@@ -1,0 +1,127 @@
+//! How `list` shows tasks, and what has to be asked for that: what they use, and how far they are. It prints nothing.
+
+use std::collections::HashMap;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::USAGES;
+use bgd_shared::request::{OutputParams, TaskOutput, TaskUsage, UsageParams, UsageResult};
+use bgd_shared::task::{Status, Task};
+use bgd_shared::time::Timestamp;
+
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::percent::{LINE_BYTES, in_output};
+use crate::render::columns::{Field, Measured, Sort};
+use crate::render::look::{Look, lines};
+use crate::render::table::{list, tree};
+
+/// How the tasks are shown.
+pub struct Shown {
+    /// The columns; empty: the usual ones.
+    pub columns: Vec<Field>,
+    /// What they are sorted by; `None`: as they came.
+    pub sort: Option<Sort>,
+    /// Whether as a tree.
+    pub tree: bool,
+    /// How many tasks at most.
+    pub most: usize,
+}
+
+impl Shown {
+    /// Sorts them as wanted.
+    pub fn sort(&self, tasks: &mut [Task], measured: &Measured) {
+        if let Some(sort) = self.sort {
+            sort.apply(tasks, measured, Timestamp::now());
+        }
+    }
+
+    /// Measures what running tasks use, if that is shown or sorted by.
+    pub fn measured(&self, tasks: &[Task], context: &mut Context) -> Result<Measured, Failure> {
+        if self.is_measured() {
+            measured(tasks, |params| context.call::<TaskUsage>(params))
+        } else {
+            Ok(Measured::new())
+        }
+    }
+
+    /// Whether what running tasks use is shown or sorted by.
+    pub fn is_measured(&self) -> bool {
+        self.columns.iter().copied().any(Field::is_measured) || self.sort.is_some_and(Sort::is_measured)
+    }
+
+    /// Sets the columns; that of the progress is there if any is known.
+    pub fn set_columns(&self, look: &mut Look) {
+        if !self.columns.is_empty() {
+            look.columns.clone_from(&self.columns);
+            // A tree is drawn in the column of the ids.
+            if self.tree && !look.columns.contains(&Field::Id) {
+                look.columns.insert(0, Field::Id);
+            }
+        } else if !look.percents.is_empty() {
+            let at = look.columns.iter().position(|field| *field == Field::Description);
+            look.columns.insert(at.unwrap_or(0), Field::Progress);
+        }
+    }
+
+    /// Renders the tasks, with their progress where somebody sees it.
+    pub fn text(
+        &self,
+        tasks: &mut [Task],
+        look: &mut Look,
+        context: &mut Context,
+    ) -> Result<String, Failure> {
+        look.measured = self.measured(tasks, context)?;
+        self.sort(tasks, &look.measured);
+        if look.table || self.columns.contains(&Field::Progress) {
+            look.percents = percents(tasks, context)?;
+        }
+        self.set_columns(look);
+        Ok(if self.tree { tree(tasks, lines(), look) } else { list(tasks, look) })
+    }
+}
+
+/// The most running tasks whose output is looked at for their progress.
+const LOOKED_AT: usize = 50;
+
+fn is_running(task: &Task) -> bool {
+    matches!(task.status, Status::Running | Status::Resumed)
+}
+
+/// Measures what running tasks use now.
+pub fn measured(
+    tasks: &[Task],
+    mut call: impl FnMut(&UsageParams) -> Result<UsageResult, Failure>,
+) -> Result<Measured, Failure> {
+    let ids: Vec<_> = tasks.iter().filter(|task| is_running(task)).map(|task| task.id.into()).collect();
+    let mut measured = Measured::new();
+    for ids in ids.chunks(USAGES) {
+        match call(&UsageParams { ids: ids.to_vec() }) {
+            Ok(answer) => measured.extend(answer.usages.into_iter().map(|usage| (usage.id, usage))),
+            // One of them was cleared meanwhile.
+            Err(failure) if failure.code == Code::NO_TASK => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(measured)
+}
+
+/// Looks how far running tasks are.
+fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>, Failure> {
+    let mut percents = HashMap::new();
+    for task in tasks.iter().filter(|task| is_running(task)).take(LOOKED_AT) {
+        let params = OutputParams {
+            id: task.id.into(),
+            offset: Some(-LINE_BYTES),
+            limit: u64::try_from(LINE_BYTES).ok(),
+            stream: None,
+        };
+        match context.call::<TaskOutput>(&params) {
+            Ok(answer) => percents.extend(in_output(answer).map(|percent| (task.id, percent))),
+            // It was cleared meanwhile.
+            Err(failure) if failure.code == Code::NO_TASK => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(percents)
+}

@@ -1,0 +1,23 @@
+//! The delays between looks at what no event reports. This module looks at nothing itself.
+
+use std::time::Duration;
+
+/// The delays between looks where no event exists: 100 ms at first, growing to 1 s.
+#[derive(Debug)]
+pub struct Pauses(Duration);
+
+impl Pauses {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LAST: Duration = Duration::from_secs(1);
+
+    /// Creates the delays from the first one on.
+    pub fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    /// Waits for the next delay.
+    pub async fn pause(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 3 / 2).min(Self::LAST);
+    }
+}

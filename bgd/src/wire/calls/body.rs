@@ -1,0 +1,142 @@
+//! What a request asks for, once it is parsed and checked. Nothing is parsed here.
+
+use std::sync::Arc;
+
+use bgd_shared::agent::AgentListParams;
+use bgd_shared::error::RpcError;
+use bgd_shared::id::TaskRef;
+use bgd_shared::limits;
+use bgd_shared::message::RequestId;
+use bgd_shared::request::{ExecutorListParams, OutputParams, SubscribeParams, TerminalSize, UpgradeParams};
+use bgd_shared::task::Exit;
+
+use super::submission::PromptRequest;
+use crate::core::{Command, ListQuery, Part, Request, Selection};
+use crate::exec::handed::Handoff;
+use crate::exec::messages::Inherited;
+use crate::remotes::OnRequest;
+
+/// A client's request.
+#[derive(Debug)]
+pub struct Call {
+    /// The ID for its response; `None` for a notification, which gets none.
+    pub id: Option<RequestId>,
+    /// Bytes reserved in the client's queue for its response.
+    pub reserved: usize,
+    /// The request itself.
+    pub body: Body,
+}
+
+/// The content of a request.
+#[derive(Debug)]
+pub enum Body {
+    /// `hello`, with the parent session that ends with the connection.
+    Hello(Option<Arc<str>>),
+    /// `task.submit` of a command, with the descriptors sent with it, and where it is to run.
+    Submit(Box<Command>, Inherited, Box<OnRequest>),
+    /// `task.submit` of a prompt.
+    Prompt(Box<PromptRequest>),
+    /// `task.submit_many`, and where the tasks are to run.
+    Many(Box<Part>, Box<OnRequest>),
+    /// `agent.list`
+    Agents(AgentListParams),
+    /// A request that the core answers directly.
+    Core(Request),
+    /// `inbox.read` and `inbox.ack`, with the daemon instance they are meant for.
+    Inbox(Option<String>, Request),
+    /// `inbox.list`: the number after which to start, and the maximum number of entries.
+    Inboxes(u64, usize),
+    /// `task.output`
+    Output(OutputParams),
+    /// `task.result`
+    Result(TaskRef),
+    /// `task.list`
+    List(Box<ListQuery>),
+    /// `executor.list`
+    Executors(ExecutorListParams),
+    /// `task.usage`
+    Usage(Vec<TaskRef>),
+    /// `group.list`
+    Groups,
+    /// `task.get`
+    Get(TaskRef),
+    /// `task.write`
+    Write(TaskRef, Vec<u8>, bool),
+    /// `task.attach`, with the size of the caller's terminal.
+    Attach(TaskRef, Option<TerminalSize>),
+    /// `task.detach` without `background`, which only ends an attachment.
+    Leave(TaskRef),
+    /// `task.resize`
+    Resize(TaskRef, TerminalSize),
+    /// `task.handoff`
+    Handoff(Box<Handoff>),
+    /// `task.exit`
+    Exit(TaskRef, Exit),
+    /// `events.subscribe`
+    Subscribe(SubscribeParams),
+    /// `daemon.status`
+    Status,
+    /// `daemon.reload`
+    Reload,
+    /// `daemon.upgrade`
+    Upgrade(UpgradeParams),
+    /// A line that is not a valid request.
+    Refused(RpcError),
+}
+
+impl Body {
+    /// Returns how many bytes the response may need beyond a task or two.
+    pub fn reserve(&self) -> usize {
+        match self {
+            Self::Output(params) => {
+                let bytes = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
+                usize::try_from(bytes).map_or(usize::MAX, |bytes| bytes / 3 * 4)
+            }
+            #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
+            Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
+            Self::Inboxes(_, limit) => limit * (limits::LABEL_BYTES + 128),
+            Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
+            Self::Core(
+                Request::Block { which: Selection::Ids(ids), timeout_ms: Some(0), .. }
+                | Request::SetPaused { which: Selection::Ids(ids), .. },
+            ) => ids.len() * TASK_BYTES,
+            Self::Core(Request::Block { which: Selection::Matching(_), timeout_ms: Some(0), .. }) => {
+                limits::LIST_PAGE_BYTES
+            }
+            Self::Many(part, _) => part.items.len() * ID_BYTES,
+            // A waiting request reserves nothing yet. Otherwise no other request of that client would be read
+            // meanwhile, not even a check whether the daemon is alive.
+            Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
+            Self::Hello(_)
+            | Self::Submit(..)
+            | Self::Prompt(..)
+            | Self::Agents(_)
+            | Self::Core(_)
+            | Self::Inbox(..)
+            | Self::Groups
+            | Self::Executors(_)
+            | Self::Usage(_)
+            | Self::Get(_)
+            | Self::Write(..)
+            | Self::Attach(..)
+            | Self::Leave(_)
+            | Self::Resize(..)
+            | Self::Handoff(_)
+            | Self::Exit(..)
+            | Self::Subscribe(_)
+            | Self::Status
+            | Self::Reload
+            | Self::Upgrade(_)
+            | Self::Refused(_) => 0,
+        }
+    }
+}
+
+/// The size of an ID in a list, in bytes.
+const ID_BYTES: usize = 39;
+
+/// The typical size of a task object, in bytes.
+const TASK_BYTES: usize = 1024;
+
+/// The default `limit` of `task.output`, in bytes.
+pub const OUTPUT_DEFAULT_BYTES: u64 = 64 * 1024;

@@ -1,0 +1,131 @@
+//! A submission that was checked: everything about a task but its work, which of an agent's is known once the agent is.
+
+use std::sync::Arc;
+
+use bgd_shared::agent::AgentSettings;
+use bgd_shared::error::RpcError;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits;
+use bgd_shared::request::{OriginTerminal, SubmitParams};
+use bgd_shared::task::Origin;
+use bgd_shared::text::{Env, OsText};
+
+use super::checks::{check_label, check_no_nul, invalid};
+use crate::core::{Command, Place, PlanRequest, Spec, Work};
+
+/// A prompt for an agent. What its task is to run is known once the agent is.
+#[derive(Debug)]
+pub struct PromptRequest {
+    /// The agent, if one is named.
+    pub agent: Option<String>,
+    pub prompt: Arc<str>,
+    /// Settings for the agent's session.
+    pub settings: Arc<AgentSettings>,
+    /// Everything else about the task.
+    pub task: Submission,
+}
+
+/// A submission that was checked: everything about a task but its work.
+#[derive(Debug)]
+pub struct Submission {
+    /// The task's id.
+    pub id: TaskId,
+    params: SubmitParams,
+    cwd: OsText,
+    /// The complete environment of its process.
+    pub env: Env,
+    umask: u32,
+    place: Option<Arc<Place>>,
+    plan: PlanRequest,
+}
+
+impl Submission {
+    /// Checks everything that a task has besides its work.
+    ///
+    /// # Errors
+    /// What is missing or wrong, by its name.
+    pub fn new(mut params: SubmitParams, plan: PlanRequest) -> Result<Self, RpcError> {
+        let cwd = params
+            .cwd
+            .take()
+            .ok_or_else(|| invalid("`cwd` is missing: give the absolute path of the folder to run in"))?;
+        let env = params
+            .env
+            .take()
+            .ok_or_else(|| invalid("`env` is missing: give the complete environment, an object"))?;
+        check_no_nul("cwd", &cwd)?;
+        if !cwd.as_bytes().starts_with(b"/") {
+            return Err(invalid(format!("`cwd` is {:?}, which is not absolute", cwd.to_string_lossy())));
+        }
+        for (name, value) in &env.0 {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                return Err(invalid(format!("`env`: {name:?} is not a valid variable name")));
+            }
+            check_no_nul(&format!("env.{name}"), value)?;
+        }
+        let umask = params.umask.unwrap_or(0o022);
+        if umask > 0o777 {
+            return Err(invalid(format!("`umask` is {umask}; it must be 0 to 511 (0o777)")));
+        }
+        if params.time_limit_ms == Some(0) {
+            return Err(invalid("`time_limit_ms` is 0: the task could not even start"));
+        }
+        let place = place(params.terminal.take(), &env)?;
+        Ok(Self { id: TaskId::random(), params, cwd, env, umask, place, plan })
+    }
+
+    /// Builds the command that does this work; `prompt` is that of an agent.
+    pub fn command(self, work: Work, prompt: Option<Arc<str>>) -> Command {
+        let Self { id, params, cwd, env, umask, place, plan } = self;
+        let spec = Spec {
+            origin: if params.foreground { Origin::Run } else { Origin::Submit },
+            description: params.description.filter(|text| !text.is_empty()).map(Into::into),
+            work,
+            on: None,
+            session: params.session.map(Into::into),
+            channel: params.channel.map(Into::into),
+            place,
+            tags: params.tags.into_iter().map(Into::into).collect(),
+            cwd: Arc::new(cwd),
+            umask,
+            rlimits: (!params.rlimits.is_empty()).then(|| Arc::new(params.rlimits)),
+            stdin: params.stdin,
+            given: [params.stdout.is_some(), params.stderr.is_some()],
+            pty: params.pty,
+            direct: params.direct,
+            stays: params.stays,
+            split: params.split,
+            output_file: None,
+            time_limit_ms: params.time_limit_ms,
+            ready: params.ready.map(Box::new),
+            ready_timeout_ms: params.ready_timeout_ms,
+        };
+        let (key, foreground) = (params.key.map(Into::into), params.foreground);
+        Command { id, spec, env, prompt, key, foreground, plan }
+    }
+}
+
+/// Environment variables that say where the submitter can be reached.
+const PLACE_VARIABLES: [&str; 8] = [
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "STY",
+    "TERM",
+    "TERM_PROGRAM",
+    "TMUX",
+    "WAYLAND_DISPLAY",
+    "XDG_RUNTIME_DIR",
+];
+
+/// Returns where the submitter can be reached. `None` if nothing is known.
+pub fn place(terminal: Option<OriginTerminal>, env: &Env) -> Result<Option<Arc<Place>>, RpcError> {
+    if let Some(terminal) = &terminal {
+        check_label("terminal.path", Some(&terminal.path))?;
+    }
+    let is_kept = |(name, value): &&(Box<str>, OsText)| {
+        PLACE_VARIABLES.contains(&&**name) && value.as_bytes().len() <= limits::LABEL_BYTES
+    };
+    let env = env.0.iter().filter(is_kept).cloned().collect();
+    let place = Place { terminal, env };
+    Ok((place != Place::default()).then(|| Arc::new(place)))
+}

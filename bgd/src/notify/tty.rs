@@ -140,9 +140,7 @@ impl Adapter for Terminals {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        // No terminal rests any more when the next program has begun, which says itself when it is the last.
-        let Self { held, missed, keys, resting: _, emptied: _, is_last: _, outcomes: _ } = self;
-        carry::state(held, missed, keys)
+        self.carried()
     }
 
     fn resume(&self, state: &RawValue) {

@@ -94,6 +94,12 @@ fn torn(batch: TaskId) -> RpcError {
         .hint("cancel or clear those, then submit all again; or submit the others with another key")
 }
 
+fn group_in_use(name: &str, active: u64) -> RpcError {
+    let have = if active == 1 { "has" } else { "have" };
+    let message = format!("group {name} can't be removed: {active} of its tasks {have} not ended");
+    RpcError::new(ErrorKind::GroupInUse, message).hint(format!("`bgctl cancel --group {name}` cancels them"))
+}
+
 /// Returns the error for a refusal that concerns groups, batches or dependencies.
 fn of_order(error: &OrderError) -> RpcError {
     match error {
@@ -102,14 +108,7 @@ fn of_order(error: &OrderError) -> RpcError {
             RpcError::new(ErrorKind::RegistryFull, format!("the limit of {limit} groups is reached"))
                 .hint("`bgctl group remove NAME` removes one")
         }
-        OrderError::GroupInUse(name, active) => RpcError::new(
-            ErrorKind::GroupInUse,
-            format!(
-                "group {name} can't be removed: {active} of its tasks {} not ended",
-                if *active == 1 { "has" } else { "have" }
-            ),
-        )
-        .hint(format!("`bgctl cancel --group {name}` cancels them")),
+        OrderError::GroupInUse(name, active) => group_in_use(name, *active),
         OrderError::DefaultGroup => {
             RpcError::new(ErrorKind::InvalidParams, "the group `default` can't be removed")
                 .hint("`bgctl group pause default` starts none of its tasks")

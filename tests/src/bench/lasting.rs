@@ -25,7 +25,7 @@ use super::stats::{float, micros, percentile};
 use super::throughput;
 use super::{Bench, Result};
 use crate::prompts::fake_agent;
-use crate::{Raw, TestDaemon, Viewer, wait};
+use crate::{Raw, TestDaemon, Viewer, Watch, wait};
 
 /// The longest pause of an upgrade, in microseconds.
 const PAUSE: f64 = 300_000.0;
@@ -62,7 +62,7 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     let mut waits: Vec<Raw> = (0..WAITS).map(|_| Raw::connect(daemon.socket())).collect();
     let params = serde_json::to_value(BlockParams::until_ended(last))?;
     (1..).zip(&mut waits).for_each(|(id, raw)| raw.request(id, "task.block", &params));
-    let mut subscribers: Vec<_> = (0..SUBSCRIBERS).map(|_| daemon.watch()).collect();
+    let subscribers: Vec<_> = (0..SUBSCRIBERS).map(|_| daemon.watch()).collect();
     let all = (COMMANDS + TERMINALS + TURNS) as u64;
     wait::poll_until("all of them run", || (daemon.status().summary.running == all).then_some(()));
     for (viewer, _) in &mut terminals {
@@ -86,25 +86,10 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
             return Err(format!("{} of {all} tasks went on", result.active).into());
         }
     }
-    // Everybody is still there, and is told the one end.
-    daemon.cancel(&[last]);
-    let is_answered =
-        |raw: &mut Raw| raw.receive().is_some_and(|answer| answer["result"]["tasks"][0].is_object());
-    // What comes next must be the answer to another question.
-    if !waits.iter_mut().all(|raw| is_answered(raw) && raw.is_served()) {
-        return Err("a client was not answered once".into());
-    }
-    for watch in &mut subscribers {
-        watch.until(|event| event.task.id == last && event.task.completed_at.is_some());
-    }
+    is_told(&daemon, last, waits, subscribers)?;
     let shown: Vec<_> = terminals.iter().map(|(_, task)| task.id).collect();
     is_whole(&daemon, (&shown, &typed), &turns)?;
-    let after = footprint(&daemon);
-    if after[1] > before[1] || after[2] > before[2] + 1 {
-        return Err(format!("descriptors and threads were {before:?}, and are {after:?}").into());
-    }
-    let [before, after] =
-        [before, after].map(|[memory, ..]| Figure::new(float(memory) * 1024.0, Unit::Bytes));
+    let [before, after] = memory(before, footprint(&daemon))?;
     let others: Vec<_> = tasks.iter().copied().filter(|task| *task != last).collect();
     others.chunks(500).for_each(|some| _ = daemon.cancel(some));
     drop(terminals);
@@ -132,6 +117,30 @@ fn footprint(daemon: &TestDaemon) -> [u64; 3] {
     let process = daemon.process();
     let descriptors = fs::read_dir(process.proc("fd")).map_or(0, Iterator::count);
     [process.own_memory_kb(), descriptors as u64, process.threads().len() as u64]
+}
+
+/// Ends a task, and checks that everybody is still there and told that end: each wait once, each subscriber without a gap.
+fn is_told(daemon: &TestDaemon, task: TaskId, waits: Vec<Raw>, subscribers: Vec<Watch>) -> Result<()> {
+    daemon.cancel(&[task]);
+    for mut raw in waits {
+        let is_answered = raw.receive().is_some_and(|answer| answer["result"]["tasks"][0].is_object());
+        // What comes next must be the answer to another question.
+        if !is_answered || !raw.is_served() {
+            return Err("a client was not answered once".into());
+        }
+    }
+    for mut watch in subscribers {
+        watch.until(|event| event.task.id == task && event.task.completed_at.is_some());
+    }
+    Ok(())
+}
+
+/// Checks that a daemon has no more descriptors and threads than before. Returns its memory before and after.
+fn memory(before: [u64; 3], after: [u64; 3]) -> Result<[Figure; 2]> {
+    if after[1] > before[1] || after[2] > before[2] + 1 {
+        return Err(format!("descriptors and threads were {before:?}, and are {after:?}").into());
+    }
+    Ok([before, after].map(|[memory, ..]| Figure::new(float(memory) * 1024.0, Unit::Bytes)))
 }
 
 /// Checks that these terminals have shown this to the byte, and that these turns go on to their ends.

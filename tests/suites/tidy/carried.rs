@@ -97,6 +97,13 @@ impl<'ast> Visit<'ast> for Body<'_> {
     }
 }
 
+/// Whether a body only asks another method for the state.
+fn is_passed_on(block: &syn::Block) -> bool {
+    let [syn::Stmt::Expr(syn::Expr::MethodCall(call), None)] = &block.stmts[..] else { return false };
+    let is_own = matches!(&*call.receiver, syn::Expr::Path(path) if path.path.is_ident("self"));
+    is_own && ASKED.contains(&&*call.method.to_string())
+}
+
 /// The names in the types of the parameters that a function only reads.
 fn read(signature: &syn::Signature) -> BTreeSet<String> {
     let mut names = Names::default();
@@ -179,7 +186,7 @@ impl Writers<'_> {
                 || body.asks
                 || read(signature).iter().filter(|name| is_owner(name)).all(|name| body.apart.contains(name))
         } else if is_asked && is_owner(&self.owner) {
-            body.apart.contains(&self.owner)
+            body.apart.contains(&self.owner) || is_passed_on(block)
         } else {
             !body.makes || body.apart.iter().any(|name| !self.states.contains(&**name))
         };

@@ -1,15 +1,14 @@
 //! What an upgrade in place carries of terminals: the lines that are held for each, the rest of a line that is written in
 //! part, those of closed terminals, and where prompts are new.
 
-use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
 use bgd_shared::request::OriginTerminal;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::keys::{Keys, KeysState};
-use super::{At, Done, Held, Lines, Rest, Terminals, Waiting};
+use super::keys::KeysState;
+use super::{At, Done, Held, Lines, Rest, Terminals};
 use crate::carry::bytes;
 
 #[derive(Serialize, Deserialize)]
@@ -38,26 +37,28 @@ struct RestState {
     numbers: Vec<u64>,
 }
 
-/// Returns the state of the terminals; `None` if nothing is held.
-pub(super) fn state(held: &Waiting, missed: &RefCell<Lines>, keys: &Keys) -> Option<Box<RawValue>> {
-    let held = held.borrow();
-    let held = held.iter().map(|(terminal, held)| {
-        let Held { lines, dones, rest, again: _ } = held;
-        let rest = rest.borrow();
-        let rest = rest.as_ref().map(|Rest { bytes, written, numbers }| RestState {
-            bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
-            numbers: numbers.clone(),
-        });
-        let numbers = dones.iter().map(Done::number).collect();
-        HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, rest }
-    });
-    let (missed, keys) = (missed.borrow().clone(), keys.state());
-    let state = TerminalsState { held: held.collect(), missed, keys };
-    let is_any = !state.held.is_empty() || state.missed.count() > 0 || !state.keys.is_empty();
-    is_any.then(|| to_raw_value(&state).ok()).flatten()
-}
-
 impl Terminals {
+    /// Returns the state; `None` if nothing is held.
+    pub(super) fn carried(&self) -> Option<Box<RawValue>> {
+        // No terminal rests any more when the next program has begun, which says itself when it is the last.
+        let Self { held, missed, keys, resting: _, emptied: _, is_last: _, outcomes: _ } = self;
+        let held = held.borrow();
+        let held = held.iter().map(|(terminal, held)| {
+            let Held { lines, dones, rest, again: _ } = held;
+            let rest = rest.borrow();
+            let rest = rest.as_ref().map(|Rest { bytes, written, numbers }| RestState {
+                bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
+                numbers: numbers.clone(),
+            });
+            let numbers = dones.iter().map(Done::number).collect();
+            HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, rest }
+        });
+        let (missed, keys) = (missed.borrow().clone(), keys.state());
+        let state = TerminalsState { held: held.collect(), missed, keys };
+        let is_any = !state.held.is_empty() || state.missed.count() > 0 || !state.keys.is_empty();
+        is_any.then(|| to_raw_value(&state).ok()).flatten()
+    }
+
     /// Goes on with such a state.
     pub(super) fn go_on_with(&self, state: &RawValue) {
         let TerminalsState { held, missed, keys } = match serde_json::from_str(state.get()) {

@@ -275,8 +275,7 @@ fn r148_others_cancel_and_requeue_as_root() {
     site.cluster.run(&["scontrol", "requeue", &job]).success();
     let task = site.until(again, "it waits again", |task| task.status == Status::Pending);
     assert_eq!(task.elsewhere.unwrap().requeued, 1);
-    // Slurm waits for two minutes otherwise.
-    site.cluster.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now"]).success();
+    site.cluster.start_requeued(&job);
     assert_eq!(site.ended(again).status, Status::Completed);
 }
 

@@ -19,11 +19,6 @@ fn gated(site: &Site, options: &[&str]) -> (TaskId, PathBuf) {
     (id, gate)
 }
 
-/// Lets a requeued job start at once. Slurm waits for two minutes otherwise.
-fn start_now(site: &Site, job: &str) {
-    site.cluster.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now"]).success();
-}
-
 #[test]
 fn r148_a_preempted_job_waits_again_or_says_why_it_ended_as_root() {
     let partitions = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n\
@@ -39,7 +34,7 @@ fn r148_a_preempted_job_waits_again_or_says_why_it_ended_as_root() {
     site.running(high);
     site.daemon.cancel(&[high]);
     fs::write(gate, "").unwrap();
-    start_now(&site, &job);
+    site.cluster.start_requeued(&job);
     let task = site.ended(first);
     assert_eq!((task.status, site.output(first)), (Status::Completed, "begins\nbegins\nends\n".to_owned()));
     let cheap = site.submit(&["--partition", "cheap", "--cpus", "16"], "echo begins; sleep 1000");

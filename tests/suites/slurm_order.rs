@@ -193,7 +193,7 @@ fn r150_a_requeued_task_is_followed_still_as_root() {
     site.cluster.run(&["scontrol", "requeue", &job]).success();
     site.until(first, "it waits again", |task| task.status == Status::Pending);
     assert_eq!(site.cluster.field(&next, "JobState").as_deref(), Some("PENDING"));
-    site.cluster.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now"]).success();
+    site.cluster.start_requeued(&job);
     wait::for_lines(&gate.with_extension("runs"), 2, "first");
     fs::write(&gate, "").unwrap();
     assert_eq!(site.ended(second).status, Status::Completed);

@@ -198,6 +198,15 @@ impl Cluster {
         wait::poll_until(&what, || self.field(job, "JobState").filter(|now| now == state));
     }
 
+    /// Lets a requeued job start, for which Slurm waits for two minutes: a node refuses what starts in the very second in
+    /// which it ended the run before ("Job credential revoked"), and the job has failed then.
+    #[track_caller]
+    pub fn start_requeued(&self, job: &str) {
+        // Until then the run before is being ended.
+        self.wait_for_state(job, "PENDING");
+        self.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now+2"]).success();
+    }
+
     /// The ids and states of all jobs that are known to the controller, the ended ones included.
     #[track_caller]
     pub fn jobs(&self) -> Vec<(String, String)> {

@@ -534,7 +534,7 @@ Status = Literal[
 (between two attempts, or put back by a cluster) completed ─▶ resumed ─▶ completed | failed |
 cancelled (agent tasks only) ```
 
-`pending`: Waiting for what `waiting` says, or just being started.
+`pending`: Waiting for what `waiting` says, or about to start.
 
 `running`: Running in a slot.
 
@@ -2663,7 +2663,7 @@ class Task(_Task, total=False):
     """
 
     waiting: Waiting
-    """What it waits for, while it is pending. Absent if it is just being started."""
+    """What it waits for, while it is pending. Absent if it is the next to start."""
 
     warning: str
     """What its agent can do despite its `permissions`."""

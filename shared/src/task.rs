@@ -27,7 +27,7 @@ use crate::usage::Usage;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Waiting for what `waiting` says, or just being started.
+    /// Waiting for what `waiting` says, or about to start.
     Pending,
     /// Running in a slot.
     Running,
@@ -386,7 +386,7 @@ pub struct Task {
     /// Tasks it starts after.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Dependency>,
-    /// What it waits for, while it is pending. Absent if it is just being started.
+    /// What it waits for, while it is pending. Absent if it is the next to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
     /// Number of the latest attempt, if there can be several.

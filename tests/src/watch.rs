@@ -23,7 +23,8 @@ impl Watch {
     pub fn new(mut client: Client, params: &SubscribeParams) -> Self {
         let subscribed = client.call::<EventsSubscribe>(params).expect("events.subscribe");
         let is_complete = params.ids.is_empty() && params.session.is_none();
-        Self { client, subscribed, is_complete, latest: None }
+        let latest = params.since.is_none().then_some(subscribed.seq);
+        Self { client, subscribed, is_complete, latest }
     }
 
     /// The next notification, a gap included. A number that is missing or comes twice fails the test.

@@ -135,8 +135,12 @@ fn r117_a_prompt_never_quotes_a_task_of_another_session() {
 fn r117_a_task_waits_for_a_slot_of_its_group() {
     let daemon = gated(&["gate"], "[groups.gpu]\nslots = 1\n");
     let mut mcp = Mcp::start(&daemon, &[]);
-    let first = id(&start(&mut mcp, "read x < gate", &json!({"group": "gpu"})));
-    let second = id(&start(&mut mcp, "echo $BGD_GROUP", &json!({"group": " gpu "})));
+    let begun = start(&mut mcp, "read x < gate", &json!({"group": "gpu"}));
+    assert!(begun.text.contains("and is being started."), "{}", begun.text);
+    assert!(!begun.text.contains("waits:"), "{}", begun.text);
+    let queued = start(&mut mcp, "echo $BGD_GROUP", &json!({"group": " gpu "}));
+    assert!(queued.text.contains("and starts as soon as a slot is free."), "{}", queued.text);
+    let (first, second) = (id(&begun), id(&queued));
     let other = id(&start(&mut mcp, "echo free", &json!({"group": ""})));
     mcp.done("background_block", &json!({"task_ids": [other]}));
     let told = seen(&mut mcp, &second);

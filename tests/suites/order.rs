@@ -106,6 +106,17 @@ fn r100_each_group_has_slots_of_its_own() {
 }
 
 #[test]
+fn r100_a_submit_says_what_its_task_waits_for_or_that_it_starts() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let submit =
+        || daemon.submit_with(&SubmitParams { shell: Some("exec sleep 1000".into()), ..daemon.params() });
+    let (first, second) = (submit(), submit());
+    assert_eq!((first.status, first.waiting), (Status::Pending, None), "it is the next to start");
+    assert_eq!(second.waiting.map(|waiting| waiting.reason), Some(WaitingFor::Slot));
+    daemon.cancel(&[first.id, second.id]);
+}
+
+#[test]
 fn r100_a_changed_limit_takes_effect_at_once_and_ends_nothing() {
     let daemon = TestDaemon::start();
     assert_eq!(set_group(&daemon, "gpu", 1).slots, 1);

@@ -224,7 +224,7 @@ fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
     assert!(!submitted.is_empty());
     wait::poll_until("as many descriptors as before", || (open() <= descriptors).then_some(()));
     assert!(daemon.process().threads().len() <= threads + 1, "the guard of the last one may be there");
-    // The tasks and their events are some.
+    // The tasks and their events take some memory.
     let most = memory + 2048 + 4 * submitted.len() as u64;
     wait::poll_until("as little memory as before", || {
         (daemon.process().own_memory_kb() <= most).then_some(())

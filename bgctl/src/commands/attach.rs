@@ -91,8 +91,7 @@ fn attach(
 /// pressed.
 fn show_output(id: TaskId, key: Key, next: &mut u64, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
-    let subject = (id, Role::Attached, key);
-    tell(TextView::alone(context.link.polled()?, news, subject, next)?, context)
+    tell(TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?, context)
 }
 
 fn tell(left: Left, context: &Context) -> Result<Code, Failure> {

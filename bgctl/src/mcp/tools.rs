@@ -185,7 +185,9 @@ impl Shared {
                 "It is in the background now, and starts when the user continues its paused group."
             }
             Some(WaitingFor::After) => "It is in the background now, and starts when its conditions are met.",
-            None => "It is in the background now, and is being started.",
+            None if task.status == Status::Pending => "It is in the background now, and is being started.",
+            // Its answer was lost at first, and it has begun meanwhile.
+            None => "It is in the background now.",
             Some(_) => "It is in the background now, and starts as soon as a slot is free.",
         };
         let next = words::after(&task, true);

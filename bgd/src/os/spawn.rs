@@ -9,7 +9,6 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-use bgd_shared::task::Exit;
 use libc::{c_char, c_int, c_void};
 use nix::errno::Errno;
 
@@ -131,6 +130,9 @@ impl Default for ChildStack {
 }
 
 const STACK_BYTES: usize = 64 * 1024;
+
+/// The exit code of a process that could not execute its program.
+pub const NOT_EXECUTED: c_int = 127;
 
 /// Everything that the child reads and writes, in the parent's memory.
 struct Child {
@@ -302,7 +304,7 @@ extern "C" fn prepare_and_exec(argument: *mut c_void) -> c_int {
         });
         child.failed_stage = stage;
         child.failed_errno = Errno::last_raw();
-        libc::_exit(Exit::NOT_FOUND)
+        libc::_exit(NOT_EXECUTED)
     }
 }
 

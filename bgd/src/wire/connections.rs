@@ -46,7 +46,8 @@ impl<C> Connections<C> {
         self.listener.store(number, Ordering::Relaxed);
     }
 
-    /// Returns the number of the latest client, and of the descriptor that listens.
+    /// Returns what an upgrade carries besides the connections: the number of the latest client, and of the descriptor that
+    /// listens.
     pub fn state(&self) -> (u64, RawFd) {
         let Self { latest, listener, all: _, gate: _ } = self;
         (latest.load(Ordering::Relaxed), listener.load(Ordering::Relaxed))

@@ -69,7 +69,7 @@ pub struct Table {
 }
 
 /// The most memory of its own that a daemon without tasks may have, in KiB: 8 MiB are its history, and up to 13 MiB were
-/// measured after a million tasks in batches of 1,500, during which it has 50.
+/// measured after a million tasks in batches of 1,500. While such a batch runs, it has 50 MiB.
 pub const MOST_MEMORY: u64 = 16 * 1024;
 
 /// How many more descriptors and threads: workers that start with their first job.

@@ -204,6 +204,20 @@ fn r142_an_attached_terminal_comes_back_after_a_cut() {
 }
 
 #[test]
+fn r142_an_attached_text_goes_on_after_a_cut_without_a_repetition() {
+    let far = Far::start();
+    let (id, gate) = gated(&far, &[], "echo last; exit 6");
+    let mut attach = far.terminal(&["attach", &id]);
+    attach.wait_text("first");
+    far.cut();
+    attach.wait_text("connected to far again");
+    fs::write(gate, "").unwrap();
+    assert_eq!(attach.ended().code(), Some(6));
+    let shown = String::from_utf8_lossy(&attach.shown()).into_owned();
+    assert_eq!(["first", "last"].map(|text| shown.matches(text).count()), [1, 1], "{shown}");
+}
+
+#[test]
 fn r142_a_notice_is_waited_for_after_a_cut() {
     let far = Far::start();
     let relay = Relay::start(far.daemon.home(), far.daemon.socket());

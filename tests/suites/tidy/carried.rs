@@ -63,8 +63,8 @@ struct Body<'a> {
     apart: BTreeSet<String>,
     is_cut: bool,
     makes: bool,
-    /// Whether it asks an owner for its state, which this one takes apart itself.
-    asks: bool,
+    /// The parameters that it asks for their states, which they take apart themselves.
+    asked: BTreeSet<String>,
 }
 
 impl Body<'_> {
@@ -92,7 +92,11 @@ impl<'ast> Visit<'ast> for Body<'_> {
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
-        self.asks |= ASKED.contains(&&*call.method.to_string());
+        if ASKED.contains(&&*call.method.to_string())
+            && let syn::Expr::Path(receiver) = &*call.receiver
+        {
+            self.asked.extend(receiver.path.get_ident().map(ToString::to_string));
+        }
         visit::visit_expr_method_call(self, call);
     }
 }
@@ -104,17 +108,20 @@ fn is_passed_on(block: &syn::Block) -> bool {
     is_own && ASKED.contains(&&*call.method.to_string())
 }
 
-/// The names in the types of the parameters that a function only reads.
-fn read(signature: &syn::Signature) -> BTreeSet<String> {
-    let mut names = Names::default();
+/// The parameters that a function only reads, and the names in the type of each.
+fn read(signature: &syn::Signature) -> Vec<(String, BTreeSet<String>)> {
+    let mut all = Vec::new();
     for parameter in &signature.inputs {
         if let syn::FnArg::Typed(typed) = parameter
+            && let syn::Pat::Ident(name) = &*typed.pat
             && !matches!(&*typed.ty, syn::Type::Reference(reference) if reference.mutability.is_some())
         {
+            let mut names = Names::default();
             names.visit_type(&typed.ty);
+            all.push((name.ident.to_string(), names.0));
         }
     }
-    names.0
+    all
 }
 
 /// The names in a type.
@@ -181,10 +188,12 @@ impl Writers<'_> {
         };
         body.visit_block(block);
         let is_owner = |name: &String| self.owners.contains(&**name) && !self.states.contains(&**name);
+        let is_apart = |(parameter, names): &(String, BTreeSet<String>)| {
+            body.asked.contains(parameter)
+                || names.iter().filter(|name| is_owner(name)).all(|name| body.apart.contains(name))
+        };
         let is_complete = if signature.receiver().is_none() {
-            !body.makes
-                || body.asks
-                || read(signature).iter().filter(|name| is_owner(name)).all(|name| body.apart.contains(name))
+            !body.makes || read(signature).iter().all(is_apart)
         } else if is_asked && is_owner(&self.owner) {
             body.apart.contains(&self.owner) || is_passed_on(block)
         } else {
@@ -237,6 +246,7 @@ fn r121_a_writer_that_could_forget_a_field_is_found() {
             fn of(own: &Own) -> Self { Self { a: own.a } }
             fn plain(own: &Own) -> Self { let Own { a, b: _ } = own; Self { a: *a } }
         }
+        fn asked(own: &Own, stat: &Stat) -> OwnState { OwnState { a: own.a + stat.state() } }
         fn written(own: &Own) -> Result<OwnState, Error> { Ok(OwnState { a: own.a }) }
         impl Own {
             fn state(&self) -> OwnState { let Self { a, b: _ } = self; OwnState { a: *a } }
@@ -249,10 +259,10 @@ fn r121_a_writer_that_could_forget_a_field_is_found() {
         #[cfg(test)] mod tests { impl Own { fn state(&self) -> OwnState { OwnState { a: self.a } } } }";
     let source = source("bgd/src/own.rs".to_owned(), text.to_owned());
     let found = forgetful(&[&source]);
-    let lines: Vec<bool> = [6, 7, 8, 9, 12, 15]
+    let lines: Vec<bool> = [6, 7, 8, 9, 12, 15, 16]
         .map(|line| found.iter().any(|place| place.contains(&format!(":{line}:"))))
         .into();
-    assert!(found.len() == 6 && lines.iter().all(|is_found| *is_found), "{found:?}");
+    assert!(found.len() == 7 && lines.iter().all(|is_found| *is_found), "{found:?}");
 }
 
 #[test]

@@ -154,7 +154,8 @@ impl ProcessState {
             }
             None => UnreadState::default(),
         };
-        // The rest of it follows from this.
+        // Its files have the names of its task, and the daemon's children are known again; what it has with its leader
+        // follows from its progress, its job and its being handed over.
         let Tree {
             task: _,
             leader,
@@ -246,7 +247,8 @@ impl ProcessState {
 impl HandedState {
     fn of(tree: &HandedTree, running: Option<&Running>, named: &mut Named) -> Self {
         let (leads, held) = tree.state();
-        let (is_running, client) = (running.is_some(), running.and_then(|running| running.client));
+        let client = running.map(|Running { pid: _, client }| *client);
+        let (is_running, client) = (client.is_some(), client.flatten());
         let held = held.into_iter().map(|(pid, handle)| (pid, named.number(handle))).collect();
         Self { handle: named.add(tree.handle()), leads, held, is_running, client }
     }

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use bgd_shared::replace::replace;
+
 use super::OutputFolder;
 
 impl OutputFolder {
@@ -38,13 +40,8 @@ fn take(target: &Path, link: &Path) -> io::Result<()> {
 }
 
 fn copy(target: &Path, link: &Path) -> io::Result<()> {
-    let mut draft = link.as_os_str().to_owned();
-    draft.push(".new");
-    let copied = fs::copy(target, &draft).and_then(|_| fs::rename(&draft, link));
-    if copied.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
-    copied
+    let mut target = fs::File::open(target)?;
+    replace(link, 0o600, |new| io::copy(&mut target, new).map(drop))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::exec::members::{self, Stat};
 use crate::keeper::PID_AT;
 use crate::os::mirror;
 use crate::os::pidfd::Change;
-use crate::os::spawn::{Announce, ChildStack, JobControl, Plan, SpawnError, Spawned, spawn};
+use crate::os::spawn::{Announce, ChildStack, JobControl, NOT_EXECUTED, Plan, SpawnError, Spawned, spawn};
 
 /// The first argument that makes a process a leader.
 pub const ARGUMENT: &str = "--terminal-leader";
@@ -91,7 +91,7 @@ fn live() -> io::Result<Exit> {
             watch(&daemon, &terminal, &news, &job)
         }
         // As the process ends that could not execute the program: whoever has its announcement sees no other end.
-        (Err(_), _) => Ok(Exit::Code(Exit::NOT_FOUND)),
+        (Err(_), _) => Ok(Exit::Code(NOT_EXECUTED)),
     }
 }
 

@@ -40,7 +40,7 @@ struct RestState {
 impl Terminals {
     /// Returns the state; `None` if nothing is held.
     pub(super) fn carried(&self) -> Option<Box<RawValue>> {
-        // No terminal rests any more when the next program has begun, which says itself when it is the last.
+        // A terminal rests for less time than an upgrade takes; and a daemon that ends is not upgraded.
         let Self { held, missed, keys, resting: _, emptied: _, is_last: _, outcomes: _ } = self;
         let held = held.borrow();
         let held = held.iter().map(|(terminal, held)| {

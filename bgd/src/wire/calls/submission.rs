@@ -1,4 +1,5 @@
-//! A submission that was checked: everything about a task but its work, which of an agent's is known once the agent is.
+//! A submission that was checked: everything about a task but its work. That of an agent is known only once the agent is
+//! found.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ pub fn after(plan: &Plan) -> Vec<Dependency> {
     dependencies.map(|one| Dependency { id: one.task, condition: one.condition, met: one.met }).collect()
 }
 
-/// Returns what a pending task waits for. `None` if it is not pending, or is just being started.
+/// Returns what a pending task waits for. `None` if it is not pending, or is the next to start.
 pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
     let plan = snapshot.plan();
     if snapshot.waits_elsewhere() {

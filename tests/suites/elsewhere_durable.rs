@@ -175,6 +175,20 @@ fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once()
 }
 
 #[test]
+fn r151_what_was_left_there_is_ended_once_its_machine_can_be_reached() {
+    let mut far = Far::start();
+    far.start_here("");
+    let id = far.submit_on(&[], "exec sleep 1000");
+    far.running(id);
+    kill(&mut far, |far| far.wrap("exit 255"));
+    wait::for_line(&far.here().state_dir().join("bgd.log"), "not connected");
+    assert_eq!(far.tasks_there().len(), 1);
+    // Nobody asks for anything over there.
+    far.wrap("");
+    far.forgotten();
+}
+
+#[test]
 fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     let mut far = two();
     let (open, until_open) = gate(&far, "open");

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
@@ -86,6 +87,7 @@ impl Machine {
             self.has_swept = false;
             return;
         };
+        self.pause = Duration::ZERO;
         let known: HashSet<String> = self
             .runs
             .iter()

@@ -76,10 +76,19 @@ impl Machine {
         self.runs.values_mut().for_each(Run::cut);
         self.early.clear();
         if self.runs.is_empty() {
-            self.link = Link::Idle;
-            return;
+            return self.rest();
         }
         self.failed(Trouble { message: why.into(), hint: None, is_final: false }, Duration::ZERO);
+    }
+
+    /// Does without a connection, as no run needs one. If what an earlier daemon has left there could not be looked for, that
+    /// is tried again.
+    fn rest(&mut self) {
+        self.link = Link::Idle;
+        if self.sweeps && !self.has_swept {
+            self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
+            self.sweeps_at = Some(Instant::now() + self.pause);
+        }
     }
 
     /// Notes that there is no connection, and when to try again after at least this pause.
@@ -95,8 +104,7 @@ impl Machine {
             self.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Unknown { why }));
         }
         if self.runs.is_empty() {
-            self.link = Link::Idle;
-            return;
+            return self.rest();
         }
         let pause = self.pause.max(at_least);
         self.pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);

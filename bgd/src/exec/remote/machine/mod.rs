@@ -81,8 +81,12 @@ pub struct Machine {
     leaves: bool,
     /// Whether no call begins, as an upgrade waits for a moment without work.
     is_held: bool,
-    /// Whether what an earlier daemon has left there was looked for.
+    /// Whether an earlier daemon may have left something there.
+    sweeps: bool,
+    /// Whether that was looked for.
     has_swept: bool,
+    /// When that is tried again while no run needs a connection.
+    sweeps_at: Option<Instant>,
     /// Whether that may have been of the same instance, whose runs were taken up.
     may_have_left: bool,
     /// Whether the first connection was made, or can't be.
@@ -146,7 +150,9 @@ impl Machine {
             is_durable,
             leaves: false,
             is_held: false,
+            sweeps: false,
             has_swept: false,
+            sweeps_at: None,
             may_have_left,
             has_connected: false,
             early_orders: Vec::new(),
@@ -158,6 +164,7 @@ impl Machine {
     /// Serves the machine until the daemon ends. With `sweeps`, first ends what an earlier daemon has left there, except
     /// what is taken up.
     pub async fn run(mut self, sweeps: bool) {
+        self.sweeps = sweeps;
         if sweeps {
             self.open();
         }
@@ -367,6 +374,7 @@ impl Machine {
     }
 
     fn open(&mut self) {
+        self.sweeps_at = None;
         let (host, shell, origin) = (self.host.clone(), self.ssh.shell.clone(), Arc::clone(&self.origin));
         self.link =
             Link::Opening(Box::pin(
@@ -541,7 +549,8 @@ impl Machine {
         let link = match &self.link {
             Link::Broken(at, ..) => Some(*at),
             Link::Open(_, idle_at) if self.is_idle() && self.calls.is_empty() => Some(*idle_at),
-            Link::Idle | Link::Opening(_) | Link::Open(..) => None,
+            Link::Idle => self.sweeps_at,
+            Link::Opening(_) | Link::Open(..) => None,
         };
         let give_up = self.give_up.first().map(|(at, _)| *at);
         link.into_iter().chain(give_up).min()
@@ -558,6 +567,7 @@ impl Machine {
         }
         match &self.link {
             Link::Broken(at, ..) if *at <= now => self.open(),
+            Link::Idle if self.sweeps_at.is_some_and(|at| at <= now) => self.open(),
             Link::Open(_, idle_at) if self.is_idle() && *idle_at <= now => {
                 self.link = Link::Idle;
                 self.origin.forget();

@@ -139,10 +139,10 @@ impl Drop for Wire {
             state.cut();
         }
         self.shared.changed.notify_all();
-        // The listener waits for a connection, and looks only then.
-        let woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        // The listener waits for a connection, and looks only then. After one of somebody else it is gone already.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         let ended = self.listener.take().map(JoinHandle::join);
-        assert!(thread::panicking() || (woken.is_ok() && matches!(ended, Some(Ok(())))), "the wire broke");
+        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the wire broke");
     }
 }
 

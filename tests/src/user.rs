@@ -2,8 +2,9 @@
 //! says so, so a name that does not say what the test needs is a failure.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::process::{Gid, Uid, geteuid};
@@ -112,6 +113,16 @@ pub fn on_a_small_disk(options: &str) -> TestDaemon {
 #[track_caller]
 pub fn on_a_small_disk_with(options: &str, config: &str) -> TestDaemon {
     on_a_small_disk_as(options, config, "true")
+}
+
+/// Fills the small disk of a daemon. Returns the file on it that does so.
+#[track_caller]
+pub fn fill_disk(daemon: &TestDaemon) -> PathBuf {
+    // The disk as the daemon sees it.
+    let fill = format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display());
+    let mut filler = fs::File::create(&fill).expect("a file on the small disk");
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    fill.into()
 }
 
 /// The same, once this line of shell without single quotes has run on the disk.

@@ -1,7 +1,7 @@
 //! A durable daemon (R125, R127, R128): what was answered is there again after it was killed.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use bgd_tests::shared::request::{
     TaskList, TaskSubmit, UpgradeParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::user::{must_be_root, on_a_small_disk_with};
+use bgd_tests::user::{fill_disk, must_be_root, on_a_small_disk_with};
 use bgd_tests::{Process, TestDaemon, Watch, wait};
 use rustix::process::Resource;
 
@@ -419,10 +419,7 @@ fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on(
     let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
     wait::for_file(&daemon.home().join("go"));
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
-    // The disk as the daemon sees it.
-    let fill = format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display());
-    let mut filler = fs::File::create(&fill).unwrap();
-    while filler.write_all(&[0; 4096]).is_ok() {}
+    let fill = fill_disk(&daemon);
     let known = || daemon.status().summary.total();
     let mut accepted = known();
     let refused = wait::poll_until("a submit is refused", || {
@@ -440,8 +437,7 @@ fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on(
     daemon.run(&["submit", "--", "true"]).expect_code(70);
     assert_eq!(known(), accepted, "nor is what was refused at once");
 
-    drop(filler);
-    fs::remove_file(&fill).unwrap();
+    fs::remove_file(fill).unwrap();
 
     assert_eq!(daemon.block(&[held])[0].status, Status::Completed, "its start was held back until then");
     let after = wait::poll_until("a submit is accepted", || {

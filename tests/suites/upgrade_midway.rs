@@ -2,7 +2,7 @@
 //! already; and clients of another version afterwards (R124).
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::request::{CancelParams, SubmitParams, TaskCancel};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, refused, release, until, upgrade};
-use bgd_tests::user::on_a_small_disk_with;
+use bgd_tests::user::{fill_disk, on_a_small_disk_with};
 use bgd_tests::{Raw, TestDaemon, bgd_path, wait};
 use serde_json::json;
 
@@ -119,10 +119,7 @@ fn r123_a_durable_daemon_on_a_full_disk_goes_on_and_is_upgraded_once_there_is_ro
     let daemon = on_a_small_disk_with("size=4m", "durable = true");
     let task = until(&daemon, "first", 7);
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
-    // The disk as the daemon sees it.
-    let fill = format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display());
-    let mut filler = fs::File::create(&fill).unwrap();
-    while filler.write_all(&[0; 4096]).is_ok() {}
+    let fill = fill_disk(&daemon);
     wait::poll_until("a submit is refused", || {
         let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
         (outcome.code != 0)
@@ -132,8 +129,7 @@ fn r123_a_durable_daemon_on_a_full_disk_goes_on_and_is_upgraded_once_there_is_ro
     let text = refused(&daemon, &bgd_path());
     assert!(text.contains("the journal can't be written: the disk is full"), "{text}");
     assert_eq!(daemon.status().summary.total(), known);
-    drop(filler);
-    fs::remove_file(&fill).unwrap();
+    fs::remove_file(fill).unwrap();
     wait::poll_until("the journal is written again", || {
         daemon.status().warnings.iter().all(|warning| !warning.contains("journal")).then_some(())
     });

@@ -11,12 +11,13 @@ use bgd_tests::clock::WallClock;
 use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, SubscribeParams,
-    TaskList, TaskSubmit, UpgradeParams,
+    CancelParams, DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, SelectParams, SignalParams,
+    Stdin, SubmitParams, SubscribeParams, TaskCancel, TaskList, TaskPause, TaskSignal, TaskSubmit,
+    UpgradeParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{fill_disk, must_be_root, on_a_small_disk_with};
-use bgd_tests::{Process, TestDaemon, Watch, wait};
+use bgd_tests::{Outcome, Process, TestDaemon, Watch, wait};
 use rustix::process::Resource;
 
 /// Starts a durable daemon with further lines of configuration.
@@ -413,6 +414,18 @@ fn r129_a_list_since_a_time_or_with_a_text() {
     assert!(error.to_string().contains("`text` is empty"), "{error}");
 }
 
+/// Submits until that is refused. Returns the refusal, and how many were accepted before.
+#[track_caller]
+fn submit_until_refused(daemon: &TestDaemon) -> (Outcome, u64) {
+    let mut accepted = 0;
+    let refused = wait::poll_until("a submit is refused", || {
+        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
+        accepted += u64::from(outcome.code == 0);
+        (outcome.code != 0).then_some(outcome)
+    });
+    (refused, accepted)
+}
+
 #[test]
 fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on() {
     let daemon = on_a_small_disk_with("size=4m", "durable = true");
@@ -421,12 +434,9 @@ fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on(
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     let fill = fill_disk(&daemon);
     let known = || daemon.status().summary.total();
-    let mut accepted = known();
-    let refused = wait::poll_until("a submit is refused", || {
-        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
-        accepted += u64::from(outcome.code == 0);
-        (outcome.code != 0).then_some(outcome)
-    });
+    let before = known();
+    let (refused, accepted) = submit_until_refused(&daemon);
+    let accepted = before + accepted;
     assert_eq!(known(), accepted, "what was refused is not there");
     assert!(refused.stderr.contains("the journal can't be written: the disk is full"), "{}", refused.stderr);
     let warnings = daemon.status().warnings.join("; ");
@@ -446,6 +456,33 @@ fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on(
     });
     assert_eq!(daemon.block(&[after])[0].status, Status::Completed);
     assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")));
+}
+
+#[test]
+fn r130_calls_that_wait_for_a_start_that_a_full_disk_holds_back_are_answered_when_its_task_is_ended() {
+    let daemon = on_a_small_disk_with("size=4m", "durable = true");
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let fill = fill_disk(&daemon);
+    submit_until_refused(&daemon);
+    daemon.run(&["release", &held.to_string()]).success();
+    let mut client = daemon.client();
+    let one = SelectParams { ids: vec![held.into()], ..SelectParams::default() };
+    let pause = client.send::<TaskPause>(&one, &[]).unwrap();
+    let signal = SignalParams { id: held.into(), signal: "USR1".into(), tree: false };
+    let signal = client.send::<TaskSignal>(&signal, &[]).unwrap();
+    let cancel = CancelParams { ids: vec![held.into()], ..CancelParams::default() };
+
+    let cancelled = client.call::<TaskCancel>(&cancel).unwrap().tasks;
+
+    assert_eq!(cancelled[0].status, Status::Cancelled);
+    for error in [client.answer::<TaskPause>(pause).map(drop), client.answer::<TaskSignal>(signal).map(drop)]
+    {
+        let error = error.expect_err("nothing was started").to_string();
+        assert!(error.contains("is not running: it was cancelled"), "{error}");
+    }
+    fs::remove_file(fill).unwrap();
+    let submit = || daemon.run(&["submit", "--hold", "--", "true"]);
+    wait::poll_until("a submit is accepted", || (submit().code == 0).then_some(()));
 }
 
 /// Has the kernel refuse to let a daemon write its journal, as on a disk that has turned read-only, until this is dropped.

@@ -293,6 +293,7 @@ impl Dispatcher {
             let why = self.trouble_words();
             let effects = self.core.withdraw(self.now(), added, &why);
             self.put_out(effects);
+            added.iter().for_each(|task| self.act_on_early(*task));
         }
     }
 
@@ -339,7 +340,7 @@ impl Dispatcher {
         let stopped: Vec<HeldStart> = durable.held.extract_if(.., is_stopped).collect();
         for HeldStart { task, run, .. } in stopped {
             let failure = "it was not started".into();
-            self.handle(Input::Fact { task, run, fact: Fact::StartFailed { failure } });
+            self.fact(task, run, Fact::StartFailed { failure });
         }
     }
 }

@@ -294,19 +294,18 @@ impl Dispatcher {
         }
     }
 
-    /// Handles what an executor observed.
+    /// Handles what an executor observed, or would have observed.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
-        let (mut has_begun, mut has_ended) = (false, false);
+        let mut has_ended = false;
         match &fact {
-            Fact::Started { .. } => has_begun = true,
             Fact::StartFailed { failure } => {
-                has_begun = true;
                 tracing::info!(%task, error = %failure.message, "task not started");
             }
             Fact::Exited { .. } | Fact::Elsewhere(PlaceFact::Concluded(_)) => has_ended = true,
             Fact::Refused(_) => self.notifier.end_typing(task),
             Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
-            Fact::TreeEmpty
+            Fact::Started { .. }
+            | Fact::TreeEmpty
             | Fact::Used(_)
             | Fact::Output { .. }
             | Fact::Lost { .. }
@@ -326,16 +325,17 @@ impl Dispatcher {
             | Fact::TurnEnded { .. } => {}
         }
         self.handle(Input::Fact { task, run, fact });
-        if has_begun {
-            self.act_on_early(task);
-        }
+        self.act_on_early(task);
         if has_ended {
             self.exit_known(task);
         }
     }
 
-    /// Handles the calls that waited for a task to start.
+    /// Handles the calls that waited for a task to start, if it is not being started any more.
     fn act_on_early(&mut self, task: TaskId) {
+        if self.early.is_empty() || self.core.starting(&[task.into()]).is_some() {
+            return;
+        }
         for (answer, body) in self.early.remove(&task).unwrap_or_default() {
             // Terminals are not shown to clients that are gone; everything else is still done.
             let shows = matches!(body, Body::Attach(..) | Body::Resize(..));

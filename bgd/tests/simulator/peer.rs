@@ -85,6 +85,7 @@ impl Peer {
         });
         let number = self.calls + 1;
         let line = json!({ "jsonrpc": "2.0", "id": number, "method": method, "params": params }).to_string();
+        world.trace_text(&format!("client {}: {line}", self.client.id));
         let request = parse_request(line.as_bytes()).unwrap();
         let mut body = Body::read(&request, Vec::new(), None);
         repeatable(&mut body, chance);
@@ -179,7 +180,8 @@ impl Peer {
             if is_troubled {
                 pending.by = pending.by.max(now + SOON);
             }
-            assert!(now <= pending.by, "call {number} is not answered at {now}: {pending:?}");
+            let of = self.client.id;
+            assert!(now <= pending.by, "call {number} of client {of} is not answered at {now}: {pending:?}");
             if let Some((tasks, all)) = &pending.waits {
                 let mut ended = tasks.iter().map(|task| model.has_ended(*task));
                 let is_over = if *all { ended.all(|ended| ended) } else { ended.any(|ended| ended) };

@@ -424,7 +424,7 @@ fn tests_wait_for_events() {
         let is_program = PROGRAMS.iter().any(|folder| source.path.starts_with(folder));
         let is_harness = source.path.starts_with("tests/src/");
         // Its clock jumps to what is next.
-        let is_simulated = source.path.starts_with("bgd/tests/simulator/");
+        let is_simulated = source.path.starts_with("bgd/tests/dispatcher/simulator/");
         let words = source.words.iter().filter(|word| match word.text.as_str() {
             "yield_now" | "spin_loop" => !is_program,
             "sleep" | "sleep_until" => !is_program && !is_harness && !is_simulated,

@@ -2,23 +2,14 @@
 //! disk, threads and clients, on one clock that jumps to whatever is next. The same seed gives the same life, to the
 //! byte. `tests/soak --simulate` does it for longer.
 
-#[path = "simulator/acts.rs"]
 mod acts;
-#[path = "simulator/chance.rs"]
 mod chance;
-#[path = "simulator/daemon.rs"]
 mod daemon;
-#[path = "simulator/disk.rs"]
 mod disk;
-#[path = "simulator/keeper.rs"]
 mod keeper;
-#[path = "simulator/life.rs"]
 mod life;
-#[path = "simulator/model.rs"]
 mod model;
-#[path = "simulator/peer.rs"]
 mod peer;
-#[path = "simulator/world.rs"]
 mod world;
 
 use std::panic::catch_unwind;

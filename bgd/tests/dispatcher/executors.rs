@@ -1,9 +1,7 @@
 //! Tests the executor interface: an executor unknown to the rest of the daemon runs tasks for real clients, in the place of
 //! the local one. Nothing of the dispatcher or the core knows which one it is.
 
-#[path = "executor/daemon.rs"]
 mod daemon;
-#[path = "executor/scripted.rs"]
 mod scripted;
 
 use bgd_shared::encoding::Encoding;

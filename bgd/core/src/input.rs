@@ -15,13 +15,13 @@ use bgd_shared::time::Timestamp;
 use bgd_shared::usage::Usage;
 use serde::{Deserialize, Serialize};
 
-use super::CoreLimits;
 use super::agent::Note;
 use super::caller::ReplyTo;
 use super::consumed::Report;
 use super::control::Control;
 use super::elsewhere::Conclusion;
 use super::filter::Filter;
+use super::limits::CoreLimits;
 use super::plan::Rule;
 use super::task::{SpawnFailure, Spec};
 

@@ -25,6 +25,7 @@ mod input;
 mod intern;
 mod kept;
 mod known;
+mod limits;
 mod machine;
 mod notice;
 mod ordinal;
@@ -57,6 +58,7 @@ pub use input::{
     Refusal, Request, Rerun, Selection, StartTime,
 };
 pub use known::{KnownRun, Uncounted};
+pub use limits::CoreLimits;
 pub use machine::Core;
 pub use notice::{Delivery, Item, Notice, Tried};
 pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};
@@ -67,26 +69,3 @@ pub use task::{
     Spec, State, StopReason, Task, Work,
 };
 pub use time::{Mono, Now};
-
-use serde::{Deserialize, Serialize};
-
-/// The limits that the core enforces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CoreLimits {
-    /// Tasks that run at once, at least 1. Further ones wait, except those that must not (foreground jobs, resumes,
-    /// handed-over processes): they count too, but start even above the limit.
-    pub max_concurrent_tasks: usize,
-    /// Tasks kept, including finished ones.
-    pub tasks: usize,
-    /// Bytes that tasks and inboxes may hold. A request that would exceed it is refused.
-    pub memory: usize,
-    /// Bytes of environments kept so that tasks can be submitted again.
-    pub environments: usize,
-    /// How long a cancelled task has to end before SIGKILL, in milliseconds.
-    pub grace_ms: u64,
-    /// Items per inbox, at least 1. Beyond that, the oldest are dropped.
-    pub inbox_items: usize,
-    /// How long finished tasks are kept; `None`: until they are cleared.
-    #[serde(default)]
-    pub history: Option<HistoryLimits>,
-}

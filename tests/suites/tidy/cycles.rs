@@ -11,6 +11,7 @@ type Uses = BTreeMap<(String, String), String>;
 /// The uses among the modules of a crate. A module is identified by its path, the root by an empty one.
 fn uses(sources: &[&Source]) -> Uses {
     let modules: BTreeSet<String> = sources.iter().map(|source| source.module().join("::")).collect();
+    let renamed: BTreeSet<String> = sources.iter().flat_map(|source| source.renamed_crates()).collect();
     let mut uses = Uses::new();
     for source in sources {
         let from = source.module().join("::");
@@ -19,7 +20,11 @@ fn uses(sources: &[&Source]) -> Uses {
             else {
                 continue;
             };
-            let mut prefixes = (1..=names.len()).rev().map(|count| names[..count].join("::"));
+            // Of no module of this crate.
+            if names.first().is_none_or(|name| renamed.contains(name)) {
+                continue;
+            }
+            let mut prefixes = (0..=names.len()).rev().map(|count| names[..count].join("::"));
             if let Some(to) = prefixes.find(|name| modules.contains(name)).filter(|name| *name != from) {
                 let place = source.at(line, path.join("::"));
                 uses.entry((from.clone(), to)).or_insert(place);
@@ -98,6 +103,15 @@ fn a_circle_is_found_wherever_it_is() {
     }
     let inline = [("a/mod.rs", "mod x; use x::g;"), ("a/x.rs", "mod y { pub fn f() {} } fn g() { y::f(); }")];
     assert_eq!(circles(&inline), 0, "a module in the same file");
+    let out_of_it = [("lib.rs", "mod a; pub use a::A;"), ("a.rs", "pub mod y { use super::{A, B}; }")];
+    assert_eq!(circles(&out_of_it), 0, "out of a module in the same file");
+    let further = [("lib.rs", "mod a; pub use a::A;"), ("a.rs", "pub mod y { use super::super::B; }")];
+    assert_eq!(circles(&further), 2, "out of the file");
+    let root = [("lib.rs", "mod a; pub use a::A;"), ("a.rs", "use crate::B;")];
+    assert_eq!(circles(&root), 2, "with the root");
+    let renamed =
+        [("lib.rs", "mod a; pub use a::A; pub use bgd_core as core;"), ("a.rs", "use crate::core::B;")];
+    assert_eq!(circles(&renamed), 0, "another crate by a name of this one");
     let three = [("a.rs", "use crate::b::B;"), ("b.rs", "use crate::c::C;"), ("c.rs", "use crate::a::A;")];
     assert_eq!(circles(&three), 3);
     assert_eq!(

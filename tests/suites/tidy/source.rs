@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bgd_tests::docs::root;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
 /// A source file.
@@ -155,9 +157,12 @@ impl Source {
         }
         let mut imports = Imports::default();
         imports.visit_file(&self.syntax());
-        paths.extend(imports.0);
+        let Imports { found, inline } = imports;
+        paths.extend(found);
         let (module, below) = (self.module(), self.below());
-        paths.into_iter().map(|(path, line)| (resolved(&path, &module, &below), line)).collect()
+        let depth = |line: usize| inline.iter().filter(|lines| lines.contains(&line)).count();
+        let path_of = |(path, line)| (resolved(&from_file(path, depth(line)), &module, &below), line);
+        paths.into_iter().map(path_of).collect()
     }
 
     /// The names of the modules that this file declares outside of tests.
@@ -172,6 +177,19 @@ impl Source {
         declared.collect()
     }
 
+    /// The names under which this crate's root has other crates.
+    pub fn renamed_crates(&self) -> Vec<String> {
+        let words = self.own_words();
+        let renamed = words.windows(4).filter_map(|four| match four {
+            [word, package, alias, name] if word.text == "use" && alias.text == "as" => {
+                let is_own = matches!(package.text.as_str(), "crate" | "self" | "super");
+                (self.module().is_empty() && !is_own).then(|| name.text.clone())
+            }
+            _ => None,
+        });
+        renamed.collect()
+    }
+
     /// The path of this file's module in its crate.
     pub fn module(&self) -> Vec<String> {
         let (_, below) = self.path.split_once("/src/").unwrap_or_default();
@@ -183,6 +201,17 @@ impl Source {
     pub fn at(&self, line: usize, what: impl std::fmt::Display) -> String {
         format!("{}:{line}: {what}", self.path)
     }
+}
+
+/// Turns a path in a module within that many others of the same file into one of the file's own module.
+fn from_file(mut path: Vec<String>, depth: usize) -> Vec<String> {
+    let supers = path.iter().take_while(|name| *name == "super").count();
+    let left_out = supers.min(depth);
+    path.drain(..left_out);
+    if left_out > 0 && left_out == supers {
+        path.insert(0, "self".to_owned());
+    }
+    path
 }
 
 /// Resolves a path that begins with `self`, with `super` or with a module declared in the same file to one from the
@@ -203,9 +232,12 @@ fn resolved(path: &[String], module: &[String], below: &BTreeSet<String>) -> Vec
         .collect()
 }
 
-/// The imports outside of tests.
+/// The imports outside of tests, and the lines of the modules that are in the file itself.
 #[derive(Default)]
-struct Imports(Vec<(Vec<String>, usize)>);
+struct Imports {
+    found: Vec<(Vec<String>, usize)>,
+    inline: Vec<RangeInclusive<usize>>,
+}
 
 impl Imports {
     fn add(&mut self, mut prefix: Vec<String>, tree: &syn::UseTree) {
@@ -216,13 +248,13 @@ impl Imports {
             }
             syn::UseTree::Name(name) => {
                 prefix.push(name.ident.to_string());
-                self.0.push((prefix, name.ident.span().start().line));
+                self.found.push((prefix, name.ident.span().start().line));
             }
             syn::UseTree::Rename(name) => {
                 prefix.push(name.ident.to_string());
-                self.0.push((prefix, name.ident.span().start().line));
+                self.found.push((prefix, name.ident.span().start().line));
             }
-            syn::UseTree::Glob(glob) => self.0.push((prefix, glob.star_token.spans[0].start().line)),
+            syn::UseTree::Glob(glob) => self.found.push((prefix, glob.star_token.spans[0].start().line)),
             syn::UseTree::Group(group) => group.items.iter().for_each(|item| self.add(prefix.clone(), item)),
         }
     }
@@ -235,6 +267,9 @@ impl<'ast> Visit<'ast> for Imports {
 
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         if !is_test(&item.attrs) {
+            if item.content.is_some() {
+                self.inline.push(item.span().start().line..=item.span().end().line);
+            }
             visit::visit_item_mod(self, item);
         }
     }

@@ -9,7 +9,6 @@ use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
 use super::{Core, orders, wall_time};
-use crate::CoreLimits;
 use crate::batch::{Batch, Entering};
 use crate::caller::ReplyTo;
 use crate::control::Control;
@@ -17,6 +16,7 @@ use crate::durable::{Changes, Counters, ItemRow, Kept, TaskRow};
 use crate::effect::Effect;
 use crate::elsewhere::Cause;
 use crate::known::{KnownRun, Uncounted};
+use crate::limits::CoreLimits;
 use crate::queue::Standing;
 use crate::sharing::KeptEnv;
 use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, Task};
@@ -133,7 +133,7 @@ impl Core {
             core.batches.remove(id);
         }
         for mut left in entering {
-            let is_known = |item: &crate::BatchItem| core.registry.ordinal(item.id).is_some();
+            let is_known = |item: &crate::input::BatchItem| core.registry.ordinal(item.id).is_some();
             let added = left.items.iter().rposition(is_known).map_or(0, |last| last + 1);
             left.items.drain(..added);
             left.bytes = left.items.iter().map(|item| left.each + crate::held::argv_bytes(&item.argv)).sum();

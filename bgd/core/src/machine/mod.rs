@@ -29,12 +29,12 @@ use bgd_shared::task::{Kind, Status, Summary};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::CoreLimits;
 use super::batch::Batches;
 use super::caller::ReplyTo;
 use super::effect::{Begin, CoreError, Effect, Reply, RunPlace};
 use super::inbox::{InboxWaitId, Inboxes};
 use super::input::{Input, Selection};
+use super::limits::CoreLimits;
 use super::owners::Owners;
 use super::plan::{Became, NotBefore};
 use super::query::{ListQuery, Page};

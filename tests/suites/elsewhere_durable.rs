@@ -189,6 +189,29 @@ fn r151_what_was_left_there_is_ended_once_its_machine_can_be_reached() {
 }
 
 #[test]
+fn r151_what_was_left_there_is_ended_wherever_the_connection_is_cut_meanwhile() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    far.start_here("");
+    let mut whole = 0;
+    for stage in 0..=12 {
+        let id = far.submit_on(&[], "exec sleep 1000");
+        far.running(id);
+        // In the first round, how much is asked for by a sweep that nothing disturbs.
+        let before = (stage == 0).then(|| wire.carried_there());
+        kill(&mut far, |_| {
+            // From the last request back to the handshake.
+            if stage > 0 {
+                wire.cut_asking_after(whole - 90 * stage);
+            }
+        });
+        // Nobody asks for anything over there.
+        far.forgotten();
+        whole = before.map_or(whole, |before| wire.carried_there() - before);
+    }
+}
+
+#[test]
 fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     let mut far = two();
     let (open, until_open) = gate(&far, "open");

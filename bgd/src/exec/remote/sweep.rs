@@ -189,14 +189,26 @@ fn session_of(instance: &str) -> String {
 }
 
 /// Ends the tasks that earlier instances of this daemon have left on a machine.
-pub async fn end_earlier(bridge: &Bridge, origin: &Origin) {
+///
+/// # Errors
+/// The connection broke, so that some may be left. What is refused is logged, and no error: it would be refused again.
+pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientError> {
     for instance in origin.earlier() {
         tracing::info!(instance, "what an earlier daemon has left on another machine is ended");
         match bridge.wait::<SessionEnd>(&SessionEndParams { session: session_of(&instance) }).await {
             Ok(_) => origin.drop_from_note(&instance),
-            Err(error) => tracing::warn!(%error, "tasks of an earlier daemon not ended"),
+            Err(error) => {
+                tracing::warn!(%error, "tasks of an earlier daemon not ended");
+                unless_cut(error)?;
+            }
         }
     }
+    Ok(())
+}
+
+/// Returns an error that is none of the daemon there, which may answer over another connection.
+fn unless_cut(error: ClientError) -> Result<(), ClientError> {
+    if error.kind().is_none() { Err(error) } else { Ok(()) }
 }
 
 /// Acknowledges the notices there of ended tasks, whose ends are told here. Nobody else would ever do so.
@@ -236,19 +248,24 @@ pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientE
 }
 
 /// Ends and removes tasks there.
-pub async fn end_tasks(bridge: &Bridge, origin: &Origin, tasks: &[TaskId]) {
+///
+/// # Errors
+/// The connection broke, so that some may be left. What is refused is logged, and no error: it would be refused again.
+pub async fn end_tasks(bridge: &Bridge, origin: &Origin, tasks: &[TaskId]) -> Result<(), ClientError> {
     for part in tasks.chunks(PAGE) {
         tracing::info!(tasks = part.len(), "what nobody waits for is ended on another machine");
-        if end_together(bridge, part).await.is_err() {
-            // One that is gone must not keep the others there.
-            for task in part {
-                if let Err(error) = end_together(bridge, std::slice::from_ref(task)).await {
-                    tracing::warn!(%task, %error, "a task on another machine not ended");
-                }
+        let Err(error) = end_together(bridge, part).await else { continue };
+        unless_cut(error)?;
+        // One that is gone must not keep the others there.
+        for task in part {
+            if let Err(error) = end_together(bridge, std::slice::from_ref(task)).await {
+                tracing::warn!(%task, %error, "a task on another machine not ended");
+                unless_cut(error)?;
             }
         }
     }
     forget_notices(bridge, origin).await;
+    Ok(())
 }
 
 async fn end_together(bridge: &Bridge, tasks: &[TaskId]) -> Result<(), ClientError> {

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{Called, Machine, Order, Outcome};
 use crate::exec::remote::bridge::Bridge;
+use crate::exec::remote::link::Link;
 use crate::exec::remote::run::{Run, key_of};
 use crate::exec::remote::sweep;
 
@@ -69,8 +70,10 @@ impl Machine {
         }
         let (origin, is_own_left) = (Arc::clone(&self.origin), self.may_have_left);
         self.calls.push(Box::pin(async move {
-            sweep::end_earlier(&bridge, &origin).await;
-            let left = if is_own_left { sweep::left(&bridge, &origin).await } else { Ok(Vec::new()) };
+            let left = match sweep::end_earlier(&bridge, &origin).await {
+                Ok(()) if is_own_left => sweep::left(&bridge, &origin).await,
+                ended => ended.map(|()| Vec::new()),
+            };
             Called {
                 task: TaskId::from_u128(0),
                 run: 0,
@@ -83,11 +86,13 @@ impl Machine {
     /// Ends and removes those of these tasks there that no run here is known to be.
     pub(super) fn end_unknown(&mut self, bridge: Option<Arc<Bridge>>, tasks: Option<Vec<Task>>) {
         let (Some(bridge), Some(tasks)) = (bridge, tasks) else {
-            // By the next connection.
+            // By the next connection, which is made for that where none is open.
             self.has_swept = false;
+            if matches!(self.link, Link::Idle) {
+                self.rest();
+            }
             return;
         };
-        self.pause = Duration::ZERO;
         let known: HashSet<String> = self
             .runs
             .iter()
@@ -97,12 +102,16 @@ impl Machine {
         let is_unknown = |task: &Task| task.key.as_ref().is_none_or(|key| !known.contains(key));
         let unknown: Vec<TaskId> = tasks.iter().filter(|task| is_unknown(task)).map(|task| task.id).collect();
         if unknown.is_empty() {
+            self.pause = Duration::ZERO;
             return;
         }
         let origin = Arc::clone(&self.origin);
         self.calls.push(Box::pin(async move {
-            sweep::end_tasks(&bridge, &origin, &unknown).await;
-            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Done }
+            let outcome = match sweep::end_tasks(&bridge, &origin, &unknown).await {
+                Ok(()) => Outcome::Done,
+                Err(_) => Outcome::Left(None),
+            };
+            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome }
         }));
     }
 }

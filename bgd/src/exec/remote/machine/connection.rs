@@ -83,12 +83,18 @@ impl Machine {
 
     /// Does without a connection, as no run needs one. If what an earlier daemon has left there could not be looked for, that
     /// is tried again.
-    fn rest(&mut self) {
+    pub(super) fn rest(&mut self) {
         self.link = Link::Idle;
         if self.sweeps && !self.has_swept {
-            self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
-            self.sweeps_at = Some(Instant::now() + self.pause);
+            self.sweeps_at = Some(Instant::now() + self.next_pause(PAUSES[0]));
         }
+    }
+
+    /// Returns the pause before the next attempt, which is at least that long. The one after that is twice as long.
+    fn next_pause(&mut self, at_least: Duration) -> Duration {
+        let pause = self.pause.max(at_least);
+        self.pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);
+        pause
     }
 
     /// Notes that there is no connection, and when to try again after at least this pause.
@@ -106,9 +112,7 @@ impl Machine {
         if self.runs.is_empty() {
             return self.rest();
         }
-        let pause = self.pause.max(at_least);
-        self.pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);
-        self.link = Link::Broken(Instant::now() + pause, trouble);
+        self.link = Link::Broken(Instant::now() + self.next_pause(at_least), trouble);
         self.has_connected = true;
         self.refuse_kept();
     }

@@ -569,8 +569,11 @@ impl Machine {
             Link::Broken(at, ..) if *at <= now => self.open(),
             Link::Idle if self.sweeps_at.is_some_and(|at| at <= now) => self.open(),
             Link::Open(_, idle_at) if self.is_idle() && *idle_at <= now => {
-                self.link = Link::Idle;
-                self.origin.forget();
+                // What was not looked for may be there.
+                if self.has_swept {
+                    self.origin.forget();
+                }
+                self.rest();
             }
             Link::Idle | Link::Opening(_) | Link::Open(..) | Link::Broken(..) => {}
         }

@@ -1,6 +1,7 @@
 //! The dispatcher's part in agent tasks: submitting prompts, checking who answers, listing agents. The agents
 //! themselves live on their own thread.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use bgd_shared::text::Env;
 use super::{Dispatcher, Shape};
 use crate::agents::Agent;
 use crate::client::answer::Answer;
-use crate::core::{AgentWork, Request, State, Work};
-use crate::exec::agent::{Order, Tell};
+use crate::core::{AgentWork, ExecutorName, Request, State, Work};
+use crate::exec::executor::Check;
 use crate::exec::kin;
 use crate::wire::calls::PromptRequest;
 use crate::wire::mailbox::Internal;
@@ -22,7 +23,7 @@ impl Dispatcher {
     /// Submits a prompt once a worker has seen that the agent's program is there.
     pub(super) fn submit_prompt(&self, answer: Answer, request: PromptRequest) {
         let PromptRequest { agent, prompt, settings, task } = request;
-        let agent = match self.agents.known().find(agent.as_deref()) {
+        let agent = match self.agents.find(agent.as_deref()) {
             Ok(agent) => Arc::clone(agent),
             Err(error) => return answer.refuse(&error),
         };
@@ -89,7 +90,7 @@ impl Dispatcher {
     pub(super) fn list_agents(&mut self, answer: Answer, params: AgentListParams) {
         let AgentListParams { env, check, names, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
-        let agents = self.agents.known();
+        let agents = Arc::clone(&self.agents);
         let (found_env, internals) = (Arc::clone(&env), self.internals.clone());
         self.context.workers.later(move || {
             let found = agents.list(&names, &found_env);
@@ -112,12 +113,10 @@ impl Dispatcher {
             let agents = agents.into_iter().map(|(_, info)| info).collect();
             return answer.give(&AgentListResult { agents });
         }
-        let answer = Arc::new(answer);
-        let given = Arc::clone(&answer);
-        let tell = Tell(Box::new(move |agents| given.give(&AgentListResult { agents })));
-        if let Err(error) = self.agents.order(Order::Check { agents, env, tell }) {
-            let message = format!("cannot start a thread for agents: {error}");
-            answer.refuse(&RpcError::new(ErrorKind::Internal, message));
-        }
+        let tell = Box::new(move |agents: io::Result<_>| match agents {
+            Ok(agents) => answer.give(&AgentListResult { agents }),
+            Err(error) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),
+        });
+        self.with(ExecutorName::AGENT, |executor| executor.check(Check::Agents { agents, env, tell }));
     }
 }

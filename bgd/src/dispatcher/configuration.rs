@@ -44,9 +44,9 @@ impl Dispatcher {
         };
         let ReloadResult { changed, defaulted, needs_restart } = self.config.take_over(config);
         tracing::info!(?changed, ?needs_restart, "configuration read");
-        self.agents.configure(Arc::new(self.config.agents().unwrap_or_default()));
+        self.agents = Arc::new(self.config.agents().unwrap_or_default());
         self.remotes = Arc::new(self.config.remotes().unwrap_or_default());
-        self.executors.all().for_each(|executor| executor.configure(&self.remotes));
+        self.executors.all().for_each(|executor| executor.configure(&self.agents, &self.remotes));
         // Agents may have a mode now, which may make the warnings obsolete.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);

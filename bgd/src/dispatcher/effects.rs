@@ -120,7 +120,7 @@ impl Dispatcher {
         executor.start(start);
     }
 
-    fn with(&mut self, name: ExecutorName, act: impl FnOnce(&mut dyn Executor)) {
+    pub(super) fn with(&mut self, name: ExecutorName, act: impl FnOnce(&mut dyn Executor)) {
         if let Some(executor) = self.executors.of(name) {
             act(executor);
         }

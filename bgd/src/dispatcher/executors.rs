@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
+use crate::exec::executor::Check;
 use crate::exec::silence;
 use crate::remotes::Remote;
 
@@ -63,10 +64,10 @@ impl Dispatcher {
     }
 
     fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
-        match self.executors.of(remote.kind().into()) {
-            Some(executor) => executor.check(remote),
-            None => oneshot::channel().1,
-        }
+        let (tell, result) = oneshot::channel();
+        let remote = Arc::clone(remote);
+        self.with(remote.kind().into(), |executor| executor.check(Check::Place { remote, tell }));
+        result
     }
 
     fn check_local(&self) -> ExecutorCheck {

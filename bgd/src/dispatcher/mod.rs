@@ -35,13 +35,13 @@ use self::memory::FreedMemory;
 use self::recording::Durable;
 use self::state::Shape;
 use self::upgrading::{Premises, Upgrade};
+use crate::agents::Agents;
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
     Command, Core, Effect, Fact, Input, Leaves, Mono, Note, Now, Part, PlaceFact, ReplyTo, Request, Selection,
 };
-use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executors};
 use crate::exec::messages::{Inherited, Seen};
@@ -75,7 +75,8 @@ pub struct Dispatcher {
     /// The configured places that run tasks elsewhere.
     remotes: Arc<Remotes>,
     /// The executor for agents, for what only it can do.
-    agents: AgentThread,
+    /// The agents that prompts can be sent to.
+    agents: Arc<Agents>,
     /// Warnings that sessions reported, by agent.
     agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
     subscribers: Subscribers,
@@ -122,7 +123,6 @@ impl Dispatcher {
         config: Config,
         identity: Identity,
         executors: Executors,
-        agents: AgentThread,
         context: Context,
         internals: Internals,
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
@@ -131,7 +131,7 @@ impl Dispatcher {
             core: Core::new(config.core_limits(), config.group_slots()),
             executors,
             remotes: Arc::new(config.remotes().unwrap_or_default()),
-            agents,
+            agents: Arc::new(config.agents().unwrap_or_default()),
             agent_warnings: BTreeMap::new(),
             subscribers: Subscribers::new(config.limits.event_history_bytes),
             notifier: Notifier::new(

@@ -6,11 +6,12 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use bgd_shared::agent::AgentInfo;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ExecutorCheck, TerminalSize};
 use bgd_shared::task::{Exit, Kind, Task as WireTask};
-use bgd_shared::text::OsText;
+use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
 use bgd_shared::usage::LiveUsage;
 use futures_util::future::{LocalBoxFuture, select_all};
@@ -20,6 +21,7 @@ use super::carried::Carried;
 use super::handed::Handoff;
 use super::left::{Left, Resumed, Spared};
 use super::messages::Inherited;
+use crate::agents::{Agent, Agents};
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::Answer;
@@ -129,16 +131,14 @@ pub trait Executor {
         let _ = client;
     }
 
-    /// Asks a configured place whether it works. The receiver resolves within that place's `connect_timeout` and
-    /// some seconds; to nothing if this executor has no such places.
-    fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
-        let _ = remote;
-        oneshot::channel().1
+    /// Checks whether what is configured works. An executor that has nothing of the kind drops the request.
+    fn check(&mut self, check: Check) {
+        drop(check);
     }
 
-    /// Called when the configured places that run tasks elsewhere have changed.
-    fn configure(&mut self, remotes: &Arc<Remotes>) {
-        let _ = remotes;
+    /// Called when the configured agents or the places that run tasks elsewhere have changed.
+    fn configure(&mut self, agents: &Arc<Agents>, remotes: &Arc<Remotes>) {
+        let _ = (agents, remotes);
     }
 
     /// Called when the answers of a dispatcher turn are on their way: work that would compete with the clients
@@ -257,6 +257,29 @@ pub struct Start {
     /// The client whose foreground job it is.
     pub owner: Option<Arc<Client>>,
 }
+
+/// The order to check what is configured.
+pub enum Check {
+    /// Whether a place elsewhere works. The answer comes within its `connect_timeout` and some seconds.
+    Place {
+        /// The place.
+        remote: Arc<Remote>,
+        /// Receives what was found; dropped if the place is not served.
+        tell: oneshot::Sender<ExecutorCheck>,
+    },
+    /// Whether agents start, and what they report about themselves.
+    Agents {
+        /// The agents, with what is known about each.
+        agents: Vec<(Arc<Agent>, AgentInfo)>,
+        /// The environment that they start in.
+        env: Arc<Env>,
+        /// Receives the results, or why there are none.
+        tell: TellAgents,
+    },
+}
+
+/// Receives what agents report about themselves.
+pub type TellAgents = Box<dyn FnOnce(io::Result<Vec<AgentInfo>>) + Send>;
 
 /// A client's request on a running task.
 #[derive(Debug)]

@@ -158,11 +158,9 @@ impl<R, S> Places<R, S> {
         self.tasks.remove(&task);
     }
 
-    /// Tries whether a place works. Resolves to nothing if it is not served.
-    pub fn check(&self, name: &str) -> oneshot::Receiver<ExecutorCheck> {
-        let (tell, result) = oneshot::channel();
+    /// Tries whether a place works. `tell` is dropped if it is not served.
+    pub fn check(&self, name: &str, tell: oneshot::Sender<ExecutorCheck>) {
         self.send(name, Order::Check { tell });
-        result
     }
 
     /// Gives a place other settings, if it is served.

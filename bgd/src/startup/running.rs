@@ -113,7 +113,7 @@ impl Daemon {
         // A durable daemon is the same one after each start.
         let name = if config.durable == Durable::No { &life } else { &instance.id };
         let elsewhere = elsewhere(&config, &context, &state, name);
-        let executors = exec::table(local, agents.clone(), &elsewhere);
+        let executors = exec::table(local, agents, &elsewhere);
         let config_modified = Timestamp::of_file(&config_path);
         let identity = Identity {
             instance: instance.id.clone(),
@@ -148,8 +148,7 @@ impl Daemon {
         let workers = context.workers.clone();
         let wall_clock = WallClock::new().map_err(failed("timer"))?;
         let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
-        let dispatcher =
-            Dispatcher::new(config, identity, executors, agents, context, internals.clone(), sender);
+        let dispatcher = Dispatcher::new(config, identity, executors, context, internals.clone(), sender);
         let says = address.shown().says();
         let state = Box::new(move |named: &mut Named| taken.state(named));
         let dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, says });

@@ -30,10 +30,8 @@ pub mod turn;
 mod turn_order;
 mod turns;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::rc::Rc;
 use std::sync::{Arc, mpsc as sync_mpsc};
 use std::thread;
 use std::time::Duration;
@@ -44,26 +42,24 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use self::manager::Manager;
-pub use self::order::{Control, Freeze, Order, Tell, TurnOrder};
+use self::order::{Control, Freeze, Order, TurnOrder};
 use self::state::{AgentsState, Resumed, Taken};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Done, Executor, SpecOf, Start};
+use super::executor::{Check, Done, Executor, SpecOf, Start};
 use crate::agents::{Agent, Agents};
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work, sharing};
 use crate::os::pidfd::SIGKILL;
+use crate::remotes::Remotes;
 
 /// How long the agents' thread may take to stand still.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The executor of agent tasks: a handle to the agents' thread.
-#[derive(Clone, Debug)]
-pub struct AgentThread(Rc<RefCell<Handle>>);
-
 #[derive(Debug)]
-struct Handle {
+pub struct AgentThread {
     /// The configured agents and the built-in ones.
     known: Arc<Agents>,
     context: Context,
@@ -77,52 +73,41 @@ struct Handle {
 impl AgentThread {
     /// Creates the handle. The thread starts with the first order.
     pub fn new(known: Arc<Agents>, context: Context) -> Self {
-        Self(Rc::new(RefCell::new(Handle { known, context, orders: None, still: None, resumed: None })))
+        Self { known, context, orders: None, still: None, resumed: None }
     }
 
-    /// Returns the agents that prompts can be sent to.
-    pub fn known(&self) -> Arc<Agents> {
-        Arc::clone(&self.0.borrow().known)
-    }
-
-    /// Replaces the known agents for all later prompts.
-    pub fn configure(&self, known: Arc<Agents>) {
-        self.0.borrow_mut().known = known;
-    }
-
-    /// Sends an order to the thread, and starts the thread if it isn't running. The thread lives as long as this
-    /// handle unless it breaks down: then everything that waits for it is lost, and later orders go to a new thread.
+    /// Returns the thread, which is started if it isn't running. It lives as long as this handle unless it breaks down: then
+    /// everything that waits for it is lost, and later orders go to a new thread.
     ///
     /// # Errors
     /// The thread can't be started, for example because the system allows no more threads.
-    pub fn order(&self, order: Order) -> io::Result<()> {
-        let mut handle = self.0.borrow_mut();
-        let context = handle.context.clone();
-        let orders = match handle.orders.take() {
+    fn thread(&mut self) -> io::Result<&mpsc::UnboundedSender<Order>> {
+        let orders = match self.orders.take() {
             Some(orders) if !orders.is_closed() => orders,
-            Some(_) | None => start(context)?,
+            Some(_) | None => start(self.context.clone()).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot start a thread for agents: {error}"))
+            })?,
         };
-        let _ = handle.orders.insert(orders).send(order);
-        Ok(())
+        Ok(self.orders.insert(orders))
     }
 
     /// Sends an order that would have no effect without a running thread.
     fn order_if_started(&self, order: Order) {
-        if let Some(orders) = &self.0.borrow().orders {
+        if let Some(orders) = &self.orders {
             let _ = orders.send(order);
         }
     }
 
-    fn prompt(&self, start: Start) -> Result<(), Refusal> {
+    fn prompt(&mut self, start: Start) -> Result<(), Refusal> {
         let Start { task, run, spec, begin, inherited: _, owner: _ } = start;
         let Begin::Prompt { env, prompt, settings, session, after } = begin else {
             return Err(Refusal::new(ErrorKind::Internal, "agents run no processes of tasks"));
         };
         let agent = self.agent_of(&spec)?;
         let order = TurnOrder { task, run, agent, spec, env, prompt, settings, session, after };
-        self.order(Order::Turn(Box::new(order))).map_err(|error| {
-            Refusal::new(ErrorKind::Internal, format!("cannot start a thread for agents: {error}"))
-        })
+        let thread = self.thread().map_err(|error| Refusal::new(ErrorKind::Internal, error.to_string()))?;
+        let _ = thread.send(Order::Turn(Box::new(order)));
+        Ok(())
     }
 
     /// Looks up the agent that a task names.
@@ -132,7 +117,7 @@ impl AgentThread {
             Work::Argv(_) | Work::Shell(_) => None,
         };
         // A configuration reload may have removed the agent since the task was submitted.
-        self.0.borrow().known.find(name).map(Arc::clone).map_err(Refusal::from)
+        self.known.find(name).map(Arc::clone).map_err(Refusal::from)
     }
 }
 
@@ -143,8 +128,7 @@ impl Executor for AgentThread {
     }
 
     fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
-        let mut handle = self.0.borrow_mut();
-        let Some(orders) = handle.orders.as_ref().filter(|orders| !orders.is_closed()) else {
+        let Some(orders) = self.orders.as_ref().filter(|orders| !orders.is_closed()) else {
             return Ok(Carried::Nothing);
         };
         let (tell, told) = sync_mpsc::channel();
@@ -153,13 +137,13 @@ impl Executor for AgentThread {
         // If it stands still later than that, it goes on at once, as `still` is dropped then.
         let told = told.recv_timeout(STANDSTILL).map_err(|_| Obstacle::passing("an agent is at work"))?;
         let (state, own) = told?;
-        handle.still = Some(still);
+        self.still = Some(still);
         named.join(own);
         Ok(Carried::Other(state))
     }
 
     fn release(&mut self) {
-        self.0.borrow_mut().still = None;
+        self.still = None;
     }
 
     fn resume(&mut self, carried: Carried, came: &mut Came, _: &SpecOf<'_>) -> io::Result<()> {
@@ -170,15 +154,13 @@ impl Executor for AgentThread {
         };
         let state = read(&state)?;
         let taken = Taken::all(&state, came)?;
-        let mut handle = self.0.borrow_mut();
-        handle.orders = Some(start(handle.context.clone())?);
-        handle.resumed = Some(Box::new(Resumed { state, taken }));
+        self.orders = Some(start(self.context.clone())?);
+        self.resumed = Some(Box::new(Resumed { state, taken }));
         Ok(())
     }
 
     fn go_on(&mut self, _: &HashMap<u64, Arc<Client>>) {
-        let resumed = self.0.borrow_mut().resumed.take();
-        if let Some(resumed) = resumed {
+        if let Some(resumed) = self.resumed.take() {
             self.order_if_started(Order::Resume(resumed));
         }
     }
@@ -186,7 +168,7 @@ impl Executor for AgentThread {
     fn start(&mut self, start: Start) {
         let (task, run) = (start.task, start.run);
         if let Err(refusal) = self.prompt(start) {
-            self.0.borrow().context.facts.send(task, run, Fact::Refused(Box::new(refusal)));
+            self.context.facts.send(task, run, Fact::Refused(Box::new(refusal)));
         }
     }
 
@@ -215,6 +197,18 @@ impl Executor for AgentThread {
 
     fn forget(&mut self, task: TaskId) {
         self.order_if_started(Order::Forget { task });
+    }
+
+    fn check(&mut self, check: Check) {
+        let Check::Agents { agents, env, tell } = check else { return };
+        match self.thread() {
+            Ok(thread) => _ = thread.send(Order::Check { agents, env, tell }),
+            Err(error) => tell(Err(error)),
+        }
+    }
+
+    fn configure(&mut self, agents: &Arc<Agents>, _: &Arc<Remotes>) {
+        self.known = Arc::clone(agents);
     }
 }
 

@@ -12,9 +12,9 @@ use super::state::Resumed;
 pub use super::turn_order::TurnOrder;
 use crate::agents::Agent;
 use crate::carry::{Named, Obstacle};
+use crate::exec::executor::TellAgents;
 
 /// An order to the agents' thread.
-#[derive(Debug)]
 pub enum Order {
     /// Runs one turn: sends a prompt to an agent.
     Turn(Box<TurnOrder>),
@@ -35,7 +35,7 @@ pub enum Order {
         /// The environment that they start in.
         env: Arc<Env>,
         /// Receives the results.
-        tell: Tell,
+        tell: TellAgents,
     },
     /// Holds back what agents say, or lets it pass, so that an upgrade can find them quiet.
     Hold(bool),
@@ -52,15 +52,6 @@ pub struct Freeze {
     pub tell: mpsc::Sender<Result<(Box<RawValue>, Named), Obstacle>>,
     /// Closes when the thread may go on.
     pub until: mpsc::Receiver<()>,
-}
-
-/// Callback that receives the results of [`Order::Check`].
-pub struct Tell(pub Box<dyn FnOnce(Vec<AgentInfo>) + Send>);
-
-impl std::fmt::Debug for Tell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tell")
-    }
 }
 
 /// A command to a running turn.

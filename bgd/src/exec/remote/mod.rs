@@ -15,24 +15,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{ExecutorCheck, Stdin, SubmitParams};
+use bgd_shared::request::{Stdin, SubmitParams};
 use bgd_shared::text::{Env, OsText};
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::oneshot;
 
 use self::machine::Machine;
 use self::run::Run;
 use self::sweep::Origin;
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Ask, Asked, Close, Done, Executor, Start};
+use super::executor::{Ask, Asked, Check, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::left::Spared;
 use super::places::{self, Elsewhere, Places};
+use crate::agents::Agents;
 use crate::carry::{Named, Obstacle};
 use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, On, Spec, Work};
-use crate::remotes::{Remote, Remotes, Ssh};
+use crate::remotes::{Remotes, Ssh};
 
 /// The executor of tasks on other machines.
 #[derive(Debug)]
@@ -245,13 +245,14 @@ impl Executor for Machines {
         }
     }
 
-    fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
+    fn check(&mut self, check: Check) {
+        let Check::Place { remote, tell } = check else { return };
         // One that is not configured any more is not served, and so answers nothing.
         let _ = self.serve_by_name(&remote.name);
-        self.places.check(&remote.name)
+        self.places.check(&remote.name, tell);
     }
 
-    fn configure(&mut self, remotes: &Arc<Remotes>) {
+    fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, ssh) in remotes.all().filter_map(|remote| remote.ssh()) {
             self.places.configure(name, ssh.clone());

@@ -34,9 +34,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::ExecutorCheck;
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::oneshot;
 
 use self::cluster::Cluster;
 use self::folder::WorkFolder;
@@ -46,14 +44,15 @@ use self::run::{Job, Run};
 use self::tools::Tools;
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Close, Done, Executor, Start};
+use super::executor::{Check, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::left::Spared;
 use super::places::{self, Elsewhere, Places};
+use crate::agents::Agents;
 use crate::carry::{Named, Obstacle};
 use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, Uncounted};
-use crate::remotes::{Remote, Remotes, Slurm};
+use crate::remotes::{Remotes, Slurm};
 
 /// The executor of tasks on clusters.
 #[derive(Debug)]
@@ -215,13 +214,14 @@ impl Executor for Clusters {
         self.places.forget(task);
     }
 
-    fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
+    fn check(&mut self, check: Check) {
+        let Check::Place { remote, tell } = check else { return };
         // One that is not configured any more is not served, and so answers nothing.
         let _ = self.serve_by_name(&remote.name);
-        self.places.check(&remote.name)
+        self.places.check(&remote.name, tell);
     }
 
-    fn configure(&mut self, remotes: &Arc<Remotes>) {
+    fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, slurm) in remotes.all().filter_map(|remote| remote.slurm()) {
             self.places.configure(name, slurm.clone());

@@ -10,7 +10,6 @@ use std::time::Instant;
 use bgd::config::Config;
 use bgd::core::ExecutorName;
 use bgd::dispatcher::Dispatcher;
-use bgd::exec::agent::AgentThread;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
 use bgd::exec::messages;
@@ -116,7 +115,6 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let context = Context::new(folder, u64::MAX, workers, facts, reports, path.into());
     // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
-    let agents = AgentThread::new(Arc::default(), context.clone());
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let identity = Identity {
         instance: "test".into(),
@@ -133,7 +131,7 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
         program: None,
         started: Instant::now(),
     };
-    let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
+    let dispatcher = Dispatcher::new(config, identity, executors, context, internals, limits);
     let listener = listen(socket).unwrap();
     let (closing, closing_seen) = watch::channel(false);
     let (_made, listeners) = mpsc::channel(1);

@@ -12,7 +12,6 @@ use bgd::config::Config;
 use bgd::core::ExecutorName;
 use bgd::dispatcher::Dispatcher;
 use bgd::dispatcher::state::DispatcherState;
-use bgd::exec::agent::AgentThread;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
 use bgd::exec::messages;
@@ -53,7 +52,6 @@ impl Daemon {
         world.begin(facts.clone(), internals.clone());
         let context = Context::new(folder, u64::MAX, workers, facts, reports, state.into());
         let executors = Executors::default().with(ExecutorName::LOCAL, Simulated(Arc::clone(world)));
-        let agents = AgentThread::new(Arc::default(), context.clone());
         let (limits, _) = watch::channel(ServerLimits::from(&config));
         let identity = Identity {
             instance,
@@ -70,7 +68,7 @@ impl Daemon {
             program: None,
             started: clock.now(),
         };
-        let dispatcher = Dispatcher::new(config, identity, executors, agents, context, internals, limits);
+        let dispatcher = Dispatcher::new(config, identity, executors, context, internals, limits);
         let mut dispatcher = dispatcher.with_clock(clock);
         if world.kind == Kind::Durable {
             let disk = Arc::clone(world);

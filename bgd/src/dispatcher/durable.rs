@@ -293,7 +293,9 @@ impl Dispatcher {
             let why = self.trouble_words();
             let effects = self.core.withdraw(self.now(), added, &why);
             self.put_out(effects);
-            added.iter().for_each(|task| self.act_on_early(*task));
+            for task in added {
+                self.act_on_early(*task);
+            }
         }
     }
 

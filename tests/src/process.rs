@@ -137,6 +137,11 @@ impl Process {
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
+    /// How many descriptors it has open.
+    pub fn descriptors(&self) -> Option<usize> {
+        Some(fs::read_dir(self.proc("fd")).ok()?.count())
+    }
+
     /// The processor time it has used, without its children.
     pub fn cpu_time(&self) -> Option<Duration> {
         let stat = fs::read_to_string(self.proc("stat")).ok()?;

@@ -224,7 +224,7 @@ fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_what_was_handed_ove
     let descriptors = |daemon: &TestDaemon| {
         let keepers = daemon.keepers();
         let keeper = keepers.first()?;
-        Some((keeper.pid(), fs::read_dir(keeper.proc("fd")).ok()?.count()))
+        Some((keeper.pid(), keeper.descriptors()?))
     };
     let (pid, held) = descriptors(&daemon).expect("a keeper");
     daemon.keepers()[0].kill();

@@ -278,12 +278,6 @@ fn r126_an_upgrade_in_place_keeps_what_outlived_a_kill_and_the_keeper() {
     assert_eq!(exits, [Some(Exit::Code(1)), Some(Exit::Code(2))]);
 }
 
-/// How many descriptors a process has open.
-#[track_caller]
-fn descriptors(process: &Process) -> usize {
-    fs::read_dir(process.proc("fd")).expect("its descriptors").count()
-}
-
 /// Kills the keeper, and waits until another one has so many descriptors.
 #[track_caller]
 fn kill_keeper(daemon: &TestDaemon, held: usize) {
@@ -291,7 +285,7 @@ fn kill_keeper(daemon: &TestDaemon, held: usize) {
     gone.kill();
     wait::poll_until("there is another one, which has everything", || {
         let keepers = daemon.keepers();
-        let has_all = |keeper: &Process| keeper.pid() != gone.pid() && descriptors(keeper) >= held;
+        let has_all = |keeper: &Process| keeper.pid() != gone.pid() && keeper.descriptors() >= Some(held);
         keepers.first().is_some_and(has_all).then_some(())
     });
 }
@@ -310,7 +304,7 @@ fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_all_that_runs() {
     commands.into_iter().chain([terminal, piped]).for_each(|task| _ = daemon.wait_running(task));
     let mut viewer = Viewer::attach(&daemon, terminal, Some((24, 80)));
     viewer.until("its prompt", |viewer| viewer.screen().contains("ready"));
-    let held = descriptors(&daemon.keepers()[0]);
+    let held = daemon.keepers()[0].descriptors().unwrap();
     // The first keeper is a child of the daemon, the next one of a daemon that is gone.
     for _ in 0..3 {
         kill_keeper(&daemon, held);

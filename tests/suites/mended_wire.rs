@@ -35,15 +35,11 @@ fn until_connections(daemon: &TestDaemon, count: u64) {
     until(daemon, &format!("{count} connections"), |client| connections(client) == count);
 }
 
-fn descriptors(process: &Process) -> usize {
-    fs::read_dir(process.proc("fd")).unwrap().count()
-}
-
 /// The number of the daemon's open descriptors while one more client is connected.
 fn descriptors_now(daemon: &TestDaemon) -> usize {
     let mut client = daemon.client();
     client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
-    descriptors(&daemon.process())
+    daemon.process().descriptors().unwrap()
 }
 
 #[track_caller]
@@ -51,7 +47,7 @@ fn until_descriptors(daemon: &TestDaemon, count: usize) {
     let process = daemon.process();
     until(daemon, &format!("at most {count} open descriptors"), |client| {
         client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
-        descriptors(&process) <= count
+        process.descriptors().unwrap() <= count
     });
 }
 

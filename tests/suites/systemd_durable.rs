@@ -69,11 +69,6 @@ fn keepers(machine: &Systemd) -> Vec<Process> {
     machine.processes().into_iter().filter(|process| process.cmdline().contains("--keeper")).collect()
 }
 
-/// How many descriptors a process has open.
-fn descriptors(process: &Process) -> usize {
-    fs::read_dir(process.proc("fd")).map_or(0, Iterator::count)
-}
-
 /// What is left of scopes and of their cgroups.
 fn left(alice: &mut Session<'_>) -> String {
     let units = "systemctl --user list-units --all --plain --no-legend \"bgd-*\"";
@@ -313,11 +308,11 @@ fn r131_an_upgrade_in_place_keeps_the_scope_of_a_service_as_root() {
     alice.run("bgctl --no-start daemon upgrade").success();
     // A keeper that replaces another one comes to the scope, too.
     let gone = keepers(&machine).remove(0);
-    let (scope, held) = (scope_of(&gone), descriptors(&gone));
+    let (scope, held) = (scope_of(&gone), gone.descriptors().unwrap());
     gone.kill();
     wait::poll_until("another keeper in the scope, with all that runs", || {
         let keeper = keepers(&machine).pop().filter(|keeper| keeper.pid() != gone.pid())?;
-        (cgroup_of(&keeper).contains(&scope) && descriptors(&keeper) >= held).then_some(())
+        (cgroup_of(&keeper).contains(&scope) && keeper.descriptors() >= Some(held)).then_some(())
     });
     alice.run("systemctl --user restart bgd.service").success();
     work.goes_on(&mut alice);

@@ -197,7 +197,7 @@ fn r121_what_was_written_to_a_standard_input_and_not_read_yet_goes_on_over_an_up
 fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
     const UPGRADES: usize = 100;
     let daemon = TestDaemon::start();
-    let open = || fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").count();
+    let open = || daemon.process().descriptors().unwrap();
     let stays = until(&daemon, "stays", 4);
     upgrade(&daemon);
     let (descriptors, threads) = (open(), daemon.process().threads().len());
@@ -341,7 +341,7 @@ fn r122_a_daemon_whose_next_program_is_replaced_while_it_is_tried_knows_where_it
 #[test]
 fn r122_a_program_that_fails_late_is_replaced_by_the_one_before() {
     let daemon = TestDaemon::start();
-    let open = || fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").count();
+    let open = || daemon.process().descriptors().unwrap();
     let task = until(&daemon, "first", 7);
     let terminal: TaskId = daemon.run(&["submit", "--pty", "cat"]).success().word();
     daemon.wait_running(terminal);

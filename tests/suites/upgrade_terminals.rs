@@ -205,7 +205,7 @@ fn r121_twenty_terminals_go_on_over_many_upgrades_and_leave_nothing() {
     for (viewer, _) in &mut all {
         viewer.until_shown("ready\r\n");
     }
-    let open = || fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").count();
+    let open = || daemon.process().descriptors().unwrap();
     upgrade(&daemon);
     let (descriptors, threads) = (open(), daemon.process().threads().len());
     let mut longest = 0;

@@ -342,21 +342,22 @@ impl Core {
         }
     }
 
-    /// Ends and removes tasks whose submission could not be written down: they have not started.
+    /// Ends and removes tasks whose submission could not be written down: they have not started, and may have ended at once.
     #[must_use]
     pub fn withdraw(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
         for id in tasks {
             let Some(ordinal) = self.registry.ordinal(*id) else { continue };
-            let is_unstarted = self
-                .registry
-                .get(ordinal)
-                .is_some_and(|task| matches!(task.state, State::Queued { .. } | State::Starting { .. }));
-            if is_unstarted {
-                self.tear_batch(ordinal);
-                let failed = Failure::Spawn(Box::new(why.into()));
-                self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
-                self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));
+            let Some(task) = self.registry.get(ordinal) else { continue };
+            match task.state {
+                State::Queued { .. } | State::Starting { .. } => {
+                    let failed = Failure::Spawn(Box::new(why.into()));
+                    self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+                }
+                State::Finished(_) => {}
+                State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => continue,
             }
+            self.tear_batch(ordinal);
+            self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));
         }
         self.propagate(now);
         self.fill_slots();

@@ -233,6 +233,18 @@ fn r116_tasks_that_came_after_each_other_one_after_the_other_are_not_run_again_t
 }
 
 #[test]
+fn r130_a_withdrawn_task_is_gone_also_if_it_ended_at_once() {
+    let mut desk = Desk::new(2);
+    let well = desk.finished(1, 0);
+    let plan = PlanRequest { after: after(well, Condition::Fail), ..PlanRequest::default() };
+    let never = submit(&mut desk, 2, plan);
+    assert_eq!(desk.status(never), Status::Cancelled);
+    let effects = desk.core.withdraw(desk.now, &[never], "the disk is full");
+    assert_eq!(events(&effects), [(EventKind::Cleared, never)]);
+    assert_eq!(desk.core.summary().total(), 1);
+}
+
+#[test]
 fn r116_nothing_is_run_again_by_a_daemon_that_ends() {
     let mut desk = Desk::new(2);
     let (_running, ended) = (desk.running(1), desk.finished(2, 1));

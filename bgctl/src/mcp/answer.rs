@@ -76,7 +76,7 @@ const LEAST_RESULT_BYTES: usize = 200;
 
 /// The answer of a tool, without the notifications at its head.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ToolAnswer {
     /// What was done, as a sentence.
     pub opening: String,
     /// The tasks shown.
@@ -91,7 +91,7 @@ pub struct Answer {
     pub next: String,
 }
 
-impl Answer {
+impl ToolAnswer {
     /// Creates an answer about these tasks that reports the ends of those that have ended. Shows the first [`SHOWN`].
     pub fn about(tasks: &[Task], session: &str, body: Body) -> Self {
         let ended = tasks.iter().enumerate().filter(|(_, task)| !task.status.is_active());
@@ -140,7 +140,7 @@ impl Answer {
 /// they fit.
 #[derive(Debug)]
 pub struct Sieve<'a> {
-    answer: Option<&'a Answer>,
+    answer: Option<&'a ToolAnswer>,
     bytes: usize,
     is_full: bool,
     /// How many of the ends that the answer reports have not come up yet.
@@ -150,7 +150,7 @@ pub struct Sieve<'a> {
 
 impl<'a> Sieve<'a> {
     /// Creates a sieve for this answer, or for one that reports nothing itself.
-    pub fn new(answer: Option<&'a Answer>) -> Self {
+    pub fn new(answer: Option<&'a ToolAnswer>) -> Self {
         let to_report = answer.map_or(0, |answer| answer.reported.len());
         Self { answer, bytes: 0, is_full: false, to_report, untold: HashSet::new() }
     }
@@ -209,7 +209,7 @@ impl Outgoing {
 }
 
 /// Builds the MCP result.
-pub fn result(outcome: Result<Answer, Refusal>, news: Outgoing) -> CallToolResult {
+pub fn result(outcome: Result<ToolAnswer, Refusal>, news: Outgoing) -> CallToolResult {
     match outcome {
         Ok(answer) => success(answer, news),
         Err(refusal) => {
@@ -219,7 +219,7 @@ pub fn result(outcome: Result<Answer, Refusal>, news: Outgoing) -> CallToolResul
     }
 }
 
-fn success(mut answer: Answer, news: Outgoing) -> CallToolResult {
+fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
     let (reported, others): (Vec<_>, Vec<_>) = news.items.into_iter().partition(|item| answer.reports(item));
     if !matches!(answer.body, Body::Output { .. }) {
         let most = (words::NEWS_BYTES / reported.len().max(1)).max(LEAST_RESULT_BYTES);
@@ -252,7 +252,7 @@ impl Head {
     }
 }
 
-fn structured(answer: Answer, head: Head) -> Option<Value> {
+fn structured(answer: ToolAnswer, head: Head) -> Option<Value> {
     fn value(shape: &impl Serialize) -> Option<Value> {
         serde_json::to_value(shape).ok()
     }
@@ -282,7 +282,7 @@ fn ancestors(head: &Head) -> String {
 }
 
 /// Formats the answer itself.
-fn text(answer: &Answer) -> String {
+fn text(answer: &ToolAnswer) -> String {
     let mut parts = Vec::new();
     if !answer.opening.is_empty() {
         parts.push(answer.opening.clone());
@@ -343,10 +343,10 @@ mod tests {
         InboxItem { number, notice }
     }
 
-    fn blocked(tasks: &[Task]) -> Answer {
+    fn blocked(tasks: &[Task]) -> ToolAnswer {
         let (finished, active) = (Vec::new(), Vec::new());
         let body = Body::Blocked { timed_out: false, cut: false, finished, active, line: None };
-        Answer::about(tasks, "s", body).with("All have ended.", "Go on.")
+        ToolAnswer::about(tasks, "s", body).with("All have ended.", "Go on.")
     }
 
     fn words_of(result: &CallToolResult) -> String {
@@ -378,10 +378,10 @@ mod tests {
 
     #[test]
     fn a_start_leaves_its_own_end_to_the_next_answer() {
-        let answer = Answer::about(&[Task { status: Status::Pending, ..ended(1) }], "s", Body::Started);
+        let answer = ToolAnswer::about(&[Task { status: Status::Pending, ..ended(1) }], "s", Body::Started);
         assert!(answer.starts(&item(1, ended(1))));
         assert!(!answer.starts(&item(2, ended(2))));
-        let resumed = Answer::about(&[Task { resume_count: 1, run: 2, ..ended(1) }], "s", Body::Started);
+        let resumed = ToolAnswer::about(&[Task { resume_count: 1, run: 2, ..ended(1) }], "s", Body::Started);
         assert!(!resumed.starts(&item(1, ended(1))), "an earlier run");
     }
 
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn of_very_many_tasks_some_are_shown_and_only_their_results_are_reported() {
         let tasks: Vec<Task> = (1..=103).map(ended).collect();
-        let answer = Answer::about(&tasks, "s", Body::Cancelled);
+        let answer = ToolAnswer::about(&tasks, "s", Body::Cancelled);
         assert!(answer.reports(&item(1, ended(100))));
         assert!(!answer.reports(&item(1, ended(101))), "what came of it is not shown");
         let mut cancelled = item(1, ended(101));

@@ -65,7 +65,7 @@ impl Connection {
 
 /// A permit to wait on a connection of its own.
 #[derive(Debug)]
-pub struct Turn {
+pub struct WaitPermit {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -220,9 +220,9 @@ impl Link {
     }
 
     /// Waits for a permit until this moment; `None` if it does not come in time.
-    pub async fn turn(&self, until: Instant) -> Option<Turn> {
+    pub async fn turn(&self, until: Instant) -> Option<WaitPermit> {
         let turn = timeout_at(until, Arc::clone(&self.waits).acquire_owned()).await;
-        turn.ok()?.ok().map(|permit| Turn { _permit: permit })
+        turn.ok()?.ok().map(|permit| WaitPermit { _permit: permit })
     }
 
     /// Waits on a connection of its own. Dropping the future closes it, so the daemon stops waiting too.
@@ -231,7 +231,7 @@ impl Link {
     /// Those of [`Self::call`].
     pub async fn wait<M: Method>(
         self: &Arc<Self>,
-        turn: Turn,
+        turn: WaitPermit,
         params: M::Params,
     ) -> Result<M::Result, Failure> {
         let _turn = turn;

@@ -17,7 +17,7 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
 
-use super::answer::{self, Answer, Outgoing, Sieve};
+use super::answer::{self, Outgoing, Sieve, ToolAnswer};
 use super::arguments::{Arguments, quoted, written};
 use super::catalogue::{self, Available, TOOLS};
 use super::push::CLAUDE_CHANNEL;
@@ -89,7 +89,7 @@ impl Shared {
     async fn news(
         self: &Arc<Self>,
         request: &RequestId,
-        answer: Option<&Answer>,
+        answer: Option<&ToolAnswer>,
         extent: Extent,
     ) -> Outgoing {
         let mut news = Outgoing::default();

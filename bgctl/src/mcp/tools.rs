@@ -19,7 +19,7 @@ use bgd_shared::show::count;
 use bgd_shared::task::{Kind, Status, Task};
 use rmcp::model::RequestId;
 
-use super::answer::{Answer, Body, Reported};
+use super::answer::{Body, Reported, ToolAnswer};
 use super::arguments::Arguments;
 use super::refusal::Refusal;
 use super::shared::Shared;
@@ -55,7 +55,7 @@ struct Left {
 /// The outcome of a call.
 #[derive(Debug)]
 pub enum Reply {
-    Now(Box<Answer>),
+    Now(Box<ToolAnswer>),
     /// An MCP task that the client polls for the answer.
     Later(Arc<Wait>),
 }
@@ -64,15 +64,15 @@ pub enum Reply {
 const OWN_ONLY: &str = "this server shows the tasks of its own session only. The user can show you others with \
      `bgctl`, or with `--all-sessions` in the command of this server.";
 
-impl From<Answer> for Reply {
-    fn from(answer: Answer) -> Self {
+impl From<ToolAnswer> for Reply {
+    fn from(answer: ToolAnswer) -> Self {
         Self::Now(Box::new(answer))
     }
 }
 
 impl Shared {
     /// `background_task`: starts or resumes an agent (R37).
-    pub(super) async fn task(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+    pub(super) async fn task(self: &Arc<Self>, arguments: &Arguments) -> Result<ToolAnswer, Refusal> {
         let prompt = arguments.text("prompt")?;
         // There is no mode parameter: only the user decides what an agent may do without asking.
         let model = arguments.text("model")?.map(|model| model.trim().to_owned());
@@ -127,7 +127,7 @@ impl Shared {
     }
 
     /// `background_command`: starts a command.
-    pub(super) async fn command(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+    pub(super) async fn command(self: &Arc<Self>, arguments: &Arguments) -> Result<ToolAnswer, Refusal> {
         let Some(command) = arguments.text("command")? else { return Err(arguments.missing(&["command"])) };
         let (after, group) = self.order(arguments).await?;
         let mut params = SubmitParams {
@@ -168,7 +168,7 @@ impl Shared {
         Ok((after, arguments.text("group")?.map(|group| group.trim().to_owned())))
     }
 
-    async fn start(self: &Arc<Self>, params: SubmitParams) -> Result<Answer, Refusal> {
+    async fn start(self: &Arc<Self>, params: SubmitParams) -> Result<ToolAnswer, Refusal> {
         let task = if self.keeps {
             // If the connection breaks, the call may be repeated: the key makes it the same task.
             let params = SubmitParams { key: Some(TaskId::random().to_string()), ..params };
@@ -195,7 +195,7 @@ impl Shared {
     }
 
     /// `background_output`: shows a task (R20, R21).
-    pub(super) async fn output(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+    pub(super) async fn output(self: &Arc<Self>, arguments: &Arguments) -> Result<ToolAnswer, Refusal> {
         let Some(id) = arguments.task("task_id")? else { return Err(arguments.missing(&["task_id"])) };
         let task = self.readable(&id).await?;
         let (task, bytes, is_part) = if task.status == Status::Completed {
@@ -243,7 +243,7 @@ impl Shared {
         self: &Arc<Self>,
         arguments: &Arguments,
         request: &RequestId,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<ToolAnswer, Refusal> {
         let named = self.cancellable(arguments).await?;
         let (is_all, is_one) = (named.is_none(), named.as_ref().is_some_and(|tasks| tasks.len() == 1));
         let (active, over): (Vec<Task>, Vec<Task>) =
@@ -324,7 +324,7 @@ impl Shared {
     }
 
     /// `background_list`: lists tasks with their status (R06).
-    pub(super) async fn list(self: &Arc<Self>, arguments: &Arguments) -> Result<Answer, Refusal> {
+    pub(super) async fn list(self: &Arc<Self>, arguments: &Arguments) -> Result<ToolAnswer, Refusal> {
         let status = arguments.status("status")?.into_iter().collect();
         let all = arguments.flag("all")?;
         if all && !self.all_sessions {
@@ -359,7 +359,7 @@ impl Shared {
         let body = Body::Listed { more, summary: page.summary.into() };
         let answer = self.about(&page.tasks, body).with(opening, next);
         // A list entry says less than the notification of an end, which must still be reported.
-        Ok(Answer { reported: HashMap::new(), ..answer })
+        Ok(ToolAnswer { reported: HashMap::new(), ..answer })
     }
 
     /// Lists up to [`LISTED`] tasks: a page of a search for a text may have fewer than there are.
@@ -382,7 +382,7 @@ impl Shared {
         arguments: &Arguments,
         removable: Removable,
         request: &RequestId,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<ToolAnswer, Refusal> {
         let all = arguments.flag("all")?;
         let ids = arguments.tasks("task_ids")?;
         let mut left = Left { older: removable.more && ids.is_none() && !all, lingering: 0 };
@@ -438,7 +438,7 @@ impl Shared {
         let cleared = result?.cleared;
         let answer = self.cleared(cleared, left);
         let reported = ends.into_iter().map(|end| (end, Reported::Cancel)).collect();
-        Ok(Answer { reported, ..answer })
+        Ok(ToolAnswer { reported, ..answer })
     }
 
     /// Returns the tasks with these ids if all of them may be removed.
@@ -468,7 +468,7 @@ impl Shared {
         Ok(tasks)
     }
 
-    fn cleared(&self, cleared: u64, left: Left) -> Answer {
+    fn cleared(&self, cleared: u64, left: Left) -> ToolAnswer {
         let mut opening = format!("Deleted {}.", count(cleared, "task"));
         if left.older {
             opening = format!("{opening} There are older ones: call it again to delete them too.");
@@ -509,8 +509,8 @@ impl Shared {
         Ok(page.tasks.iter().map(|task| (task.id, task.run)).collect())
     }
 
-    fn about(&self, tasks: &[Task], body: Body) -> Answer {
-        Answer::about(tasks, &self.session, body)
+    fn about(&self, tasks: &[Task], body: Body) -> ToolAnswer {
+        ToolAnswer::about(tasks, &self.session, body)
     }
 
     /// Returns a task that this server may show: one of its session or, with `all_sessions`, any task given by its

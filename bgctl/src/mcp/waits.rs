@@ -10,7 +10,7 @@ use bgd_shared::time::Timestamp;
 use rmcp::model::{JsonObject, Task as WireTask, TaskStatus};
 use tokio::sync::{OnceCell, watch};
 
-use super::answer::Answer;
+use super::answer::ToolAnswer;
 use super::refusal::Refusal;
 
 /// The most waits that are kept.
@@ -23,7 +23,7 @@ const POLL_MS: u64 = 1000;
 const KEPT_MS: u64 = 300_000;
 
 /// The outcome of a wait.
-pub type Outcome = Result<Answer, Refusal>;
+pub type Outcome = Result<ToolAnswer, Refusal>;
 
 #[derive(Debug)]
 pub struct Wait {

@@ -58,7 +58,7 @@ impl From<reqwest::Error> for HttpError {
 
 /// A response that was read completely.
 #[derive(Debug)]
-pub struct Answer {
+pub struct FullResponse {
     pub status: StatusCode,
     pub body: Vec<u8>,
     /// The cursor of the next page, if there is one.
@@ -110,7 +110,7 @@ impl Http {
         target: &str,
         content: Option<String>,
         limit: usize,
-    ) -> Result<Answer, HttpError> {
+    ) -> Result<FullResponse, HttpError> {
         let mut response = self.send(method, target, content).await?;
         let next = response.headers().get("x-next-cursor");
         let next = next.and_then(|next| next.to_str().ok()).map(str::to_owned);
@@ -118,7 +118,7 @@ impl Http {
         if !http::read(&mut response, limit, &mut body).await? {
             return Err(HttpError::TooLarge(limit));
         }
-        Ok(Answer { status: response.status(), body, next })
+        Ok(FullResponse { status: response.status(), body, next })
     }
 
     /// Sends a GET request whose response is streamed.
@@ -224,7 +224,7 @@ mod tests {
             .unwrap()
     }
 
-    async fn asked(answer: &'static str, closes: bool) -> Result<Answer, HttpError> {
+    async fn asked(answer: &'static str, closes: bool) -> Result<FullResponse, HttpError> {
         let (http, served) = server(answer, closes).await;
         let answer = http.ask(Method::GET, "/it", None, LIMIT).await;
         let (head, rest) = served.await.unwrap();

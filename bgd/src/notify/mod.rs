@@ -66,7 +66,7 @@ struct Queue {
 
 /// A turn of an agent that is shown as typing, or would be if its channel could show it.
 #[derive(Debug)]
-struct Turn {
+struct TypingTurn {
     channel: Arc<str>,
     session: Option<Arc<str>>,
     /// Dropping it ends the indicator.
@@ -86,7 +86,7 @@ pub struct Notifier {
     queues: BTreeMap<Arc<str>, Queue>,
     /// By channel name, so that the counters survive a change of the channel.
     counts: BTreeMap<Arc<str>, Arc<Counts>>,
-    typing: HashMap<TaskId, Turn>,
+    typing: HashMap<TaskId, TypingTurn>,
     /// The notices that are not delivered.
     waiting: Waiting,
     /// Tasks with notices whose results are not read yet, with the number of those notices.
@@ -352,7 +352,7 @@ impl Notifier {
             let _ = queue.typing.send((session.clone(), stopped));
             stop
         });
-        self.typing.insert(task, Turn { channel: name, session, _stop: stop });
+        self.typing.insert(task, TypingTurn { channel: name, session, _stop: stop });
     }
 
     /// Stops the typing indicator.

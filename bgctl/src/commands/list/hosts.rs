@@ -32,10 +32,10 @@ pub struct Wanted<'a> {
     pub shown: &'a Shown,
 }
 
-type Outcome = Result<Answer, Failure>;
+type Outcome = Result<HostTasks, Failure>;
 
 /// What a host answered.
-struct Answer {
+struct HostTasks {
     list: ListResult,
     /// What its running tasks use, if that is shown.
     measured: Measured,
@@ -105,14 +105,14 @@ fn ask(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes: Vec<Option<Outcome>> = links.iter().map(|_| None).collect();
     let (params, most, is_measured) = (wanted.asked.clone(), wanted.shown.most, wanted.shown.is_measured());
-    let one = move |asked: &mut Asked<'_>, give: &dyn Fn(Answer) -> bool| {
+    let one = move |asked: &mut Asked<'_>, give: &dyn Fn(HostTasks) -> bool| {
         let list = fetch(&params, most, |params| asked.call::<TaskList>(params))?;
         let measured = if is_measured {
             measured(&list.tasks, |params| asked.call::<TaskUsage>(params))?
         } else {
             Measured::new()
         };
-        give(Answer { list, measured });
+        give(HostTasks { list, measured });
         Ok(())
     };
     several::ask(links, context.connect_timeout(), one, |news| {
@@ -192,7 +192,7 @@ fn printed<'a>(all: &[(&'a str, &'a Outcome)]) -> Printed<'a> {
     let tasks = all.iter().filter_map(|(host, outcome)| Some((*host, &outcome.as_ref().ok()?.list)));
     let tasks = tasks.flat_map(|(host, result)| result.tasks.iter().map(move |task| OnHost { host, task }));
     let hosts = all.iter().map(|(host, outcome)| match outcome {
-        Ok(Answer { list: ListResult { summary, next, tasks: _ }, measured: _ }) => {
+        Ok(HostTasks { list: ListResult { summary, next, tasks: _ }, measured: _ }) => {
             HostLine::Answered { host, summary, more: next.is_some() }
         }
         Err(failure) => HostLine::Silent { host, kind: failure.kind, error: &failure.message },

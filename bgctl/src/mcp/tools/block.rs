@@ -20,7 +20,7 @@ use super::progress::{self, Progress};
 use super::seek::Sighting;
 use crate::duration::show_ms;
 use crate::failure::Failure;
-use crate::mcp::answer::{Answer, Body};
+use crate::mcp::answer::{Body, ToolAnswer};
 use crate::mcp::arguments::Arguments;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
@@ -270,7 +270,7 @@ impl Shared {
     }
 
     /// Builds the answer to a wait (R24). `may_be_cut`: the call asked for a longer one.
-    fn blocked(&self, wanted: &Wanted, seen: &Seen, may_be_cut: bool) -> Answer {
+    fn blocked(&self, wanted: &Wanted, seen: &Seen, may_be_cut: bool) -> ToolAnswer {
         let Seen { result, line } = seen;
         let text = |ids: &[TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (finished, active) = (text(&result.finished), text(&result.active));

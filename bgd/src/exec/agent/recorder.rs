@@ -44,7 +44,7 @@ pub struct RecorderState {
     run: u32,
     split: bool,
     line_ended: bool,
-    answer: Answer,
+    answer: LastMessage,
     model_error: Option<String>,
     error: Option<String>,
     last_report: Option<Report>,
@@ -66,7 +66,7 @@ pub struct Recorder {
     file: Option<File>,
     /// Whether the last write ended its line.
     line_ended: bool,
-    answer: Answer,
+    answer: LastMessage,
     /// Why the model fails, according to the agent's own fields.
     model_error: Option<String>,
     /// The error of the first write that failed.
@@ -101,7 +101,7 @@ impl Recorder {
             context,
             file: Some(file),
             line_ended: true,
-            answer: Answer::default(),
+            answer: LastMessage::default(),
             model_error: None,
             error: None,
             loss,
@@ -190,7 +190,7 @@ impl Recorder {
 
     /// Replaces the answer collected from the text by the one that the agent reported.
     pub fn answer(&mut self, answer: String) {
-        self.answer = Answer { said: answer, any_tool: self.answer.any_tool, ..Answer::default() };
+        self.answer = LastMessage { said: answer, any_tool: self.answer.any_tool, ..LastMessage::default() };
         self.answer.bound();
     }
 
@@ -427,7 +427,7 @@ const NOTICES: [&str; 3] = ["**Warning:**", "Warning: ", "Config warning: "];
 
 /// The last message since the last tool call, or the one before that call while nothing has followed it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Answer {
+struct LastMessage {
     said: String,
     /// How many bytes were cut off its beginning.
     cut: u64,
@@ -437,7 +437,7 @@ struct Answer {
     any_tool: bool,
 }
 
-impl Answer {
+impl LastMessage {
     fn push(&mut self, text: &str) {
         match std::mem::take(&mut self.next) {
             Next::Goes => {}
@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn the_answer_is_what_was_said_after_the_last_tool() {
-        let mut answer = Answer::default();
+        let mut answer = LastMessage::default();
         answer.push("Let me ");
         answer.push("look.");
         answer.tool_called();
@@ -523,7 +523,7 @@ mod tests {
     #[test]
     fn the_answer_is_the_last_message_but_no_notice_behind_it() {
         let answer = |messages: &[&str]| {
-            let mut answer = Answer::default();
+            let mut answer = LastMessage::default();
             for message in messages {
                 answer.other_message();
                 answer.push(&message[..1]);
@@ -546,16 +546,16 @@ mod tests {
 
     #[test]
     fn an_error_of_the_model_is_no_answer() {
-        let answer = |text: &str| Answer { said: text.to_owned(), ..Answer::default() };
+        let answer = |text: &str| LastMessage { said: text.to_owned(), ..LastMessage::default() };
         assert_eq!(answer(" API Error: 400 bad\n").error(), Some("API Error: 400 bad"));
         assert_eq!(answer("The API Error is in line 3").error(), None);
-        let after_work = Answer { any_tool: true, ..answer("API Error: 400") };
+        let after_work = LastMessage { any_tool: true, ..answer("API Error: 400") };
         assert_eq!(after_work.error(), None);
     }
 
     #[test]
     fn a_long_answer_keeps_its_end_in_whole_characters() {
-        let mut answer = Answer::default();
+        let mut answer = LastMessage::default();
         for _ in 0..3 * ANSWER_BYTES / 3 {
             answer.push("€");
         }

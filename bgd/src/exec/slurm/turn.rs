@@ -17,12 +17,12 @@ pub struct Before(oneshot::Receiver<Outcome>);
 
 /// The turn of a submission.
 #[derive(Debug)]
-pub struct Turn {
+pub struct SubmitTurn {
     before: Option<Before>,
     tell: oneshot::Sender<Outcome>,
 }
 
-impl Turn {
+impl SubmitTurn {
     /// Creates the turn after the one before, if there was one. Returns with it what the next one waits for.
     pub fn after(before: Option<Before>) -> (Self, Before) {
         let (tell, outcome) = oneshot::channel();
@@ -51,10 +51,10 @@ mod tests {
 
     #[tokio::test]
     async fn r146_a_submission_that_comes_again_lets_none_pass() {
-        let (mut first, before) = Turn::after(None);
-        let (mut second, before) = Turn::after(Some(before));
-        let (mut third, before) = Turn::after(Some(before));
-        let (mut fourth, _) = Turn::after(Some(before));
+        let (mut first, before) = SubmitTurn::after(None);
+        let (mut second, before) = SubmitTurn::after(Some(before));
+        let (mut third, before) = SubmitTurn::after(Some(before));
+        let (mut fourth, _) = SubmitTurn::after(Some(before));
         assert!(first.come().await);
         first.end(Outcome::Had);
         assert!(second.come().await);

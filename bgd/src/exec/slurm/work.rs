@@ -23,7 +23,7 @@ use super::run::Job;
 use super::there::{self, Copied, Look, Piece};
 use super::tools::{self, NotSubmitted, Tools};
 use super::trouble::Trouble;
-use super::turn::{Outcome, Turn};
+use super::turn::{Outcome, SubmitTurn};
 use crate::core::{Conclusion, Fact, PlaceFact};
 
 /// What came of a piece of work.
@@ -80,7 +80,7 @@ pub struct Accepted {
 /// Submits runs. With `watches`, also sets up a watch for notes.
 pub async fn submit(
     tools: Tools,
-    (batch, mut turn): (Batch, Turn),
+    (batch, mut turn): (Batch, SubmitTurn),
     jobs: Vec<(TaskId, Arc<Job>)>,
     watches: bool,
 ) -> Done {
@@ -110,7 +110,7 @@ pub async fn abandon(tools: Tools, key: Arc<str>) -> Done {
 
 async fn try_submit(
     tools: &Tools,
-    (batch, turn): (&Batch, &mut Turn),
+    (batch, turn): (&Batch, &mut SubmitTurn),
     jobs: Vec<(TaskId, Arc<Job>)>,
     watches: bool,
 ) -> Result<Accepted, NotSubmitted> {

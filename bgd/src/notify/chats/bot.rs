@@ -13,7 +13,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::http::{Answer, DeliveryError, Http, Post};
+use super::http::{ChatResponse, DeliveryError, Http, Post};
 use super::retry::{self, RateLimits};
 use crate::channels::{Bot as Settings, Chat, Secret, Token};
 use crate::notice::one_line;
@@ -38,7 +38,7 @@ pub struct Service {
     /// The scheme of the `Authorization` header; `None`: the token is part of the URL.
     pub authorization: Option<&'static str>,
     /// Interprets a response.
-    pub judge: fn(&Post, &Answer) -> Result<(), DeliveryError>,
+    pub judge: fn(&Post, &ChatResponse) -> Result<(), DeliveryError>,
 }
 
 /// One API call.

@@ -10,7 +10,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::bot::{Bot, Call, Service};
-use super::http::{Answer, DeliveryError, Http, Post};
+use super::http::{ChatResponse, DeliveryError, Http, Post};
 use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, fitting};
 use crate::notify::adapter::{Adapter, Notification, Signal};
@@ -142,7 +142,7 @@ struct Said {
     global: bool,
 }
 
-fn judge(post: &Post, answer: &Answer) -> Result<(), DeliveryError> {
+fn judge(post: &Post, answer: &ChatResponse) -> Result<(), DeliveryError> {
     if answer.status.is_success() {
         return Ok(());
     }
@@ -190,7 +190,7 @@ mod tests {
         let post = post.ok().unwrap();
         let judged = |is_for_all, global| {
             let body = json!({"message": "slow down", "retry_after": 1.5, "global": global});
-            let answer = Answer {
+            let answer = ChatResponse {
                 status: reqwest::StatusCode::TOO_MANY_REQUESTS,
                 place: "http://x".to_owned(),
                 wait: Some(Duration::from_secs(2)),

@@ -104,7 +104,7 @@ fn decoded(part: &str) -> String {
 
 /// A server's response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ChatResponse {
     pub status: StatusCode,
     /// The server it came from, for people.
     pub place: String,
@@ -116,7 +116,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl ChatResponse {
     /// Builds the failure for this response; `said` is the server's own error text.
     pub fn refused(&self, post: &Post, said: Option<&str>) -> DeliveryError {
         let said = said.map(|said| post.hide(said)).filter(|said| !said.is_empty());
@@ -172,7 +172,7 @@ impl Http {
     ///
     /// # Errors
     /// There was no response, or a redirect that is not followed.
-    pub async fn post(&self, post: &Post) -> Result<Answer, DeliveryError> {
+    pub async fn post(&self, post: &Post) -> Result<ChatResponse, DeliveryError> {
         let deadline = Instant::now().checked_add(post.timeout).unwrap_or_else(Instant::now);
         let mut url = post.url.clone();
         let mut followed = 0;
@@ -213,12 +213,12 @@ impl Http {
 }
 
 /// Reads the body of a response. Gives up on a body that breaks off or does not end in time.
-async fn answer(mut response: Response, place: String, deadline: Instant) -> Answer {
+async fn answer(mut response: Response, place: String, deadline: Instant) -> ChatResponse {
     let wait = response.headers().get(RETRY_AFTER).and_then(|value| seconds(value.to_str().ok()?));
     let is_for_all = response.headers().get("x-ratelimit-scope").is_some_and(|scope| scope == "global");
     let mut body = Vec::new();
     let _ = timeout_at(deadline, http::read(&mut response, BODY_BYTES, &mut body)).await;
-    Answer { status: response.status(), place, wait, is_for_all, body }
+    ChatResponse { status: response.status(), place, wait, is_for_all, body }
 }
 
 /// Returns the target of a redirect that may be followed.

@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::bot::{Bot, Call, Service};
-use super::http::{Answer, DeliveryError, Http, Post};
+use super::http::{ChatResponse, DeliveryError, Http, Post};
 use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, escaped, fitting};
 use crate::notify::adapter::{Adapter, Notification};
@@ -94,7 +94,7 @@ struct Said {
     error: Option<String>,
 }
 
-fn judge(post: &Post, answer: &Answer) -> Result<(), DeliveryError> {
+fn judge(post: &Post, answer: &ChatResponse) -> Result<(), DeliveryError> {
     let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
         return Err(answer.unintelligible(post));
     };

@@ -9,7 +9,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::bot::{Bot, Call, Service};
-use super::http::{Answer, DeliveryError, Http, Post};
+use super::http::{ChatResponse, DeliveryError, Http, Post};
 use crate::channels::{Bot as Settings, Chat};
 use crate::notice::{Style, fitting};
 use crate::notify::adapter::{Adapter, Notification, Signal};
@@ -91,7 +91,7 @@ struct Parameters {
     retry_after: Option<u64>,
 }
 
-fn judge(post: &Post, answer: &Answer) -> Result<(), DeliveryError> {
+fn judge(post: &Post, answer: &ChatResponse) -> Result<(), DeliveryError> {
     let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
         return Err(answer.unintelligible(post));
     };

@@ -213,7 +213,7 @@ impl Acp {
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
         let prompted = self.prompted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         let (mut turn, answer) = if let Some(prompted) = prompted {
-            let turn = Turn { acp: self, key, is_over: false };
+            let turn = TurnGuard { acp: self, key, is_over: false };
             (turn, self.wire.outcome(prompted).await)
         } else {
             let gate = match self.routes.begin(key).await {
@@ -221,7 +221,7 @@ impl Acp {
                 Err(NotBegun::Cancelled) => return TurnEnd::Cancelled,
                 Err(NotBegun::NotOpen) => return TurnEnd::Failed("the session is not open".into()),
             };
-            let turn = Turn { acp: self, key, is_over: false };
+            let turn = TurnGuard { acp: self, key, is_over: false };
             let request = PromptRequest::new(SessionId::new(&**key), vec![ContentBlock::from(prompt)]);
             (turn, self.wire.prompt(key, "session/prompt", request, gate).await)
         };
@@ -309,13 +309,13 @@ impl Acp {
 }
 
 /// A turn in flight. Dropping it before its end stops it.
-struct Turn<'a> {
+struct TurnGuard<'a> {
     acp: &'a Acp,
     key: &'a Arc<str>,
     is_over: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.acp.stop(self.key);

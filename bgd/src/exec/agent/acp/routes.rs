@@ -23,7 +23,7 @@ struct Route {
     setup: Arc<Setup>,
     /// Notified with every piece of the replay, for whoever waits for its end.
     replayed: Arc<Notify>,
-    turn: Turn,
+    turn: TurnState,
     /// The last piece of the turn's answer.
     last: LastPiece,
     /// The questions of this turn; dropping one calls it off.
@@ -35,7 +35,7 @@ struct Route {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Turn {
+enum TurnState {
     #[default]
     None,
     Running,
@@ -58,7 +58,7 @@ pub struct RouteState {
     pub session: Arc<str>,
     replaying: bool,
     setup: SetupState,
-    turn: Turn,
+    turn: TurnState,
     last: LastPiece,
 }
 
@@ -112,7 +112,7 @@ impl Routes {
 
     /// Returns whether the session is in a turn.
     pub fn is_in_turn(&self, session: &str) -> bool {
-        self.lock().get(session).is_some_and(|route| route.turn != Turn::None)
+        self.lock().get(session).is_some_and(|route| route.turn != TurnState::None)
     }
 
     /// Keeps further prompts to the session waiting until the result is dropped; `None` if the session is not known, or
@@ -177,7 +177,7 @@ impl Routes {
     /// off; `None` if the session is in no turn, or in one that was cancelled.
     pub fn ask(&self, session: &str) -> Option<(Updates, oneshot::Receiver<()>)> {
         let mut routes = self.lock();
-        let route = routes.get_mut(session).filter(|route| route.turn == Turn::Running)?;
+        let route = routes.get_mut(session).filter(|route| route.turn == TurnState::Running)?;
         let updates = route.updates.clone()?;
         let (held, called_off) = oneshot::channel();
         route.asks.retain(|ask| !ask.is_closed());
@@ -200,7 +200,7 @@ impl Routes {
         };
         let mut routes = self.lock();
         let route = routes.get_mut(session).ok_or(NotBegun::NotOpen)?;
-        route.turn = Turn::Running;
+        route.turn = TurnState::Running;
         route.replaying = false;
         route.last = LastPiece::None;
         Ok(held)
@@ -210,8 +210,8 @@ impl Routes {
     pub fn cancel(&self, session: &str) {
         if let Some(route) = self.lock().get_mut(session) {
             route.interrupted.notify_waiters();
-            if route.turn == Turn::Running {
-                route.turn = Turn::Cancelled;
+            if route.turn == TurnState::Running {
+                route.turn = TurnState::Cancelled;
             }
         }
     }
@@ -226,7 +226,7 @@ impl Routes {
     /// Ends the turn, and calls off its questions.
     pub fn end(&self, session: &str) {
         if let Some(route) = self.lock().get_mut(session) {
-            route.turn = Turn::None;
+            route.turn = TurnState::None;
             route.asks.clear();
         }
     }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::wire::{Fault, Health, Message, Permission, Questions, SessionInfo, Status};
-use crate::exec::http::{Answer, Http, HttpError, Streamed, escaped};
+use crate::exec::http::{FullResponse, Http, HttpError, Streamed, escaped};
 
 /// The longest answer in bytes. A longer page of messages is requested message by message, and a longer
 /// message can't be read.
@@ -233,13 +233,13 @@ async fn with_timeout<T>(work: impl Future<Output = Result<T, ApiError>>) -> Res
     tokio::time::timeout(PATIENCE, work).await.unwrap_or(Err(ApiError::Late))
 }
 
-fn understood<T: DeserializeOwned>(answer: &Answer) -> Result<T, ApiError> {
+fn understood<T: DeserializeOwned>(answer: &FullResponse) -> Result<T, ApiError> {
     refusal(answer)?;
     serde_json::from_slice(&answer.body)
         .map_err(|error| ApiError::Strange(format!("the server's answer can't be parsed: {error}").into()))
 }
 
-fn refusal(answer: &Answer) -> Result<(), ApiError> {
+fn refusal(answer: &FullResponse) -> Result<(), ApiError> {
     if answer.status.is_success() {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::run::Job;
 use crate::exec::slurm::tools::NotSubmitted;
 use crate::exec::slurm::trouble::{self, Trouble};
-use crate::exec::slurm::turn::Turn;
+use crate::exec::slurm::turn::SubmitTurn;
 use crate::exec::slurm::work::{self, Accepted};
 use crate::os::watch;
 
@@ -72,7 +72,7 @@ impl Cluster {
 
     fn submit_now(&mut self, batch: Batch, jobs: Vec<(TaskId, Arc<Job>)>) {
         let watches = self.watch.is_none();
-        let (turn, next) = Turn::after(self.before.take());
+        let (turn, next) = SubmitTurn::after(self.before.take());
         self.before = Some(next);
         self.works.push(Box::pin(work::submit(self.tools.clone(), (batch, turn), jobs, watches)));
     }

@@ -14,6 +14,8 @@ pub struct Known {
     pub task: Task,
     /// How often it has ended for good.
     ends: u32,
+    /// Whether its submission is refused, as it came when the disk was full. It is removed soon, and no later daemon has it.
+    is_refused: bool,
 }
 
 /// What a daemon has told.
@@ -107,20 +109,21 @@ impl Model {
                     assert!(may_be, "nobody has submitted {task:?}");
                 }
             }
-            self.tasks.insert(task.id, Known { ends: u32::from(is_over), task });
+            self.tasks.insert(task.id, Known { ends: u32::from(is_over), task, is_refused: false });
         }
+        tasks.retain(|_, known| !(known.is_refused && unanswered.unwritten));
         assert!(tasks.is_empty() || unanswered.removes, "these tasks are lost: {tasks:?}");
     }
 
-    /// Takes the next event.
-    pub fn take(&mut self, event: Event) {
+    /// Takes the next event. `is_troubled` says whether it could not be written down.
+    pub fn take(&mut self, event: Event, is_troubled: bool) {
         let Event { seq, kind, task, .. } = event;
         assert_eq!(seq, self.seq + 1, "an event is missing or doubled");
         self.seq = seq;
         let id = task.id;
         if kind == EventKind::Submitted {
             assert!(matches!(task.status, Status::Pending | Status::Running), "{task:?}");
-            let before = self.tasks.insert(id, Known { task, ends: 0 });
+            let before = self.tasks.insert(id, Known { task, ends: 0, is_refused: is_troubled });
             return assert!(before.is_none(), "{id} was submitted twice");
         }
         let known = self.tasks.get_mut(&id).unwrap_or_else(|| panic!("{kind:?} of an unknown task {id}"));

@@ -118,19 +118,19 @@ impl Peer {
             world.trace_text(&String::from_utf8_lossy(&bytes));
             self.protocol.push(&bytes);
             while let Some(received) = self.protocol.next_received().unwrap() {
-                self.received(received, model.as_deref_mut(), world.is_written());
+                self.received(received, model.as_deref_mut(), world);
             }
         }
     }
 
-    fn received(&mut self, received: Received, model: Option<&mut Model>, is_written: bool) {
+    fn received(&mut self, received: Received, model: Option<&mut Model>, world: &World) {
         match received {
             Received::Answer { call, outcome } => {
                 let pending =
                     self.pending.remove(&call).unwrap_or_else(|| panic!("{call} is answered twice"));
                 match (pending.method, outcome, model) {
                     // What is not written down yet is listed, and not told.
-                    ("task.list", Ok(result), Some(model)) if is_written || model.is_new() => {
+                    ("task.list", Ok(result), Some(model)) if world.is_written() || model.is_new() => {
                         model.listed(strict::from_str::<ListResult>(result.get()).unwrap());
                     }
                     ("events.subscribe", Ok(result), model) => {
@@ -149,7 +149,7 @@ impl Peer {
                     assert!(next.is_none_or(|next| next == event.seq), "{next:?}, and then {}", event.seq);
                     *next = Some(event.seq + 1);
                     if let Some(model) = model {
-                        model.take(*event);
+                        model.take(*event, world.state().disk.is_troubled);
                     }
                 }
                 News::Gap(gap) => self.gap(news.subscription, gap, model.is_some()),

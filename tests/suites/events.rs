@@ -1,5 +1,6 @@
 //! Events: every completion is announced (R55), in order, without holes, after its effect; replay and gaps.
 
+use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
@@ -56,6 +57,29 @@ fn r55_a_completion_is_told_whether_or_not_anybody_blocked_on_it() {
     let mut wanted = vec![alone, awaited];
     wanted.sort_unstable();
     assert_eq!(told, wanted);
+}
+
+#[test]
+fn r55_the_ends_of_a_shutdown_are_told_to_whoever_reads() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    // Many times what waits in the daemon and in a socket for one reader.
+    let params = SubmitParams {
+        shell: Some(":".into()),
+        description: Some("x".repeat(1000)),
+        hold: true,
+        ..daemon.params()
+    };
+    let held: Vec<TaskId> = (0..1000).map(|_| daemon.submit_with(&params).id).collect();
+    watch.until(|event| Some(&event.task.id) == held.last());
+    std::thread::scope(|scope| {
+        scope.spawn(|| daemon.run(&["daemon", "stop"]).success());
+        let mut left: HashSet<TaskId> = held.into_iter().collect();
+        while !left.is_empty() {
+            let event = watch.until(|event| event.kind == EventKind::Cancelled);
+            assert!(left.remove(&event.task.id), "told once");
+        }
+    });
 }
 
 #[test]

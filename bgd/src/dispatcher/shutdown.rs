@@ -16,7 +16,7 @@ const LAST: Duration = Duration::from_secs(15);
 /// The same after a second signal.
 const LAST_IN_A_HURRY: Duration = Duration::from_secs(2);
 
-/// How long executors and channels get to end by themselves before they are forced to.
+/// How long executors and channels get to end by themselves before they are forced to, and subscribers to read on.
 const GRACE: Duration = Duration::from_secs(2);
 
 impl Dispatcher {
@@ -87,8 +87,10 @@ impl Dispatcher {
         self.notifier.give_up();
     }
 
-    /// Whether an executor is still busy or a notice is still to be delivered.
+    /// Whether an executor is still busy, a notice is still to be delivered, or a subscriber is yet to read what it needs room
+    /// for. The latter is not waited for by force: a reader that stands still would hold up everybody.
     pub(super) fn is_busy(&self) -> bool {
-        self.executors.is_busy() || self.notifier.is_busy()
+        let waits = self.forced_at.is_some();
+        self.executors.is_busy() || self.notifier.is_busy() || (waits && self.subscribers.are_behind())
     }
 }

@@ -143,6 +143,12 @@ impl Subscribers {
         self.by_client.values().map(Vec::len).sum()
     }
 
+    /// Whether a subscriber has yet to read before it can be sent the rest.
+    pub fn are_behind(&self) -> bool {
+        let seq = self.history.seq();
+        self.by_client.values().flatten().any(|subscriber| subscriber.next <= seq)
+    }
+
     /// Stores an event and offers it to all subscribers.
     pub fn publish(
         &mut self,

@@ -19,13 +19,15 @@ use std::thread;
 use self::life::{Kind, Outcome, simulate};
 
 /// Seeds that have shown a fault, with the days to simulate.
-const FOUND: [(u64, u64, Kind); 3] = [
+const FOUND: [(u64, u64, Kind); 4] = [
     // After an upgrade, what was about to start waited for the next input.
     (2024, 50, Kind::Plain),
     // A call that waited for the start of a task was not answered if a full disk held the start back until it was ended.
     (909, 18, Kind::Durable),
     // A task whose submission was refused, as the disk was full, was still listed if it had ended at once.
     (2020, 5, Kind::Durable),
+    // Events of a shutdown that many tasks were cancelled by were not told, as the daemon ended before they could be read.
+    (2061, 13, Kind::Plain),
 ];
 
 /// The days of one simulation when there are many.

@@ -486,11 +486,11 @@ fn r130_calls_that_wait_for_a_start_that_a_full_disk_holds_back_are_answered_whe
 }
 
 /// Has the kernel refuse to let a daemon write its journal, as on a disk that has turned read-only, until this is dropped.
-struct ReadOnly(std::process::Child);
+pub(super) struct ReadOnly(std::process::Child);
 
 impl ReadOnly {
     #[track_caller]
-    fn of(daemon: &TestDaemon) -> Self {
+    pub fn of(daemon: &TestDaemon) -> Self {
         let journal = daemon.state_dir().join("journal");
         let mut strace = std::process::Command::new("strace");
         strace.args(["-f", "-e", "trace=pwrite64,openat,ftruncate"]);

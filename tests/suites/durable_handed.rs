@@ -13,7 +13,10 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::HandoffStream;
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, upgrade};
+use bgd_tests::user::must_be_root;
 use bgd_tests::{TestDaemon, Viewer, wait};
+
+use super::durable::ReadOnly;
 
 fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true\n[limits]\noutput_bytes = \"4GiB\"").start()
@@ -196,6 +199,22 @@ fn r126_a_terminal_that_was_handed_over_goes_on_over_a_kill_and_a_stop() {
     assert_eq!(exit_of(&daemon, id), Exit::Code(9));
     let shown = "ready\r\none\r\n<one>\r\ntwo\r\n<two>\r\nend\r\n";
     assert_eq!(String::from_utf8_lossy(&daemon.output(id)), shown);
+}
+
+#[test]
+fn r130_what_is_handed_over_as_the_disk_turns_read_only_is_followed_to_its_end_as_root() {
+    must_be_root();
+    let daemon = durable();
+    let read_only = ReadOnly::of(&daemon);
+    // The first that can't be written down.
+    let (mut job, id) = handed(&daemon, "read word; echo \"<$word>\"; exit 7", false);
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains("the journal can't be written"), "{warnings}");
+    assert_eq!(daemon.task(id).status, Status::Running);
+    drop(read_only);
+    job.say("on");
+    assert_eq!(exit_of(&daemon, id), Exit::Code(7));
+    assert_eq!(daemon.output(id), b"<on>\n");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::Dispatcher;
 use super::recording::{Durable, HeldStart, Step};
 use crate::client::answer::Answer;
 use crate::core::durable::{Kept, TaskRow};
-use crate::core::{Core, Effect, Fact, Input, Ordinal, Reply, Request, State, Task};
+use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, Request, State, Task};
 use crate::exec::left::{Ended, Left, Resumed};
 use crate::journal::{Journal, Recorded};
 use crate::keeper::Key;
@@ -267,6 +267,8 @@ impl Dispatcher {
                         durable.held.push(HeldStart { executor, task, run, spec, begin });
                     }
                 }
+                // It runs already, and whoever has handed it over is told that it goes on here.
+                Effect::Start { begin: Begin::HandedOver, .. } => rest.push(effect),
                 Effect::Start { .. } => {}
                 Effect::Over { .. } | Effect::Written { .. } | Effect::CaughtUp { .. } => {
                     if let Some(durable) = &mut self.durable {

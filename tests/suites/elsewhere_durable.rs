@@ -209,6 +209,8 @@ fn r151_what_was_left_there_is_ended_wherever_the_connection_is_cut_meanwhile() 
         far.forgotten();
         whole = before.map_or(whole, |before| wire.carried_there() - before);
     }
+    let log = fs::read_to_string(far.here().state_dir().join("bgd.log")).unwrap();
+    assert!(log.contains("tasks of an earlier daemon not ended"), "some were cut in the midst of it");
 }
 
 #[test]

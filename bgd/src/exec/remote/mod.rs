@@ -60,7 +60,7 @@ impl Machines {
         let remotes = Arc::clone(&machines.remotes);
         for (name, ssh) in remotes.all().filter_map(|remote| remote.ssh()) {
             if machines.origin(name).is_remembered() {
-                machines.serve(name, ssh, true);
+                machines.serve(name, ssh);
             }
         }
         let is_known = |name: &str| remotes.get(name).is_some_and(|remote| remote.ssh().is_some());
@@ -80,8 +80,9 @@ impl Machines {
         Origin::new(&self.state, &self.context.socket, &self.instance, name)
     }
 
-    fn serve(&mut self, name: &Arc<str>, ssh: &Ssh, sweeps: bool) {
+    fn serve(&mut self, name: &Arc<str>, ssh: &Ssh) {
         let origin = Arc::new(self.origin(name));
+        let sweeps = origin.is_remembered();
         self.origins.insert(Arc::clone(name), Arc::clone(&origin));
         let (ssh, context, host, is_durable) =
             (ssh.clone(), self.context.clone(), self.host.clone(), self.is_durable);
@@ -94,7 +95,7 @@ impl Machines {
         if !self.places.is_served(name) {
             let remotes = Arc::clone(&self.remotes);
             let (name, ssh) = remotes.get(name).and_then(|remote| remote.ssh())?;
-            self.serve(name, ssh, false);
+            self.serve(name, ssh);
         }
         Some(())
     }

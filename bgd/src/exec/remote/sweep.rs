@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::client::ClientError;
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::replace::replace;
 use bgd_shared::request::{
@@ -191,7 +192,7 @@ fn session_of(instance: &str) -> String {
 /// Ends the tasks that earlier instances of this daemon have left on a machine.
 ///
 /// # Errors
-/// The connection broke, so that some may be left. What is refused is logged, and no error: it would be refused again.
+/// No answer came, so that some may be left. A refusal is logged, and no error: it would be repeated.
 pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientError> {
     for instance in origin.earlier() {
         tracing::info!(instance, "what an earlier daemon has left on another machine is ended");
@@ -199,16 +200,19 @@ pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientE
             Ok(_) => origin.drop_from_note(&instance),
             Err(error) => {
                 tracing::warn!(%error, "tasks of an earlier daemon not ended");
-                unless_cut(error)?;
+                unless_refused(error)?;
             }
         }
     }
     Ok(())
 }
 
-/// Returns an error that is none of the daemon there, which may answer over another connection.
-fn unless_cut(error: ClientError) -> Result<(), ClientError> {
-    if error.kind().is_none() { Err(error) } else { Ok(()) }
+/// Returns an error unless it is a refusal by the daemon there that would be repeated.
+fn unless_refused(error: ClientError) -> Result<(), ClientError> {
+    match error.kind() {
+        None | Some(ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) => Err(error),
+        Some(_) => Ok(()),
+    }
 }
 
 /// Acknowledges the notices there of ended tasks, whose ends are told here. Nobody else would ever do so.
@@ -221,14 +225,16 @@ pub async fn forget_notices(bridge: &Bridge, origin: &Origin) {
 }
 
 /// Ends this instance's tasks on a machine, if any are left, and removes everything of theirs.
-pub async fn end_session(bridge: &Bridge, origin: &Origin) {
+///
+/// # Errors
+/// They were not ended.
+pub async fn end_session(bridge: &Bridge, origin: &Origin) -> Result<(), ClientError> {
     let params = SessionEndParams { session: origin.session.clone() };
-    if let Err(error) = bridge.wait::<SessionEnd>(&params).await {
-        tracing::warn!(%error, "the session on another machine was not ended");
-    }
+    let ended = bridge.wait::<SessionEnd>(&params).await.map(drop);
+    ended.inspect_err(|error| tracing::warn!(%error, "the session on another machine was not ended"))
 }
 
-/// Returns the tasks there that were submitted as this instance.
+/// Returns the tasks there that were submitted as this instance; none if the daemon there refuses to list them.
 ///
 /// # Errors
 /// They can't be asked for now.
@@ -237,8 +243,13 @@ pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientE
     let mut params = ListParams { session, limit: Some(PAGE), ..ListParams::default() };
     let mut tasks = Vec::new();
     loop {
-        let page = bridge.call::<TaskList>(&params).await;
-        let page = page.inspect_err(|error| tracing::warn!(%error, "tasks on another machine not listed"))?;
+        let page = match bridge.call::<TaskList>(&params).await {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::warn!(%error, "tasks on another machine not listed");
+                return unless_refused(error).map(|()| tasks);
+            }
+        };
         tasks.extend(page.tasks);
         params.after = page.next;
         if params.after.is_none() {
@@ -250,17 +261,17 @@ pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientE
 /// Ends and removes tasks there.
 ///
 /// # Errors
-/// The connection broke, so that some may be left. What is refused is logged, and no error: it would be refused again.
+/// No answer came, so that some may be left. A refusal is logged, and no error: it would be repeated.
 pub async fn end_tasks(bridge: &Bridge, origin: &Origin, tasks: &[TaskId]) -> Result<(), ClientError> {
     for part in tasks.chunks(PAGE) {
         tracing::info!(tasks = part.len(), "what nobody waits for is ended on another machine");
         let Err(error) = end_together(bridge, part).await else { continue };
-        unless_cut(error)?;
+        unless_refused(error)?;
         // One that is gone must not keep the others there.
         for task in part {
             if let Err(error) = end_together(bridge, std::slice::from_ref(task)).await {
                 tracing::warn!(%task, %error, "a task on another machine not ended");
-                unless_cut(error)?;
+                unless_refused(error)?;
             }
         }
     }

@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 
 use super::{Called, Machine, Order, Outcome};
 use crate::exec::remote::bridge::Bridge;
-use crate::exec::remote::link::Link;
 use crate::exec::remote::run::{Run, key_of};
 use crate::exec::remote::sweep;
 
@@ -65,6 +64,7 @@ impl Machine {
 
     /// Looks for what earlier daemons have left there.
     pub(super) fn sweep(&mut self, bridge: Arc<Bridge>) {
+        self.sweeps_at = None;
         if std::mem::replace(&mut self.has_swept, true) {
             return;
         }
@@ -74,25 +74,14 @@ impl Machine {
                 Ok(()) if is_own_left => sweep::left(&bridge, &origin).await,
                 ended => ended.map(|()| Vec::new()),
             };
-            Called {
-                task: TaskId::from_u128(0),
-                run: 0,
-                bridge: Some(bridge),
-                outcome: Outcome::Left(left.ok()),
-            }
+            let outcome = left.map_or(Outcome::Swept(false), Outcome::Left);
+            Called { task: TaskId::from_u128(0), run: 0, bridge: Some(bridge), outcome }
         }));
     }
 
     /// Ends and removes those of these tasks there that no run here is known to be.
-    pub(super) fn end_unknown(&mut self, bridge: Option<Arc<Bridge>>, tasks: Option<Vec<Task>>) {
-        let (Some(bridge), Some(tasks)) = (bridge, tasks) else {
-            // By the next connection, which is made for that where none is open.
-            self.has_swept = false;
-            if matches!(self.link, Link::Idle) {
-                self.rest();
-            }
-            return;
-        };
+    pub(super) fn end_unknown(&mut self, bridge: Option<Arc<Bridge>>, tasks: &[Task]) {
+        let Some(bridge) = bridge else { return };
         let known: HashSet<String> = self
             .runs
             .iter()
@@ -102,17 +91,23 @@ impl Machine {
         let is_unknown = |task: &Task| task.key.as_ref().is_none_or(|key| !known.contains(key));
         let unknown: Vec<TaskId> = tasks.iter().filter(|task| is_unknown(task)).map(|task| task.id).collect();
         if unknown.is_empty() {
-            self.pause = Duration::ZERO;
-            return;
+            return self.swept(true);
         }
         let origin = Arc::clone(&self.origin);
         self.calls.push(Box::pin(async move {
-            let outcome = match sweep::end_tasks(&bridge, &origin, &unknown).await {
-                Ok(()) => Outcome::Done,
-                Err(_) => Outcome::Left(None),
-            };
-            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome }
+            let is_done = sweep::end_tasks(&bridge, &origin, &unknown).await.is_ok();
+            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Swept(is_done) }
         }));
+    }
+
+    /// Notes that a sweep is over. Unless everything was ended, there is another one after a pause.
+    pub(super) fn swept(&mut self, is_done: bool) {
+        self.has_swept = is_done;
+        if is_done {
+            self.pause = Duration::ZERO;
+        } else {
+            self.sweep_again();
+        }
     }
 }
 

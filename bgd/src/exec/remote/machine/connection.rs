@@ -86,8 +86,13 @@ impl Machine {
     pub(super) fn rest(&mut self) {
         self.link = Link::Idle;
         if self.sweeps && !self.has_swept {
-            self.sweeps_at = Some(Instant::now() + self.next_pause(PAUSES[0]));
+            self.sweep_again();
         }
+    }
+
+    /// Has another sweep follow after a pause, for which a connection is made if there is none.
+    pub(super) fn sweep_again(&mut self) {
+        self.sweeps_at = Some(Instant::now() + self.next_pause(PAUSES[0]));
     }
 
     /// Returns the pause before the next attempt, which is at least that long. The one after that is twice as long.

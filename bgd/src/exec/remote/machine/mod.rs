@@ -114,7 +114,9 @@ enum Outcome {
     Read(Stream, Result<Box<OutputResult>, ClientError>, Losses),
     Told(i32, Result<(), ClientError>),
     Settled(Box<Task>, Option<Fact>),
-    Left(Option<Vec<Task>>),
+    Left(Vec<Task>),
+    /// Whether everything was ended that was left there.
+    Swept(bool),
     Cleared,
     Done,
 }
@@ -194,9 +196,9 @@ impl Machine {
             return;
         }
         let Link::Open(bridge, _) = &self.link else { return };
-        if tokio::time::timeout(CONFIRMED_WITHIN / 4, sweep::end_session(bridge, &self.origin)).await.is_ok()
-            && self.runs.is_empty()
-        {
+        let ended =
+            tokio::time::timeout(CONFIRMED_WITHIN / 4, sweep::end_session(bridge, &self.origin)).await;
+        if matches!(ended, Ok(Ok(()))) && self.runs.is_empty() {
             self.origin.forget();
         }
     }
@@ -438,7 +440,8 @@ impl Machine {
                 self.is_clearing = false;
                 return;
             }
-            Outcome::Left(tasks) => return self.end_unknown(bridge, tasks),
+            Outcome::Left(tasks) => return self.end_unknown(bridge, &tasks),
+            Outcome::Swept(is_done) => return self.swept(is_done),
             outcome => outcome,
         };
         let is_current = match (&bridge, &self.link) {
@@ -484,7 +487,11 @@ impl Machine {
                     self.cut(&error.to_string());
                 }
             }
-            Outcome::Told(_, Ok(())) | Outcome::Cleared | Outcome::Left(_) | Outcome::Done => {}
+            Outcome::Told(_, Ok(()))
+            | Outcome::Cleared
+            | Outcome::Left(_)
+            | Outcome::Swept(_)
+            | Outcome::Done => {}
             Outcome::Settled(end, output) => self.conclude(task, &end, output),
         }
     }
@@ -549,11 +556,11 @@ impl Machine {
         let link = match &self.link {
             Link::Broken(at, ..) => Some(*at),
             Link::Open(_, idle_at) if self.is_idle() && self.calls.is_empty() => Some(*idle_at),
-            Link::Idle => self.sweeps_at,
-            Link::Opening(_) | Link::Open(..) => None,
+            Link::Idle | Link::Opening(_) | Link::Open(..) => None,
         };
+        let sweeps = self.sweeps_at.filter(|_| matches!(self.link, Link::Idle | Link::Open(..)));
         let give_up = self.give_up.first().map(|(at, _)| *at);
-        link.into_iter().chain(give_up).min()
+        link.into_iter().chain(sweeps).chain(give_up).min()
     }
 
     /// Does what is due.
@@ -565,9 +572,14 @@ impl Machine {
             self.give_up.pop_first();
             self.give_up_on(task);
         }
+        let sweeps = self.sweeps_at.is_some_and(|at| at <= now);
         match &self.link {
             Link::Broken(at, ..) if *at <= now => self.open(),
-            Link::Idle if self.sweeps_at.is_some_and(|at| at <= now) => self.open(),
+            Link::Idle if sweeps => self.open(),
+            Link::Open(bridge, _) if sweeps => {
+                let bridge = Arc::clone(bridge);
+                self.sweep(bridge);
+            }
             Link::Open(_, idle_at) if self.is_idle() && *idle_at <= now => {
                 // What was not looked for may be there.
                 if self.has_swept {

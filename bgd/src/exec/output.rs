@@ -32,6 +32,7 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use self::kept::Kept;
 pub use self::read::{Part, last_line, read_part};
@@ -289,9 +290,12 @@ struct Shared {
     is_watching: AtomicBool,
 }
 
-/// Follows the output files of running tasks.
+/// Follows the output files of running tasks, until the last copy of this is dropped.
 #[derive(Clone, Debug)]
-pub struct OutputWatch(Arc<Shared>);
+pub struct OutputWatch {
+    shared: Arc<Shared>,
+    _follower: Arc<JoinSet<()>>,
+}
 
 impl OutputWatch {
     /// Starts to watch; at most `limit` bytes are kept per task.
@@ -308,18 +312,19 @@ impl OutputWatch {
         });
         let watch = FirstWrite::new(shared.folder.path()).ok();
         shared.note_watching(watch.is_some());
-        tokio::spawn(follow(Arc::clone(&shared), watch));
-        Self(shared)
+        let mut follower = JoinSet::new();
+        follower.spawn(follow(Arc::clone(&shared), watch));
+        Self { shared, _follower: Arc::new(follower) }
     }
 
     /// Whether inotify reports writes to outputs, so that quiet ones need not be polled.
     pub fn is_watching(&self) -> bool {
-        self.0.is_watching.load(Ordering::Relaxed)
+        self.shared.is_watching.load(Ordering::Relaxed)
     }
 
     /// Changes how many bytes of a task's output are kept.
     pub fn set_limit(&self, limit: u64) {
-        self.0.limit.store(limit, Ordering::Relaxed);
+        self.shared.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Follows the output of a task that has started to run.
@@ -330,17 +335,17 @@ impl OutputWatch {
     /// Like [`Self::track`], for a task whose output is a file outside of the folder.
     pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
         self.insert(task, Tracked::new(run, false, Some(file.into())));
-        self.0.own_added.notify_one();
+        self.shared.own_added.notify_one();
     }
 
     /// Looks at the outputs soon, even if no write was reported: other machines may have written.
     pub fn look_soon(&self) {
-        self.0.own_added.notify_one();
+        self.shared.own_added.notify_one();
     }
 
     /// Returns what is followed, for the program that takes over.
     pub fn tracked(&self) -> BTreeMap<TaskId, Tracked> {
-        self.0.lock().iter().map(|(task, tracked)| (*task, tracked.clone())).collect()
+        self.shared.lock().iter().map(|(task, tracked)| (*task, tracked.clone())).collect()
     }
 
     /// Follows again what another program has followed.
@@ -352,28 +357,28 @@ impl OutputWatch {
     }
 
     fn insert(&self, task: TaskId, tracked: Tracked) {
-        self.0.lock().insert(task, tracked);
-        self.0.added.notify_one();
+        self.shared.lock().insert(task, tracked);
+        self.shared.added.notify_one();
     }
 
     /// Returns the final size of a task's output and how much of it was dropped, after the task's leader has ended;
     /// `None` if the task isn't tracked. Continues to follow its files if processes of the task live on.
     pub async fn settle(&self, task: TaskId, lives_on: bool) -> Option<Fact> {
-        let mut tracked = self.0.lock().get(&task)?.clone();
+        let mut tracked = self.shared.lock().get(&task)?.clone();
         if !lives_on {
-            self.0.lock().remove(&task);
+            self.shared.lock().remove(&task);
         }
-        let limit = self.0.limit();
+        let limit = self.shared.limit();
         // A file outside of our folder may be on a slow disk.
         if tracked.own.is_none() {
-            let bytes = self.0.folder.sizes(task, tracked.split);
+            let bytes = self.shared.folder.sizes(task, tracked.split);
             if bytes.iter().sum::<u64>() <= limit / 2 {
                 return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
             }
         }
-        let (folder, before) = (Arc::clone(&self.0.folder), tracked.clone());
+        let (folder, before) = (Arc::clone(&self.shared.folder), tracked.clone());
         let looked =
-            self.0.workers.run(move || look(&folder, task, &mut tracked, limit).map(|_| tracked)).await;
+            self.shared.workers.run(move || look(&folder, task, &mut tracked, limit).map(|_| tracked)).await;
         let tracked = looked.flatten().unwrap_or(before);
         Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell: false })
     }

@@ -107,7 +107,8 @@ class Methods:
         timeout: Timeout = DEFAULT,
     ) -> types.ShutdownResult:
         """Cancels all tasks, accepts no new ones, and stops the daemon. The call returns when every
-        task has ended; the daemon has ended when the connection closes.
+        task has ended; the daemon has ended when the connection closes. Before that, subscribers
+        are sent the events that are left in the history; those that read slowly have 2 s.
 
         cancel: Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next
             daemon finds them.
@@ -1277,7 +1278,8 @@ class AsyncMethods:
         timeout: Timeout = DEFAULT,
     ) -> types.ShutdownResult:
         """Cancels all tasks, accepts no new ones, and stops the daemon. The call returns when every
-        task has ended; the daemon has ended when the connection closes.
+        task has ended; the daemon has ended when the connection closes. Before that, subscribers
+        are sent the events that are left in the history; those that read slowly have 2 s.
 
         cancel: Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next
             daemon finds them.

@@ -66,11 +66,11 @@ fn r55_the_ends_of_a_shutdown_are_told_to_whoever_reads() {
     // Many times what waits in the daemon and in a socket for one reader.
     let params = SubmitParams {
         shell: Some(":".into()),
-        description: Some("x".repeat(1000)),
+        description: Some("x".repeat(500)),
         hold: true,
         ..daemon.params()
     };
-    let held: Vec<TaskId> = (0..1000).map(|_| daemon.submit_with(&params).id).collect();
+    let held: Vec<TaskId> = (0..600).map(|_| daemon.submit_with(&params).id).collect();
     watch.until(|event| Some(&event.task.id) == held.last());
     std::thread::scope(|scope| {
         scope.spawn(|| daemon.run(&["daemon", "stop"]).success());

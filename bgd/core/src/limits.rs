@@ -1,4 +1,4 @@
-//! The limits that the core enforces.
+//! What may be set of the core: how many tasks, how many bytes, how long. It enforces nothing itself.
 
 use serde::{Deserialize, Serialize};
 

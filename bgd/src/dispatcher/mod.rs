@@ -74,7 +74,6 @@ pub struct Dispatcher {
     executors: Executors,
     /// The configured places that run tasks elsewhere.
     remotes: Arc<Remotes>,
-    /// The executor for agents, for what only it can do.
     /// The agents that prompts can be sent to.
     agents: Arc<Agents>,
     /// Warnings that sessions reported, by agent.

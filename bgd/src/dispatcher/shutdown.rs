@@ -54,7 +54,7 @@ impl Dispatcher {
         Request::Shutdown { grace_ms, leaves }
     }
 
-    /// Starts the last phase, when no task is left: executors close, and channels get a while to deliver.
+    /// Starts the last phase, when no task is left: executors close, and channels and subscribers get a while.
     pub(super) fn begin_closing(&mut self) {
         self.ended = true;
         self.forced_at = self.clock.now().checked_add(GRACE);
@@ -87,10 +87,10 @@ impl Dispatcher {
         self.notifier.give_up();
     }
 
-    /// Whether an executor is still busy, a notice is still to be delivered, or a subscriber is yet to read what it needs room
-    /// for. The latter is not waited for by force: a reader that stands still would hold up everybody.
+    /// Whether an executor is still busy, a notice is still to be delivered, or a subscriber has events left to read. Once the
+    /// end is forced, nobody waits for subscribers: one that stands still would hold up everybody.
     pub(super) fn is_busy(&self) -> bool {
-        let waits = self.forced_at.is_some();
+        let waits = self.forced_at.is_some() && !self.ending.is_hurried;
         self.executors.is_busy() || self.notifier.is_busy() || (waits && self.subscribers.are_behind())
     }
 }

@@ -20,8 +20,7 @@ fn uses(sources: &[&Source]) -> Uses {
             else {
                 continue;
             };
-            // Of no module of this crate.
-            if names.first().is_none_or(|name| renamed.contains(name)) {
+            if names.first().is_some_and(|name| renamed.contains(name)) {
                 continue;
             }
             let mut prefixes = (0..=names.len()).rev().map(|count| names[..count].join("::"));
@@ -109,6 +108,8 @@ fn a_circle_is_found_wherever_it_is() {
     assert_eq!(circles(&further), 2, "out of the file");
     let root = [("lib.rs", "mod a; pub use a::A;"), ("a.rs", "use crate::B;")];
     assert_eq!(circles(&root), 2, "with the root");
+    let all = [root[0], ("a.rs", "use super::*;")];
+    assert_eq!(circles(&all), 2, "with all of the root");
     let renamed =
         [("lib.rs", "mod a; pub use a::A; pub use bgd_core as core;"), ("a.rs", "use crate::core::B;")];
     assert_eq!(circles(&renamed), 0, "another crate by a name of this one");

@@ -14,7 +14,8 @@ pub struct Known {
     pub task: Task,
     /// How often it has ended for good.
     ends: u32,
-    /// Whether its submission is refused, as it came when the disk was full. It is removed soon, and no later daemon has it.
+    /// Whether its submission was refused, as it was told while the disk was full. It is removed soon, and may be unknown to
+    /// the next daemon.
     is_refused: bool,
 }
 
@@ -143,6 +144,8 @@ impl Model {
         } else {
             assert!(task.status.is_active(), "{kind:?}: {task:?}");
         }
+        // Nothing starts whose submission was refused.
+        known.is_refused &= kind != EventKind::Started;
         known.task = task;
         let runs = |known: &&Known| {
             let task = &known.task;

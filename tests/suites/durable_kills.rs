@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DaemonUpgrade, Encoding, Stdin, SubmitParams, TaskSubmit, TaskWrite, TerminalSize, UpgradeParams,
-    WriteParams,
+    DaemonUpgrade, Encoding, EventsSubscribe, Stdin, SubmitParams, SubscribeParams, TaskSubmit, TaskWrite,
+    TerminalSize, UpgradeParams, WriteParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Process, TestDaemon, Viewer, wait};
@@ -353,6 +353,31 @@ fn r126_a_closed_standard_input_stays_closed() {
 
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(4)));
     assert_eq!(daemon.output(task), b"typed\n");
+}
+
+#[test]
+fn r131_numbers_of_events_and_notices_go_on_after_stops_whether_or_not_anything_has_changed() {
+    let mut daemon = durable("");
+    let seq = |daemon: &TestDaemon| {
+        daemon.client().call::<EventsSubscribe>(&SubscribeParams::default()).unwrap().seq
+    };
+    let mut notice = 0;
+    for round in 0..4 {
+        // In every other one nothing happens.
+        if round % 2 == 0 {
+            let task = daemon.submit_in("s", "true");
+            daemon.block(&[task]);
+            let last = daemon.inbox("s").last().unwrap().number;
+            assert!(last > notice, "{round}: {last} after {notice}");
+            notice = last;
+        }
+        // Everything is written before the answer.
+        let told = seq(&daemon);
+        assert!(told > 0);
+        assert!(daemon.stop().success());
+        daemon.launch();
+        assert!(seq(&daemon) >= told, "{round}: {} after {told}", seq(&daemon));
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::batch::{Batch, Entering};
 use super::inbox::InboxCounts;
 use super::notice::{Notice, Tried};
 use super::ordinal::Ordinal;
-use super::queue::Groups;
+pub use super::queue::Groups;
 use super::sharing::KeptEnv;
 use super::task::Snapshot;
 use super::time::Mono;

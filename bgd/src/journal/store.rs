@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::envs::{Envs, RowId};
 use crate::core::Ordinal;
-use crate::core::durable::{Changes, Kept};
+use crate::core::durable::{Changes, Counters, Groups, Kept};
 use crate::core::sharing;
 use crate::os::clock::Stamp;
 
@@ -332,8 +332,10 @@ impl Store {
     fn try_write(&mut self, head: &Head, changes: &Merged) -> rusqlite::Result<()> {
         self.database.execute_batch("BEGIN IMMEDIATE")?;
         self.put_entry("head", head)?;
-        self.put_entry("counters", &changes.rest.counters)?;
-        if let Some(groups) = &changes.rest.groups {
+        if let Some(counters) = &changes.counters {
+            self.put_entry("counters", counters)?;
+        }
+        if let Some(groups) = &changes.groups {
             self.put_entry("groups", groups)?;
         }
         for (ordinal, row) in &changes.tasks {
@@ -447,8 +449,9 @@ pub struct Merged {
     notices: BTreeMap<u64, Option<crate::core::durable::NoticeRow>>,
     batches: BTreeMap<TaskId, Option<crate::core::Batch>>,
     entering: BTreeMap<TaskId, Option<Box<crate::core::Entering>>>,
-    /// The counters and the groups.
-    rest: Changes,
+    groups: Option<Groups>,
+    /// `None` if no step has changed anything, as at an end: those that are written stay.
+    counters: Option<Counters>,
 }
 
 impl Merged {
@@ -461,7 +464,8 @@ impl Merged {
             notices: notices.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
             batches: batches.iter().map(|(id, batch)| (*id, Some(batch.clone()))).collect(),
             entering: entering.iter().map(|one| (one.batch, Some(Box::new(one.clone())))).collect(),
-            rest: Changes { groups: Some(groups.clone()), counters: counters.clone(), ..Changes::default() },
+            groups: Some(groups.clone()),
+            counters: Some(counters.clone()),
         }
     }
 
@@ -473,9 +477,9 @@ impl Merged {
         self.notices.extend(notices);
         self.batches.extend(batches);
         self.entering.extend(entering);
-        self.rest.counters = counters;
+        self.counters = Some(counters);
         if groups.is_some() {
-            self.rest.groups = groups;
+            self.groups = groups;
         }
     }
 }

@@ -253,7 +253,7 @@ impl Dispatcher {
     /// whoever gets tasks with a key that an earlier one has submitted in vain. Executors keep what the next daemon needs
     /// of a run until its end is written down.
     fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId], withdrawn: &HashSet<TaskId>) {
-        let mut rest = Vec::with_capacity(effects.len());
+        let (mut rest, mut held_back) = (Vec::with_capacity(effects.len()), Vec::new());
         let is_withdrawn = |reply: &Reply| match reply {
             Reply::Task(task) => withdrawn.contains(&task.id),
             Reply::Many { ids, .. } => ids.iter().any(|id| withdrawn.contains(id)),
@@ -266,6 +266,7 @@ impl Dispatcher {
                     if let Some(durable) = &mut self.durable {
                         durable.held.push(HeldStart { executor, task, run, spec, begin });
                     }
+                    held_back.push(task);
                 }
                 // It runs already, and whoever has handed it over is told that it goes on here.
                 Effect::Start { begin: Begin::HandedOver, .. } => rest.push(effect),
@@ -291,6 +292,9 @@ impl Dispatcher {
             }
         }
         self.apply(rest);
+        for task in held_back {
+            self.act_on_early(task);
+        }
         if !added.is_empty() {
             let why = self.trouble_words();
             let effects = self.core.withdraw(self.now(), added, &why);
@@ -325,6 +329,30 @@ impl Dispatcher {
                 | Body::Core(Request::Rerun(_) | Request::Resume { .. } | Request::Adopt { .. })
         );
         match self.unwritable().filter(|_| adds) {
+            Some(error) => {
+                answer.refuse(&error);
+                None
+            }
+            None => Some((answer, body)),
+        }
+    }
+
+    /// Whether a task is being started, but not before the journal can be written.
+    pub(super) fn is_held_back(&self, task: TaskId) -> bool {
+        self.durable.as_ref().is_some_and(|durable| durable.held.iter().any(|start| start.task == task))
+    }
+
+    /// Refuses a call that needs the process of a task whose start is held back: nobody knows for how long. Otherwise returns
+    /// the call.
+    pub(super) fn refuse_held_back(&self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
+        let needs_process = match &body {
+            Body::Write(id, ..)
+            | Body::Attach(id, _)
+            | Body::Resize(id, _)
+            | Body::Core(Request::Signal { id, .. }) => self.core.starting(std::slice::from_ref(id)),
+            _ => None,
+        };
+        match self.unwritable().filter(|_| needs_process.is_some_and(|task| self.is_held_back(task))) {
             Some(error) => {
                 answer.refuse(&error);
                 None

@@ -330,9 +330,10 @@ impl Dispatcher {
         }
     }
 
-    /// Handles the calls that waited for a task to start, if it is not being started any more.
+    /// Handles the calls that waited for a task to start, if it is not being started any more, or may not be for long.
     fn act_on_early(&mut self, task: TaskId) {
-        if self.early.is_empty() || self.core.starting(&[task.into()]).is_some() {
+        let is_starting = || self.core.starting(&[task.into()]).is_some() && !self.is_held_back(task);
+        if self.early.is_empty() || is_starting() {
             return;
         }
         for (answer, body) in self.early.remove(&task).unwrap_or_default() {
@@ -389,7 +390,9 @@ impl Dispatcher {
             Body::Core(Request::SetPaused { which: Selection::Ids(ids), .. }) => self.core.starting(ids),
             _ => None,
         };
-        let Some(task) = starting else { return Some((answer, body)) };
+        let Some(task) = starting.filter(|task| !self.is_held_back(*task)) else {
+            return Some((answer, body));
+        };
         self.early.entry(task).or_default().push((answer, body));
         None
     }
@@ -397,6 +400,7 @@ impl Dispatcher {
     fn act(&mut self, answer: Answer, body: Body) {
         let Some((answer, body)) = self.refuse_unwritable(answer, body) else { return };
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
+        let Some((answer, body)) = self.refuse_held_back(answer, body) else { return };
         match body {
             Body::Submit(command, inherited, on) => self.submit_on(answer, command, inherited, *on),
             Body::Many(part, on) => self.submit_many(answer, part, *on),

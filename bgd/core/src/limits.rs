@@ -1,4 +1,4 @@
-//! What may be set of the core: how many tasks, how many bytes, how long. It enforces nothing itself.
+//! Limits on tasks, bytes and times, as data: whoever is limited enforces them.
 
 use serde::{Deserialize, Serialize};
 

@@ -292,16 +292,13 @@ impl Dispatcher {
             }
         }
         self.apply(rest);
-        for task in held_back {
-            self.act_on_early(task);
-        }
         if !added.is_empty() {
             let why = self.trouble_words();
             let effects = self.core.withdraw(self.now(), added, &why);
             self.put_out(effects);
-            for task in added {
-                self.act_on_early(*task);
-            }
+        }
+        for task in held_back.iter().chain(added) {
+            self.act_on_early(*task);
         }
     }
 
@@ -311,7 +308,7 @@ impl Dispatcher {
     }
 
     /// Returns the error for a submission while the journal can't be written; `None` if it can.
-    fn unwritable(&self) -> Option<RpcError> {
+    pub(super) fn unwritable(&self) -> Option<RpcError> {
         self.durable.as_ref()?.trouble.as_ref()?;
         let hint = "free some space, or make the disk writable again: running tasks go on, and submissions are \
                     accepted again within a second after that";
@@ -340,25 +337,6 @@ impl Dispatcher {
     /// Whether a task is being started, but not before the journal can be written.
     pub(super) fn is_held_back(&self, task: TaskId) -> bool {
         self.durable.as_ref().is_some_and(|durable| durable.held.iter().any(|start| start.task == task))
-    }
-
-    /// Refuses a call that needs the process of a task whose start is held back: nobody knows for how long. Otherwise returns
-    /// the call.
-    pub(super) fn refuse_held_back(&self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
-        let needs_process = match &body {
-            Body::Write(id, ..)
-            | Body::Attach(id, _)
-            | Body::Resize(id, _)
-            | Body::Core(Request::Signal { id, .. }) => self.core.starting(std::slice::from_ref(id)),
-            _ => None,
-        };
-        match self.unwritable().filter(|_| needs_process.is_some_and(|task| self.is_held_back(task))) {
-            Some(error) => {
-                answer.refuse(&error);
-                None
-            }
-            None => Some((answer, body)),
-        }
     }
 
     /// Ends tasks that were told to end while their start was held back.

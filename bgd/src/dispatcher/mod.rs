@@ -390,17 +390,25 @@ impl Dispatcher {
             Body::Core(Request::SetPaused { which: Selection::Ids(ids), .. }) => self.core.starting(ids),
             _ => None,
         };
-        let Some(task) = starting.filter(|task| !self.is_held_back(*task)) else {
-            return Some((answer, body));
-        };
-        self.early.entry(task).or_default().push((answer, body));
-        None
+        let Some(task) = starting else { return Some((answer, body)) };
+        if !self.is_held_back(task) {
+            self.early.entry(task).or_default().push((answer, body));
+            return None;
+        }
+        // Nobody knows for how long. A pause is noted, and what needs the process is refused.
+        let is_pause = matches!(body, Body::Core(Request::SetPaused { .. }));
+        match self.unwritable().filter(|_| !is_pause) {
+            Some(error) => {
+                answer.refuse(&error);
+                None
+            }
+            None => Some((answer, body)),
+        }
     }
 
     fn act(&mut self, answer: Answer, body: Body) {
         let Some((answer, body)) = self.refuse_unwritable(answer, body) else { return };
         let Some((answer, body)) = self.keep_until_begun(answer, body) else { return };
-        let Some((answer, body)) = self.refuse_held_back(answer, body) else { return };
         match body {
             Body::Submit(command, inherited, on) => self.submit_on(answer, command, inherited, *on),
             Body::Many(part, on) => self.submit_many(answer, part, *on),

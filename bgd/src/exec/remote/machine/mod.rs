@@ -85,7 +85,7 @@ pub struct Machine {
     sweeps: bool,
     /// Whether that was looked for.
     has_swept: bool,
-    /// When that is tried again while no run needs a connection.
+    /// When that is tried again.
     sweeps_at: Option<Instant>,
     /// Whether that may have been of the same instance, whose runs were taken up.
     may_have_left: bool,

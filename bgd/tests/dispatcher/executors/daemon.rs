@@ -18,7 +18,6 @@ use bgd::exec::workers::Workers;
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::connection::Shared;
 use bgd::wire::server::{self, ServerLimits};
-use bgd::wire::status::Identity;
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -116,21 +115,7 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     // The only line needed in the table of executors.
     let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
-    let identity = Identity {
-        instance: "test".into(),
-        lost_tasks: 0,
-        pid: 0,
-        socket: path.into(),
-        state_dir: state.into(),
-        config_path: state.join("config.toml"),
-        config_loaded: false,
-        config_modified: None,
-        config_error: None,
-        tree: "session",
-        tree_reason: "a test".into(),
-        program: None,
-        started: Instant::now(),
-    };
+    let identity = crate::identity("test".into(), path, state, Instant::now());
     let dispatcher = Dispatcher::new(config, identity, executors, context, internals, limits);
     let listener = listen(socket).unwrap();
     let (closing, closing_seen) = watch::channel(false);

@@ -22,7 +22,6 @@ use bgd::os::clock::Clock;
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::mailbox::{Calls, Mailbox};
 use bgd::wire::server::ServerLimits;
-use bgd::wire::status::Identity;
 use tokio::sync::watch;
 
 use super::life::Kind;
@@ -53,21 +52,7 @@ impl Daemon {
         let context = Context::new(folder, u64::MAX, workers, facts, reports, state.into());
         let executors = Executors::default().with(ExecutorName::LOCAL, Simulated(Arc::clone(world)));
         let (limits, _) = watch::channel(ServerLimits::from(&config));
-        let identity = Identity {
-            instance,
-            lost_tasks: 0,
-            pid: 0,
-            socket: state.into(),
-            state_dir: state.into(),
-            config_path: state.join("config.toml"),
-            config_loaded: false,
-            config_modified: None,
-            config_error: None,
-            tree: "session",
-            tree_reason: "a simulation".into(),
-            program: None,
-            started: clock.now(),
-        };
+        let identity = crate::identity(instance, state, state, clock.now());
         let dispatcher = Dispatcher::new(config, identity, executors, context, internals, limits);
         let mut dispatcher = dispatcher.with_clock(clock);
         if world.kind == Kind::Durable {

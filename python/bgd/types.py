@@ -602,6 +602,7 @@ WaitingFor = Literal[
     "retry",
     "batch",
     "paused",
+    "journal",
     "slot",
     "elsewhere",
     "unknown",
@@ -619,6 +620,8 @@ WaitingFor = Literal[
 `batch`: Other tasks of its batch (`jobs`).
 
 `paused`: Continuation of its paused group.
+
+`journal`: Room for the journal of a durable daemon, which could not write down that it starts.
 
 `slot`: Free slots in its group.
 
@@ -2215,6 +2218,9 @@ class ShutdownResult(_ShutdownResult, total=False):
 
     left: int
     """Number of tasks that a durable daemon leaves running."""
+
+    lost_because: str
+    """Why the latest changes are lost: a durable daemon could not write them down."""
 
 
 class _SignalParams(TypedDict):

@@ -113,6 +113,8 @@ pub enum WaitingFor {
     Batch,
     /// Continuation of its paused group.
     Paused,
+    /// Room for the journal of a durable daemon, which could not write down that it starts.
+    Journal,
     /// Free slots in its group.
     Slot,
     /// The place that runs it; the task's `elsewhere` says why.

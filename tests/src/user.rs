@@ -118,12 +118,25 @@ pub fn on_a_small_disk_with(options: &str, config: &str) -> TestDaemon {
 /// Fills the small disk of a daemon. Returns the file on it that does so.
 #[track_caller]
 pub fn fill_disk(daemon: &TestDaemon) -> PathBuf {
-    // The disk as the daemon sees it.
-    let fill = format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display());
+    let fill = filler_of(daemon);
     let mut filler = fs::File::create(&fill).expect("a file on the small disk");
     while filler.write_all(&[0; 4096]).is_ok() {}
-    fill.into()
+    fill
 }
+
+/// Returns that file, on the disk as the daemon that now runs sees it.
+pub fn filler_of(daemon: &TestDaemon) -> PathBuf {
+    format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display()).into()
+}
+
+/// Has the next daemons in this home get the small disk of this one, which this process of a task keeps until then.
+#[track_caller]
+pub fn keep_disk(daemon: &TestDaemon, kept_by: i32) {
+    fs::write(daemon.home().join(INSIDE), kept_by.to_string()).expect("a file in the home of a test");
+}
+
+/// The file in a test's home that names the process whose disk the next daemon gets.
+const INSIDE: &str = "inside";
 
 /// The same, once this line of shell without single quotes has run on the disk.
 #[track_caller]
@@ -133,7 +146,14 @@ pub fn on_a_small_disk_as(options: &str, config: &str, line: &str) -> TestDaemon
         "mount -t tmpfs -o mode=700,{options} none \"$XDG_STATE_HOME\" && {line} && exec \"$0\" \"$@\""
     );
     // Without root, a user namespace makes this user root inside, where it may mount.
-    let how = if geteuid().is_root() { "--mount" } else { "--map-root-user --mount" };
-    let prelude = format!("exec unshare {how} sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
+    let is_root = geteuid().is_root();
+    let how = if is_root { "--mount" } else { "--map-root-user --mount" };
+    let enter = if is_root { "--mount" } else { "--user --preserve-credentials --mount" };
+    let prelude = format!(
+        "if [ -e \"$HOME/{INSIDE}\" ]; then
+            exec nsenter {enter} --target \"$(cat \"$HOME/{INSIDE}\")\" \"$0\" \"$@\" 3>&1 >/dev/null
+        fi
+        exec unshare {how} sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null"
+    );
     TestDaemon::builder().config(config).prelude(prelude).start()
 }

@@ -11,13 +11,12 @@ use bgd_tests::clock::WallClock;
 use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    CancelParams, DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, SelectParams, SignalParams,
-    Stdin, SubmitParams, SubscribeParams, TaskCancel, TaskList, TaskPause, TaskSignal, TaskSubmit,
-    UpgradeParams,
+    DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, SubscribeParams,
+    TaskList, TaskSubmit, UpgradeParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::user::{fill_disk, must_be_root, on_a_small_disk_with};
-use bgd_tests::{Outcome, Process, TestDaemon, Watch, wait};
+use bgd_tests::user::must_be_root;
+use bgd_tests::{Process, TestDaemon, Watch, wait};
 use rustix::process::Resource;
 
 /// Starts a durable daemon with further lines of configuration.
@@ -412,70 +411,6 @@ fn r129_a_list_since_a_time_or_with_a_text() {
     let params = ListParams { text: Some(String::new()), ..ListParams::default() };
     let error = daemon.client().call::<TaskList>(&params).expect_err("an empty text");
     assert!(error.to_string().contains("`text` is empty"), "{error}");
-}
-
-/// Submits until that is refused. Returns the refusal, and how many were accepted before.
-#[track_caller]
-fn submit_until_refused(daemon: &TestDaemon) -> (Outcome, u64) {
-    let mut accepted = 0;
-    let refused = wait::poll_until("a submit is refused", || {
-        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
-        accepted += u64::from(outcome.code == 0);
-        (outcome.code != 0).then_some(outcome)
-    });
-    (refused, accepted)
-}
-
-#[test]
-fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on() {
-    let daemon = on_a_small_disk_with("size=4m", "durable = true");
-    let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
-    wait::for_file(&daemon.home().join("go"));
-    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
-    let fill = fill_disk(&daemon);
-    let known = || daemon.status().summary.total();
-    let before = known();
-    let (refused, accepted) = submit_until_refused(&daemon);
-    let accepted = before + accepted;
-    assert_eq!(known(), accepted, "what was refused is not there");
-    assert!(refused.stderr.contains("the journal can't be written: the disk is full"), "{}", refused.stderr);
-    let warnings = daemon.status().warnings.join("; ");
-    assert!(warnings.contains("the journal can't be written (the disk is full)"), "{warnings}");
-    fs::write(daemon.home().join("go"), "on\n").unwrap();
-    assert_eq!(daemon.block(&[running])[0].exit, Some(Exit::Code(7)));
-    daemon.run(&["release", &held.to_string()]).success();
-    daemon.run(&["submit", "--", "true"]).expect_code(70);
-    assert_eq!(known(), accepted, "nor is what was refused at once");
-
-    fs::remove_file(fill).unwrap();
-
-    assert_eq!(daemon.block(&[held])[0].status, Status::Completed, "its start was held back until then");
-    let after = wait::poll_until("a submit is accepted", || {
-        let outcome = daemon.run(&["submit", "--", "true"]);
-        (outcome.code == 0).then(|| outcome.word::<TaskId>())
-    });
-    assert_eq!(daemon.block(&[after])[0].status, Status::Completed);
-    assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")));
-}
-
-#[test]
-fn r130_calls_about_a_task_whose_start_a_full_disk_holds_back_are_answered_at_once() {
-    let daemon = on_a_small_disk_with("size=4m", "durable = true");
-    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
-    let fill = fill_disk(&daemon);
-    submit_until_refused(&daemon);
-    daemon.run(&["release", &held.to_string()]).success();
-    let mut client = daemon.client();
-    let one = SelectParams { ids: vec![held.into()], ..SelectParams::default() };
-    assert!(client.call::<TaskPause>(&one).unwrap().tasks[0].paused);
-    let signal = SignalParams { id: held.into(), signal: "USR1".into(), tree: false };
-    let refused = client.call::<TaskSignal>(&signal).expect_err("nothing was started").to_string();
-    assert!(refused.contains("the journal can't be written: the disk is full"), "{refused}");
-    let cancel = CancelParams { ids: vec![held.into()], ..CancelParams::default() };
-    assert_eq!(client.call::<TaskCancel>(&cancel).unwrap().tasks[0].status, Status::Cancelled);
-    fs::remove_file(fill).unwrap();
-    let submit = || daemon.run(&["submit", "--hold", "--", "true"]);
-    wait::poll_until("a submit is accepted", || (submit().code == 0).then_some(()));
 }
 
 /// Has the kernel refuse to let a daemon write its journal, as on a disk that has turned read-only, until this is dropped.

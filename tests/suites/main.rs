@@ -41,6 +41,7 @@ mod doctor;
 mod durable;
 mod durable_agents;
 mod durable_damaged;
+mod durable_full;
 mod durable_handed;
 mod durable_held_up;
 mod durable_kernel;

@@ -92,7 +92,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     }
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
     if let Some(stopped) = stopped.filter(|stopped| is_said_after && stopped.cancelled + stopped.left > 0) {
-        report(stop::words(stopped).trim_end());
+        report(stop::words(&stopped).trim_end());
     }
     let (mut client, started) = if context.link.is_remote() {
         context.link.expect_another();

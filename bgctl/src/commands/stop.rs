@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::link::{DaemonProcess, pauses};
 use crate::progress::Progress;
 use crate::remark::report;
+use crate::render::clean;
 
 /// Stops the daemon if one is running, then prints the outcome.
 pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure> {
@@ -26,25 +27,27 @@ pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure
     }
     match stopped {
         None => context.print("no daemon is running\n")?,
-        Some(result) => context.print(&words(result))?,
+        Some(result) => context.print(&words(&result))?,
     }
     Ok(Code::OK)
 }
 
 /// Says what became of the tasks.
-pub fn words(ShutdownResult { cancelled, left }: ShutdownResult) -> String {
+pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) -> String {
+    let (cancelled, left) = (*cancelled, *left);
     let tasks = |number: u64| count(number, "task");
     let were = if cancelled == 1 { "was" } else { "were" };
     let (goes, end) = if left == 1 { ("goes", "it") } else { ("go", "them") };
     let parts = [
         (cancelled > 0).then(|| format!("; {} {were} cancelled", tasks(cancelled))),
         (left > 0).then(|| format!("; {} {goes} on, and the next daemon finds {end} again", tasks(left))),
+        lost_because.as_ref().map(|why| format!("; the latest changes are lost: {}", clean(why))),
     ];
     format!("stopped{}\n", parts.into_iter().flatten().collect::<String>())
 }
 
 /// What became of the tasks where that is not known.
-const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0 };
+const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0, lost_because: None };
 
 /// Stops the daemon. Returns `None` if none is running.
 ///

@@ -32,6 +32,7 @@ pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
         WaitingFor::Paused => Some(format!("{} paused", clean(&task.group))),
         WaitingFor::Elsewhere => Some(elsewhere(task)),
         WaitingFor::Slot => Some(slots(task)),
+        WaitingFor::Journal => Some("journal".to_owned()),
         WaitingFor::Unknown => None,
     }
 }
@@ -68,6 +69,9 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
             1 => format!("for a free slot of the group {group}"),
             slots => format!("for {slots} free slots of the group {group}"),
         },
+        (WaitingFor::Journal, _) => {
+            "until its start can be written down: the disk of the journal is full or read-only".to_owned()
+        }
     })
 }
 

@@ -55,6 +55,8 @@ pub enum Input {
         /// The groups besides the default one, with their slots.
         groups: BTreeMap<Arc<str>, u32>,
     },
+    /// Whether pending tasks may not start for now, as nothing could write that down.
+    HoldStarts(bool),
 }
 
 /// A request that changes something or waits for something. Plain queries are methods of the core.

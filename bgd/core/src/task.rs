@@ -358,6 +358,7 @@ const DEPENDENCY_BYTES: usize = 160;
 
 /// How a task stood in the queue when its snapshot was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a reason to wait, and several can hold")]
 pub struct QueuePlace {
     /// The lowest of its slots, if it has any.
     pub slot: Option<u32>,
@@ -365,6 +366,9 @@ pub struct QueuePlace {
     pub is_paused: bool,
     /// Whether it waits for other tasks of its batch (`--jobs`).
     pub is_parked: bool,
+    /// Whether it is pending and may not start, as that could not be written down ([`crate::Input::HoldStarts`]).
+    #[serde(default)]
+    pub is_stalled: bool,
     /// Whether it waits for nothing, and is the next to start.
     #[serde(default)]
     pub is_next: bool,

@@ -109,7 +109,11 @@ impl Dispatcher {
             Reply::Owned => answer.give(&self.hello()),
             // Answered by `remove_outputs` once the outputs are gone.
             Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
-            Reply::ShutDown { cancelled, left } => answer.give(&ShutdownResult { cancelled, left }),
+            Reply::ShutDown { cancelled, left } => {
+                let is_lost = self.durable.as_ref().is_some_and(|durable| !durable.is_written);
+                let lost_because = is_lost.then(|| self.trouble_words());
+                answer.give(&ShutdownResult { cancelled, left, lost_because });
+            }
         }
     }
 

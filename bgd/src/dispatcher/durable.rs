@@ -2,7 +2,8 @@
 //! down. The effects of a step wait for that, in their order; the core itself goes on with the next step meanwhile.
 //!
 //! While the journal can't be written, submissions are refused, and what is pending does not start: a start that nobody
-//! wrote down could happen twice. Everything else goes on.
+//! wrote down could happen twice. Everything else goes on. So it is on a full disk, where the journal has some room ahead
+//! for the rest.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -93,6 +94,12 @@ impl Dispatcher {
         self.subscribers.go_on_after(self.core.seq());
         // Before those that follow.
         self.tell_again(notices);
+        if let Some(durable) = &mut self.durable
+            && durable.journal.trouble.is_some()
+        {
+            durable.trouble.clone_from(&durable.journal.trouble);
+            self.handle(Input::HoldStarts(true));
+        }
         let effects = self.core.lose_descriptors(self.now());
         self.put_out(effects);
         for client in self.core.clients_before() {
@@ -210,10 +217,10 @@ impl Dispatcher {
 
     /// Acts on what waited for these steps to be written down.
     pub(super) fn recorded(&mut self, recorded: Recorded) {
-        let Recorded { upto, trouble } = recorded;
+        let Recorded { upto, is_written, trouble } = recorded;
         let Some(durable) = &mut self.durable else { return };
-        durable.trouble = trouble;
-        let is_written = durable.trouble.is_none();
+        let (held, holds) = (durable.trouble.is_some(), trouble.is_some());
+        (durable.trouble, durable.is_written) = (trouble, is_written);
         self.drop_stopped_starts();
         let Some(durable) = &mut self.durable else { return };
         if is_written && std::mem::take(&mut durable.has_told) {
@@ -247,6 +254,9 @@ impl Dispatcher {
             }
         }
         self.drop_stopped_starts();
+        if held != holds {
+            self.handle(Input::HoldStarts(holds));
+        }
     }
 
     /// Acts on a step that could not be written down: what it submits is refused, and what it starts is held back. So is

@@ -22,8 +22,10 @@ pub(super) struct Durable {
     pub(super) last: u64,
     pub(super) waiting: VecDeque<Step>,
     pub(super) bytes: usize,
-    /// Why the journal can't be written.
+    /// Why no work is added: the journal can't be written, or has nothing but its room ahead.
     pub(super) trouble: Option<Arc<str>>,
+    /// Whether all was written that the journal has tried to write.
+    pub(super) is_written: bool,
     /// Starts that were not written down.
     pub(super) held: Vec<HeldStart>,
     /// What executors are to know once it is written down, and was not: [`Effect::Over`], [`Effect::Written`],
@@ -67,6 +69,7 @@ impl Durable {
             waiting: VecDeque::new(),
             bytes: 0,
             trouble: None,
+            is_written: true,
             held: Vec::new(),
             untold: Vec::new(),
             has_told: false,
@@ -78,8 +81,13 @@ impl Durable {
     /// Returns what people should know of the journal.
     pub(super) fn warnings(&self) -> Vec<String> {
         let trouble = self.trouble.as_ref().map(|why| {
+            let lost = if self.is_written {
+                ""
+            } else {
+                "; what changes meanwhile is lost if the daemon ends before it can be written"
+            };
             format!(
-                "the journal can't be written ({why}): nothing is submitted, and pending tasks do not start"
+                "the journal can't be written ({why}): nothing is submitted, and pending tasks do not start{lost}"
             )
         });
         trouble.into_iter().chain(self.warning.clone()).collect()

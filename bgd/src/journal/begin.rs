@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rusqlite::ErrorCode;
 
-use super::store::{FILE, FORMAT, Read, Store};
+use super::store::{FILE, FORMAT, LOG, Read, Store};
 
 /// The size of the smallest database, in bytes.
 const SHORTEST: u64 = 512;
@@ -56,7 +56,7 @@ pub(super) fn probe(folder: &Path) -> io::Result<()> {
 pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     let file = folder.join(FILE);
     let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
-    let log = folder.join(format!("{FILE}-wal"));
+    let log = folder.join(LOG);
     // It would be taken for a new one.
     if (1..SHORTEST).contains(&size(&file)) || size(&file) == 0 && size(&log) > 0 {
         return Err(Fault::Damaged("the file is too short".to_owned()));
@@ -90,10 +90,12 @@ pub(super) fn of_later(format: u32) -> String {
 
 pub(super) const READ_ONLY: &str = "the disk is read-only";
 
+pub(super) const FULL: &str = "the disk is full";
+
 /// Says what is wrong, for people.
 pub(super) fn words(error: &rusqlite::Error) -> String {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => "the disk is full".to_owned(),
+        Some(ErrorCode::DiskFull) => FULL.to_owned(),
         Some(ErrorCode::ReadOnly) => READ_ONLY.to_owned(),
         _ => error.to_string(),
     }

@@ -6,6 +6,7 @@
 
 mod begin;
 mod envs;
+mod room;
 mod salvage;
 mod store;
 #[cfg(test)]
@@ -25,9 +26,10 @@ use std::time::{Duration, Instant};
 use bgd_shared::holder::{Note, of_lock};
 use rusqlite::ErrorCode;
 
-use self::begin::{Fault, READ_ONLY, begin, of_later, probe, words};
+use self::begin::{FULL, Fault, READ_ONLY, begin, of_later, probe, words};
+use self::room::Room;
 pub use self::salvage::Damage;
-use self::store::{FILE, Merged, Read, Store};
+use self::store::{FILE, LOG, Merged, Read, Store};
 pub use self::store::{FORMAT, Head, READS};
 use crate::core::durable::{Changes, Kept};
 use crate::os::lock::ProcessLock;
@@ -179,7 +181,9 @@ fn why_unwritten(error: &rusqlite::Error, folder: &Path) -> String {
 pub struct Recorded {
     /// All steps up to this one were written, or could not be.
     pub upto: u64,
-    /// Why they could not be written. They are tried again.
+    /// Whether they were written. Those that could not be are tried again.
+    pub is_written: bool,
+    /// Why no work should be added: the steps could not be written, or the disk has no room but what the journal has ahead.
     pub trouble: Option<Arc<str>>,
 }
 
@@ -187,6 +191,8 @@ pub struct Recorded {
 #[derive(Debug)]
 pub struct Journal {
     writes: Writes,
+    /// Why no work should be added from the beginning on ([`Recorded::trouble`]).
+    pub trouble: Option<Arc<str>>,
     is_stopped: Arc<AtomicBool>,
 }
 
@@ -228,20 +234,23 @@ impl Journal {
         let (orders, ordered) = mpsc::channel();
         let is_stopped = Arc::new(AtomicBool::new(false));
         let (next_mark, tell, told) = (Box::new(next_mark), Box::new(tell), Arc::clone(&is_stopped));
-        let writer = Writer { store, folder, head, next_mark, tell, is_stopped: told, _lock: lock };
+        let mut writer =
+            Writer { store, room: None, folder, head, next_mark, tell, is_stopped: told, _lock: lock };
+        let trouble: Option<Arc<str>> = writer.is_short().then(|| FULL.into());
+        let found = trouble.clone();
         let (ending, ended) = mpsc::channel();
         let run = move || {
-            writer.run(&ordered);
+            writer.run(&ordered, found);
             drop(ending);
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
         let thread = Writes::Thread { orders: Some(orders), thread: Some(thread), ended };
-        Ok(Self { writes: thread, is_stopped })
+        Ok(Self { writes: thread, trouble, is_stopped })
     }
 
     /// Creates a journal without a thread and a file: a simulation takes the changes of each step.
     pub fn simulated(take: impl Fn(u64, Changes) + 'static) -> Self {
-        Self { writes: Writes::Simulated(Box::new(take)), is_stopped: Arc::default() }
+        Self { writes: Writes::Simulated(Box::new(take)), trouble: None, is_stopped: Arc::default() }
     }
 
     /// Has the journal say at its end that the daemon has ended as it was told to.
@@ -277,6 +286,8 @@ impl Drop for Journal {
 
 struct Writer {
     store: Store,
+    /// `None` while it has no log.
+    room: Option<Room>,
     folder: PathBuf,
     head: Head,
     next_mark: Box<dyn Fn() -> u32 + Send>,
@@ -286,50 +297,68 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, ordered: &Receiver<(u64, Changes)>) {
-        let (mut unwritten, mut upto, mut is_failing) = (Merged::default(), 0, false);
+    fn run(mut self, ordered: &Receiver<(u64, Changes)>, mut trouble: Option<Arc<str>>) {
+        let (mut unwritten, mut upto) = (Merged::default(), 0);
+        let mut is_written = true;
+        if trouble.is_some() {
+            (self.tell)(Recorded { upto, is_written, trouble: trouble.clone() });
+        }
         loop {
-            let next = if is_failing {
+            let next = if trouble.is_some() {
                 ordered.recv_timeout(RETRY)
             } else {
                 ordered.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
-            let is_over = match next {
+            let (is_over, is_idle) = match next {
                 Ok((number, changes)) => {
                     unwritten.add(changes);
                     upto = number;
-                    false
+                    (false, false)
                 }
-                Err(RecvTimeoutError::Timeout) => false,
-                Err(RecvTimeoutError::Disconnected) => true,
+                Err(RecvTimeoutError::Timeout) => (false, is_written),
+                Err(RecvTimeoutError::Disconnected) => (true, is_written),
             };
             for (number, changes) in ordered.try_iter().take(GROUP) {
                 unwritten.add(changes);
                 upto = number;
             }
             self.head.is_stopped = is_over && self.is_stopped.load(Ordering::Relaxed);
-            if is_over && !is_failing && !self.head.is_stopped {
-                return;
+            if is_over && is_idle && !self.head.is_stopped {
+                break;
             }
-            self.head.next_mark = (self.next_mark)();
-            let trouble = match self.store.write(&self.head, &unwritten) {
-                Ok(()) => {
-                    unwritten = Merged::default();
-                    None
-                }
-                Err(error) => {
-                    let why: Arc<str> = why_unwritten(&error, &self.folder).into();
-                    if !is_failing {
-                        tracing::error!(%why, "the journal can't be written");
-                    }
-                    Some(why)
-                }
-            };
-            is_failing = trouble.is_some();
-            (self.tell)(Recorded { upto, trouble });
+            let failed = if is_idle && !is_over { None } else { self.write(&mut unwritten) };
+            if let (Some(why), true) = (&failed, is_written) {
+                tracing::error!(%why, "the journal can't be written");
+            }
+            is_written = failed.is_none();
+            trouble = failed.or_else(|| self.is_short().then(|| FULL.into()));
+            (self.tell)(Recorded { upto, is_written, trouble: trouble.clone() });
             if is_over {
-                return;
+                break;
             }
         }
+        if trouble.is_some() {
+            self.store.keep_log();
+        }
+    }
+
+    /// Writes these changes, which are none afterwards. Returns why that failed.
+    fn write(&mut self, unwritten: &mut Merged) -> Option<Arc<str>> {
+        self.head.next_mark = (self.next_mark)();
+        match self.store.write(&self.head, unwritten) {
+            Ok(()) => {
+                *unwritten = Merged::default();
+                None
+            }
+            Err(error) => Some(why_unwritten(&error, &self.folder).into()),
+        }
+    }
+
+    /// Whether the disk is full, but for what the journal has ahead.
+    fn is_short(&mut self) -> bool {
+        if self.room.is_none() {
+            self.room = Room::of(&self.folder.join(LOG)).ok();
+        }
+        self.room.as_mut().is_some_and(Room::is_short)
     }
 }

@@ -22,6 +22,9 @@ use crate::os::clock::Stamp;
 /// The name of the file in the journal's folder.
 pub const FILE: &str = "journal.db";
 
+/// The name of its write-ahead log there.
+pub const LOG: &str = "journal.db-wal";
+
 /// The format of the rows that this program writes. A file of a later one is left alone.
 pub const FORMAT: u32 = 1;
 
@@ -136,6 +139,12 @@ impl Store {
     /// `SQLite` refuses it.
     pub fn trust(&self) -> rusqlite::Result<()> {
         self.database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map(drop)
+    }
+
+    /// Leaves the log as it is at the end, with the blocks that it has ahead: the next daemon may need them.
+    pub fn keep_log(&self) {
+        // Otherwise they are gone, and nothing else.
+        let _ = self.database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     }
 
     /// Changes the file behind the daemon's back.

@@ -313,7 +313,7 @@ pub struct ShutdownParams {
 }
 
 /// Result of `daemon.shutdown`, sent when every task has ended that is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShutdownResult {
     /// Number of cancelled tasks.
@@ -321,4 +321,7 @@ pub struct ShutdownResult {
     /// Number of tasks that a durable daemon leaves running.
     #[serde(default, skip_serializing_if = "crate::task::is_zero")]
     pub left: u64,
+    /// Why the latest changes are lost: a durable daemon could not write them down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_because: Option<String>,
 }

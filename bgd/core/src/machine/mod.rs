@@ -83,6 +83,9 @@ pub struct Core {
     #[serde(default)]
     last_notice: u64,
     phase: Phase,
+    /// Whether pending tasks may not start for now.
+    #[serde(default)]
+    holds_starts: bool,
     /// What happened to tasks in this step, until their dependents are judged.
     #[serde(skip)]
     became: VecDeque<(Ordinal, Became)>,
@@ -128,6 +131,7 @@ impl Core {
             seq: 0,
             last_notice: 0,
             phase: Phase::Open,
+            holds_starts: false,
             became: VecDeque::new(),
             failed_batches: Vec::new(),
             written_entering: BTreeSet::new(),
@@ -154,6 +158,7 @@ impl Core {
             }
             Input::Configure { limits, groups } => self.configure(limits, groups),
             Input::GoOn => {}
+            Input::HoldStarts(holds) => self.holds_starts = holds,
         }
         self.add_next_members(now);
         self.propagate(now);
@@ -301,11 +306,13 @@ impl Core {
     /// Fills in how the snapshot's task stands in the queue.
     fn place(&self, snapshot: &mut Snapshot) {
         let Some(ordinal) = self.registry.ordinal(snapshot.id) else { return };
-        let is_paused = matches!(snapshot.state, State::Queued { .. })
-            && self.queue.is_paused(snapshot.plan().group.as_deref());
+        let is_pending = matches!(snapshot.state, State::Queued { .. });
+        let is_paused = is_pending && self.queue.is_paused(snapshot.plan().group.as_deref());
+        let is_stalled = is_pending && self.holds_starts;
         let is_parked = self.queue.is_parked(ordinal, &Standing::from(&**snapshot));
-        let is_next = self.phase == Phase::Open && self.queue.next() == Some(ordinal);
-        snapshot.place = QueuePlace { slot: self.queue.slot(ordinal), is_paused, is_parked, is_next };
+        let is_next = self.next_to_start() == Some(ordinal);
+        snapshot.place =
+            QueuePlace { slot: self.queue.slot(ordinal), is_paused, is_parked, is_stalled, is_next };
     }
 
     fn reply(&mut self, to: Option<ReplyTo>, reply: Reply) {
@@ -385,12 +392,15 @@ impl Core {
         }
     }
 
+    /// Returns the pending task that may start now.
+    fn next_to_start(&self) -> Option<Ordinal> {
+        self.queue.next().filter(|_| self.phase == Phase::Open && !self.holds_starts)
+    }
+
     /// Starts tasks while slots are free.
     fn fill_slots(&mut self) {
         self.queue.admit();
-        while self.phase == Phase::Open
-            && let Some(ordinal) = self.queue.next()
-        {
+        while let Some(ordinal) = self.next_to_start() {
             self.begin(ordinal);
         }
     }

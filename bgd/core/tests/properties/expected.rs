@@ -258,7 +258,7 @@ const fn error_name(error: &CoreError) -> &'static str {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Situations that a long run must reach; otherwise its success proves nothing.
-pub const PLACES: [&str; 109] = [
+pub const PLACES: [&str; 110] = [
     "too large to be kept",
     "too old to be kept",
     "a crash loop",
@@ -269,6 +269,7 @@ pub const PLACES: [&str; 109] = [
     "the rest of a batch is cancelled",
     "two batches at once",
     "waits for its batch",
+    "its start is held back",
     "a dependency can't come true",
     "a group",
     "a group in use",

@@ -158,6 +158,8 @@ pub enum Op {
         /// How long finished tasks are kept, in milliseconds and bytes, and how many.
         history: Option<(u64, u64, usize)>,
     },
+    /// Nothing may start for now, or again.
+    HoldStarts(bool),
     /// Advances the clock; timers run on time, or all together at the end. The wall clock may jump, too.
     Advance {
         ms: u64,
@@ -511,6 +513,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(max_concurrent_tasks, tasks, memory, grace, inbox_items, history)| Op::Configure {
                 max_concurrent_tasks, tasks, memory, grace, inbox_items, history
             }),
+        6 => proptest::bool::weighted(0.3).prop_map(Op::HoldStarts),
         9 => (0usize..32).prop_map(|pick| Op::Relapse { pick }),
         20 => (0usize..64, stale(), 0usize..STALE_FACTS).prop_map(|(pick, kind, fact)| Op::Stale { pick, kind, fact }),
         5 => Just(Op::Reload),

@@ -369,6 +369,7 @@ fn why_it_waits(task: &Task) -> Box<str> {
         Some(WaitingFor::Held) => "held there",
         Some(WaitingFor::Paused) => "its group is paused there",
         Some(WaitingFor::Slot) => "for a free slot there",
+        Some(WaitingFor::Journal) => "for room on the disk there",
         Some(
             WaitingFor::After
             | WaitingFor::Until

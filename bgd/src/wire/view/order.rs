@@ -43,6 +43,7 @@ pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
         None if snapshot.place.is_next => return None,
         None if snapshot.place.is_parked => (WaitingFor::Batch, None),
         None if snapshot.place.is_paused => (WaitingFor::Paused, None),
+        None if snapshot.place.is_stalled => (WaitingFor::Journal, None),
         None => (WaitingFor::Slot, None),
     };
     Some(Waiting { reason, ids: Vec::new(), until })

@@ -11,6 +11,22 @@ use bgd_shared::id::TaskId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// How much room there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Room {
+    #[default]
+    Enough,
+    /// The disk is full, but for what the journal has ahead.
+    Ahead,
+    None,
+}
+
+impl Room {
+    pub fn is_full(self) -> bool {
+        self != Self::Enough
+    }
+}
+
 /// What is written, and what is to be.
 #[derive(Default)]
 pub struct Disk {
@@ -20,6 +36,8 @@ pub struct Disk {
     pub is_due: bool,
     /// Whether the last write has failed.
     pub is_troubled: bool,
+    /// Whether nothing may start, as the last write has told.
+    pub holds_starts: bool,
     tasks: BTreeMap<Ordinal, String>,
     items: BTreeMap<u64, String>,
     notices: BTreeMap<u64, String>,
@@ -61,10 +79,11 @@ impl Disk {
     }
 
     /// Writes everything, if there is room.
-    pub fn write(&mut self, is_full: bool) -> Recorded {
-        let trouble = is_full.then(|| Arc::from("the disk is full"));
-        self.is_troubled = is_full;
-        for changes in if is_full { Vec::new() } else { std::mem::take(&mut self.unwritten) } {
+    pub fn write(&mut self, room: Room) -> Recorded {
+        let trouble = room.is_full().then(|| Arc::from("the disk is full"));
+        let is_written = room != Room::None;
+        (self.is_troubled, self.holds_starts) = (!is_written, room.is_full());
+        for changes in if is_written { std::mem::take(&mut self.unwritten) } else { Vec::new() } {
             let Changes { tasks, items, notices, batches, entering, groups, counters, added: _ } = changes;
             change(&mut self.tasks, tasks);
             change(&mut self.items, items);
@@ -74,13 +93,13 @@ impl Disk {
             self.groups = groups.as_ref().map(text).or(self.groups.take());
             self.counters = Some(text(&counters));
         }
-        Recorded { upto: self.upto, trouble }
+        Recorded { upto: self.upto, is_written, trouble }
     }
 
     /// The daemon is gone: what it has not written is lost.
     pub fn drop_unwritten(&mut self) {
         self.unwritten.clear();
-        (self.upto, self.is_due, self.is_troubled) = (0, false, false);
+        (self.upto, self.is_due, self.is_troubled, self.holds_starts) = (0, false, false, false);
     }
 
     /// What the next daemon reads.

@@ -11,6 +11,7 @@ use bgd::keeper::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Exit, Task};
 
+use super::disk::Room;
 use super::world::{Stage, State, World};
 
 /// How a durable daemon ends that was not asked to.
@@ -131,9 +132,9 @@ impl World {
         let mut state = self.state();
         state.leave();
         state.left_behind(killed);
-        let is_full = state.is_disk_full || state.percent(50);
+        let room = if state.percent(50) { Room::None } else { state.room };
         let disk = &mut state.disk;
-        disk.write(is_full);
+        disk.write(room);
         disk.drop_unwritten();
         if killed == Killed::Restart {
             disk.epoch = None;
@@ -145,8 +146,8 @@ impl World {
         let mut state = self.state();
         state.leave();
         state.left_behind(Killed::Alone);
-        let is_full = state.is_disk_full;
-        state.disk.write(is_full);
+        let room = state.room;
+        state.disk.write(room);
         state.disk.drop_unwritten();
     }
 

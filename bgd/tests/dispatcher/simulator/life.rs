@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use super::acts::{Act, SOON, act};
 use super::chance::{Chance, Trace};
 use super::daemon::{Daemon, SLOTS};
+use super::disk::Room;
 use super::keeper::Killed;
 use super::model::{Model, Unanswered};
 use super::peer::Peer;
@@ -182,7 +183,7 @@ impl Life {
             }
         }
         // It starts only if it can write.
-        self.world.set_disk(false);
+        self.world.set_room(Room::Enough);
     }
 
     /// Has a durable daemon write down what it has found, so that what it lists is what it tells.
@@ -278,9 +279,10 @@ impl Life {
             0 => return Some(Stop::Crash),
             1..4 => return Some(Stop::Upgrade),
             4 => self.shut_down(calls),
-            5..8 => self.world.set_disk(true),
-            8..20 => self.world.set_disk(false),
-            20..60 => self.world.stray(),
+            5..8 => self.world.set_room(Room::None),
+            8..20 => self.world.set_room(Room::Enough),
+            20..23 => self.world.set_room(Room::Ahead),
+            23..60 => self.world.stray(),
             60..80 if self.peers.len() < 6 => {
                 self.last_peer += 1;
                 let is_slow = self.chance.percent(50);
@@ -366,7 +368,7 @@ impl Life {
         }
         if self.is_durable() {
             // It is refused while the journal can't be written.
-            self.world.set_disk(false);
+            self.world.set_room(Room::Enough);
         }
         let asked = Answer::new(client, Some(RequestId::Number(0.into())), 0);
         let mut attempts = 0;

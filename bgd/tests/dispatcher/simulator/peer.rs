@@ -172,12 +172,12 @@ impl Peer {
     /// Every call has been answered that must be: by its deadline, or when what it waits for has happened. A durable daemon
     /// starts nothing while it can't write, and answers once everything before is written.
     pub fn is_answered(&mut self, world: &World, model: &Model) {
-        let (now, is_written, is_troubled) = {
+        let (now, is_written, holds_starts) = {
             let disk = &world.state().disk;
-            (world.now(), disk.is_written(), disk.is_troubled)
+            (world.now(), disk.is_written(), disk.holds_starts)
         };
         for (number, pending) in &mut self.pending {
-            if is_troubled {
+            if holds_starts {
                 pending.by = pending.by.max(now + SOON);
             }
             let of = self.client.id;

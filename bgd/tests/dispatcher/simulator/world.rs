@@ -21,7 +21,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::chance::{Chance, Trace};
-use super::disk::Disk;
+use super::disk::{Disk, Room};
 use super::keeper::{Keeper, pid_of};
 use super::life::Kind;
 
@@ -88,7 +88,7 @@ pub struct State {
     pub disk: Disk,
     facts: Option<Facts>,
     internals: Option<Internals>,
-    pub is_disk_full: bool,
+    pub room: Room,
     trace: Trace,
     is_told: bool,
     runs: u64,
@@ -178,14 +178,14 @@ impl World {
     /// The journal is written, or tried again in a second.
     pub fn write(&self) {
         let mut state = self.state();
-        let is_full = state.is_disk_full;
-        let recorded = state.disk.write(is_full);
-        state.disk.is_due = is_full;
+        let room = state.room;
+        let recorded = state.disk.write(room);
+        state.disk.is_due = room.is_full();
         if let Some(internals) = &state.internals {
             internals.send(Internal::Recorded(recorded));
         }
         drop(state);
-        if is_full {
+        if room.is_full() {
             self.after(1000, Due::Write);
         }
     }
@@ -210,12 +210,12 @@ impl World {
     /// How long a blocking job takes, in milliseconds: a slow disk takes seconds.
     pub fn job_takes(&self) -> u64 {
         let mut state = self.state();
-        let most = if state.is_disk_full { 3000 } else { 20 };
+        let most = if state.room.is_full() { 3000 } else { 20 };
         state.chance.as_mut().map_or(0, |chance| chance.below(most))
     }
 
-    pub fn set_disk(&self, is_full: bool) {
-        self.state().is_disk_full = is_full;
+    pub fn set_room(&self, room: Room) {
+        self.state().room = room;
     }
 
     /// Adds to the trace.
@@ -336,9 +336,9 @@ impl State {
     }
 
     fn spawned(&mut self, now: u64, task: TaskId, run: u32) {
-        if (self.is_disk_full && self.percent(60)) || self.percent(3) {
+        if (self.room.is_full() && self.percent(60)) || self.percent(3) {
             self.processes.remove(&task);
-            let why = if self.is_disk_full { "no space left on device" } else { "no such program" };
+            let why = if self.room.is_full() { "no space left on device" } else { "no such program" };
             return self.say(task, run, Fact::StartFailed { failure: why.into() });
         }
         self.keeper.begun(task, run);
@@ -361,7 +361,7 @@ impl State {
         let bytes = [process.bytes, 0];
         let fact = match roll {
             0 => Fact::Ready,
-            1..4 if self.is_disk_full => Fact::Lost { bytes: 5, why: "no space left on device".into() },
+            1..4 if self.room.is_full() => Fact::Lost { bytes: 5, why: "no space left on device".into() },
             _ => Fact::Output { bytes, dropped: [0; 2], tell: roll.is_multiple_of(2) },
         };
         self.say(task, run, fact);

@@ -248,6 +248,7 @@ pub struct Model {
     pub gone: BTreeMap<u64, (TaskId, Status)>,
     pub closing: bool,
     pub exited: bool,
+    holds_starts: bool,
     /// Bytes that tasks and inboxes hold before an input that adds to them, and the environments among these.
     pub held: usize,
     pub envs: Vec<Env>,
@@ -285,6 +286,7 @@ impl Model {
             gone: BTreeMap::new(),
             closing: false,
             exited: false,
+            holds_starts: false,
             held: 0,
             envs: Vec::new(),
             batches: BTreeMap::new(),
@@ -308,6 +310,7 @@ impl Model {
             }
             Input::Fact { task, run, fact } => self.fact(now, *task, *run, fact),
             Input::GoOn => {}
+            Input::HoldStarts(holds) => self.holds_starts = *holds,
             Input::Disconnected { client } => {
                 self.staged.remove(client);
                 let theirs = |call: &Call| call.to.is_some_and(|to| to.client == *client);

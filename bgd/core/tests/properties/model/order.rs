@@ -477,9 +477,14 @@ impl Model {
         (fits && !paused).then_some(*number)
     }
 
+    /// Whether pending tasks start once they can.
+    pub fn starts_tasks(&self) -> bool {
+        !(self.closing || self.holds_starts)
+    }
+
     pub(super) fn fill(&mut self) {
         self.admit();
-        while !self.closing
+        while self.starts_tasks()
             && let Some(next) = self.groups.keys().find_map(|group| self.next_of(group))
             && let Some(task) = self.live.get_mut(&next)
         {

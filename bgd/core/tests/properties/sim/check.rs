@@ -364,8 +364,15 @@ impl Sim {
             let takes = |task: &&super::super::model::Known| task.has_slot() && task.order.slots > 0;
             let alone = model.live.values().filter(|task| takes(task) && task.order.group() == group);
             prop_assert!(!begins || used <= *slots || alone.count() == 1, "{used} of {slots} slots are used");
-            prop_assert!(model.next_of(group).is_none() || model.closing, "a slot of {group} is idle");
+            prop_assert!(
+                model.next_of(group).is_none() || !model.starts_tasks(),
+                "a slot of {group} is idle"
+            );
         }
+        if !model.closing && model.groups.keys().any(|group| model.next_of(group).is_some()) {
+            self.reach("its start is held back");
+        }
+        let model = &self.model;
         if model.live.values().any(|task| model.is_parked(task)) {
             self.reach("waits for its batch");
         }

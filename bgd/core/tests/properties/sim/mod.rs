@@ -250,6 +250,7 @@ impl Sim {
                 };
                 self.input(&configure(limits))
             }
+            Op::HoldStarts(holds) => self.input(&Input::HoldStarts(*holds)),
             Op::Advance { ms, late, wall_jump } => self.advance(*ms, *late, *wall_jump),
             Op::Act { proc, roll } => self.act(*proc, *roll),
             Op::Relapse { pick } => self.relapse(*pick),

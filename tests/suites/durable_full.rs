@@ -1,0 +1,133 @@
+//! Disks that are full (R130): work is refused, and whatever else changes is written where the journal has room ahead.
+
+use std::fs;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::WaitingFor;
+use bgd_tests::shared::request::{
+    CancelParams, SelectParams, SignalParams, TaskCancel, TaskPause, TaskSignal,
+};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::user::{fill_disk, filler_of, keep_disk, on_a_small_disk_with};
+use bgd_tests::{Outcome, Process, TestDaemon, wait};
+use rustix::process::Resource;
+
+/// Submits until that is refused. Returns the refusal, and how many were accepted before.
+#[track_caller]
+fn submit_until_refused(daemon: &TestDaemon) -> (Outcome, u64) {
+    let mut accepted = 0;
+    let refused = wait::poll_until("a submit is refused", || {
+        let outcome = daemon.run(&["submit", "--hold", "--", "true"]);
+        accepted += u64::from(outcome.code == 0);
+        (outcome.code != 0).then_some(outcome)
+    });
+    (refused, accepted)
+}
+
+#[test]
+fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on() {
+    let daemon = on_a_small_disk_with("size=4m", "durable = true");
+    let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
+    wait::for_file(&daemon.home().join("go"));
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let fill = fill_disk(&daemon);
+    let known = || daemon.status().summary.total();
+    let before = known();
+    let (refused, accepted) = submit_until_refused(&daemon);
+    let accepted = before + accepted;
+    assert_eq!(known(), accepted, "what was refused is not there");
+    assert!(refused.stderr.contains("the journal can't be written: the disk is full"), "{}", refused.stderr);
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains("the journal can't be written (the disk is full)"), "{warnings}");
+    fs::write(daemon.home().join("go"), "on\n").unwrap();
+    assert_eq!(daemon.block(&[running])[0].exit, Some(Exit::Code(7)));
+    daemon.run(&["release", &held.to_string()]).success();
+    daemon.run(&["submit", "--", "true"]).expect_code(70);
+    assert_eq!(known(), accepted, "nor is what was refused at once");
+
+    fs::remove_file(fill).unwrap();
+
+    assert_eq!(daemon.block(&[held])[0].status, Status::Completed, "its start was held back until then");
+    let after = wait::poll_until("a submit is accepted", || {
+        let outcome = daemon.run(&["submit", "--", "true"]);
+        (outcome.code == 0).then(|| outcome.word::<TaskId>())
+    });
+    assert_eq!(daemon.block(&[after])[0].status, Status::Completed);
+    assert!(daemon.status().warnings.iter().all(|warning| !warning.contains("journal")));
+}
+
+#[test]
+fn r130_calls_about_a_task_whose_start_an_unwritable_journal_holds_back_are_answered_at_once() {
+    let daemon = TestDaemon::builder().config("durable = true").start();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.process().limit(Resource::Fsize, Some(64));
+    // It starts before it is known that this can't be written down.
+    daemon.run(&["release", &held.to_string()]).success();
+    let mut client = daemon.client();
+    let one = SelectParams { ids: vec![held.into()], ..SelectParams::default() };
+    assert!(client.call::<TaskPause>(&one).unwrap().tasks[0].paused);
+    let signal = SignalParams { id: held.into(), signal: "USR1".into(), tree: false };
+    let refused = client.call::<TaskSignal>(&signal).expect_err("nothing was started").to_string();
+    assert!(refused.contains("the journal can't be written: "), "{refused}");
+    let cancel = CancelParams { ids: vec![held.into()], ..CancelParams::default() };
+    assert_eq!(client.call::<TaskCancel>(&cancel).unwrap().tasks[0].status, Status::Cancelled);
+    daemon.process().limit(Resource::Fsize, None);
+    let submit = || daemon.run(&["submit", "--hold", "--", "true"]);
+    wait::poll_until("a submit is accepted", || (submit().code == 0).then_some(()));
+}
+
+#[test]
+fn r130_a_stop_says_that_what_could_not_be_written_is_lost() {
+    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.process().limit(Resource::Fsize, Some(64));
+    daemon.run(&["cancel", &held.to_string()]).success();
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains("is lost if the daemon ends before it can be written"), "{warnings}");
+
+    let stopped = daemon.run(&["daemon", "stop"]).success().stdout_text();
+
+    assert!(
+        stopped.starts_with("stopped; the latest changes are lost: the journal can't be written: "),
+        "{stopped}"
+    );
+    assert!(daemon.ended().success());
+    daemon.launch();
+    assert_eq!(daemon.task(held).status, Status::Pending);
+}
+
+/// The journal has blocks of its own ahead, which last for what frees others.
+#[test]
+fn r130_what_changes_on_a_full_disk_is_known_to_the_next_daemon() {
+    let mut daemon = on_a_small_disk_with("size=6m", "durable = true");
+    let hold = || daemon.run(&["submit", "--hold", "--", "sleep", "1000"]).success().word::<TaskId>();
+    let [cancelled, edited, released] = [hold(), hold(), hold()];
+    let running = daemon.submit(&["sleep", "1000"]);
+    let process = Process::open(daemon.wait_running(running).pid.unwrap()).unwrap();
+    keep_disk(&daemon, process.pid());
+    fill_disk(&daemon);
+    submit_until_refused(&daemon);
+    for (verb, task) in [("cancel", cancelled), ("release", released), ("pause", running)] {
+        daemon.run(&[verb, &task.to_string()]).success();
+    }
+    daemon.run(&["edit", "--priority", "7", &edited.to_string()]).success();
+    for ends in [TestDaemon::kill9, |daemon: &mut TestDaemon| assert!(daemon.stop().success())] {
+        ends(&mut daemon);
+        daemon.launch();
+
+        assert_eq!(daemon.task(cancelled).status, Status::Cancelled);
+        assert_eq!(daemon.task(edited).priority, 7);
+        assert!(daemon.task(running).paused);
+        let waits = wait::poll_until("the disk is found full", || {
+            let task = daemon.task(released);
+            task.waiting.filter(|waiting| waiting.reason == WaitingFor::Journal).map(|_| task.status)
+        });
+        assert_eq!(waits, Status::Pending, "it starts only if that can be written down");
+        daemon.run(&["submit", "--", "true"]).expect_code(70);
+    }
+    let shown = daemon.run(&["list", "--status", "pending"]).success().stdout_text();
+    assert!(shown.contains("pending (journal)"), "{shown}");
+    fs::remove_file(filler_of(&daemon)).unwrap();
+    daemon.wait_running(released);
+    daemon.cancel(&[running, released]);
+}

@@ -310,10 +310,13 @@ impl OutputWatch {
             own_added: Notify::new(),
             is_watching: AtomicBool::new(true),
         });
-        let watch = FirstWrite::new(shared.folder.path()).ok();
-        shared.note_watching(watch.is_some());
         let mut follower = JoinSet::new();
-        follower.spawn(follow(Arc::clone(&shared), watch));
+        // A simulation has no files, and its runtime no I/O.
+        if !shared.workers.are_simulated() {
+            let watch = FirstWrite::new(shared.folder.path()).ok();
+            shared.note_watching(watch.is_some());
+            follower.spawn(follow(Arc::clone(&shared), watch));
+        }
         Self { shared, _follower: Arc::new(follower) }
     }
 

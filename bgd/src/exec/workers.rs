@@ -78,6 +78,11 @@ impl Workers {
         Self { jobs: Jobs::Simulated(Arc::new(take)), waiting: Arc::default() }
     }
 
+    /// Whether jobs go to a simulation.
+    pub fn are_simulated(&self) -> bool {
+        matches!(self.jobs, Jobs::Simulated(_))
+    }
+
     /// Queues a job.
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
         self.waiting.fetch_add(1, Ordering::Relaxed);

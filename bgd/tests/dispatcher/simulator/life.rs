@@ -2,7 +2,6 @@
 //! the time.
 
 use std::collections::HashMap;
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,6 @@ use bgd_shared::request::UpgradeResult;
 use bgd_shared::time::Timestamp;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::runtime::{Builder, LocalOptions};
 
 use super::acts::{Act, SOON, act};
 use super::chance::{Chance, Trace};
@@ -79,11 +77,10 @@ struct Life {
 
 /// Simulates so many days of a daemon.
 pub fn simulate(seed: u64, days: u64, kind: Kind) -> Outcome {
-    let mut runtime = Builder::new_current_thread();
-    let runtime = runtime.enable_all().start_paused(true).build_local(LocalOptions::default()).unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let home = tempfile::tempdir_in("/dev/shm").or_else(|_| TempDir::new()).unwrap();
-    // A task of its own, as in the daemon: whoever wakes what the runtime blocks on makes a system call.
-    let life = runtime.spawn_local(async move {
+    runtime.block_on(async {
         let clock = Clock::simulated(Timestamp::from_unix_ms(1_800_000_000_000));
         let world = World::new(seed, kind, home.path());
         let mut life = Life {
@@ -100,8 +97,7 @@ pub fn simulate(seed: u64, days: u64, kind: Kind) -> Outcome {
         life.live(clock, home.path()).await;
         let (trace, runs) = life.world.seen();
         Outcome { trace, runs, ..life.outcome }
-    });
-    runtime.block_on(life).unwrap_or_else(|error| resume_unwind(error.into_panic()))
+    })
 }
 
 impl Life {

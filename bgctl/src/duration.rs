@@ -16,15 +16,25 @@ pub fn parse_ms(text: &str) -> Result<u64, String> {
     }
     let duration = match text.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            humantime::parse_duration(text).map_err(|error| format!("{error}; use 90s, 10m or 1h30m"))?
-        }
+        Err(_) => humantime::parse_duration(text)
+            .map_err(|_| "that is not a duration; use 90s, 10m or 1h30m".to_owned())?,
     };
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if ms > DURATION_MS {
         return Err("that is more than 100 years".to_owned());
     }
     Ok(ms)
+}
+
+/// Parses a duration like [`parse_ms`] that is a limit for a task.
+///
+/// # Errors
+/// The text is not a duration, or it is 0: the task could do nothing.
+pub fn parse_limit(text: &str) -> Result<u64, String> {
+    match parse_ms(text)? {
+        0 => Err("a limit must be longer than 0".to_owned()),
+        ms => Ok(ms),
+    }
 }
 
 /// A timeout; `None` means no limit.
@@ -53,13 +63,25 @@ mod tests {
         assert_eq!(parse_ms("1h 30m"), Ok(5_400_000));
         assert_eq!(parse_ms("250ms"), Ok(250));
         assert_eq!(parse_ms("5"), Ok(5_000));
-        assert!(parse_ms("soon").is_err());
+        for nothing in ["soon", "5x", "", "1h30"] {
+            assert_eq!(
+                parse_ms(nothing).unwrap_err(),
+                "that is not a duration; use 90s, 10m or 1h30m",
+                "{nothing}"
+            );
+        }
         for negative in ["-1s", "-5", " -10m"] {
             assert!(parse_ms(negative).unwrap_err().contains("can't be negative"), "{negative}");
         }
         assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("use "));
         assert!(parse_ms("200years").unwrap_err().contains("100 years"));
         assert!(parse_ms("99999999999999999999").is_err());
+    }
+
+    #[test]
+    fn a_limit_is_longer_than_nothing() {
+        assert_eq!(parse_limit("1ms"), Ok(1));
+        assert!(parse_limit("0s").unwrap_err().contains("longer than 0"));
     }
 
     #[test]

@@ -354,13 +354,11 @@ fn r103_wrong_conditions_are_named_and_nothing_waits_in_a_circle() {
     let last = daemon
         .submit_with(&SubmitParams { after: vec![after(next, Condition::Ok)], ..shell(&daemon, "true") })
         .id;
-    for other in [next, last] {
+    let behind = format!("after task {last}, which itself starts after task {next}");
+    for (other, why) in [(next, "after itself"), (last, &*behind)] {
         let circle = EditParams { after: Some(vec![after(other, Condition::Any)]), ..edit(next) };
         let error = refusal::<TaskEdit>(&daemon, &circle);
-        assert_eq!(
-            error.message,
-            format!("task {next} can't start after task {other}, which itself starts after task {next}")
-        );
+        assert_eq!(error.message, format!("task {next} can't start {why}"));
     }
     let many = SubmitParams { after: vec![after(head, Condition::Ok); 1001], ..shell(&daemon, "true") };
     assert_eq!(

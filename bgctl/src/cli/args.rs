@@ -140,7 +140,7 @@ pub struct OutputArgs {
     #[arg(short, long)]
     pub follow: bool,
     /// Start with the last N lines
-    #[arg(long, value_name = "N", conflicts_with = "since")]
+    #[arg(long, value_name = "N", conflicts_with = "since", allow_negative_numbers = true)]
     pub tail: Option<u64>,
     /// Start at this byte; a negative number counts from the end
     #[arg(long, value_name = "OFFSET", allow_negative_numbers = true)]

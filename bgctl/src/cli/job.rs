@@ -8,7 +8,7 @@ use clap::Args;
 use clap::error::ErrorKind;
 
 use crate::candidates::{sessions, tags};
-use crate::duration::parse_ms;
+use crate::duration::parse_limit;
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
     pair(text, "NAME=VALUE")
@@ -78,7 +78,7 @@ pub struct JobArgs {
     #[arg(long = "tag", value_name = "TAG", add = tags())]
     pub tags: Vec<String>,
     /// Fail the task if it runs longer than this (90s, 10m, 1h30m)
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_limit, allow_hyphen_values = true)]
     pub time_limit: Option<u64>,
     /// Set an environment variable; may be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]

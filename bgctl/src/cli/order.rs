@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::RangedI64ValueParser;
 
 use crate::candidates::{groups, tasks};
-use crate::duration::parse_ms;
+use crate::duration::{parse_limit, parse_ms};
 use crate::name::Name;
 use crate::when::parse_at;
 
@@ -151,7 +151,7 @@ pub struct OrderArgs {
     #[arg(long, value_name = "WHEN")]
     pub ready: Option<Ready>,
     /// Fail the task if it is not ready within this time
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true, requires = "ready")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_limit, allow_hyphen_values = true, requires = "ready")]
     pub ready_timeout: Option<u64>,
 }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::request::{
     DaemonReload, DaemonStatus, DaemonStatusOf, DaemonUpgrade, DurableStatus, Hello, HelloParams,
-    HelloResult, NoParams, ProgramState, ReloadResult, ShutdownParams, UpgradeParams, UpgradeResult,
+    HelloResult, NoParams, ProgramState, ReloadResult, ShutdownParams, ShutdownResult, UpgradeParams,
+    UpgradeResult,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::Summary;
@@ -91,7 +92,11 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         report(&format!("{will}{unless}"));
     }
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
-    if let Some(stopped) = stopped.filter(|stopped| is_said_after && stopped.cancelled + stopped.left > 0) {
+    let has_lost = |stopped: &ShutdownResult| stopped.lost_because.is_some();
+    let has_tasks = |stopped: &ShutdownResult| stopped.cancelled + stopped.left > 0;
+    if let Some(stopped) =
+        stopped.filter(|stopped| is_said_after && (has_tasks(stopped) || has_lost(stopped)))
+    {
         report(stop::words(&stopped).trim_end());
     }
     let (mut client, started) = if context.link.is_remote() {

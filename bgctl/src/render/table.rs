@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::failure::FailureKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Status, Task};
@@ -439,6 +440,8 @@ pub fn status(task: &Task, clock: &Clock) -> String {
     let how = match (&task.exit, task.status) {
         // Showing the signal that the time limit sent would suggest that somebody killed the task.
         (_, Status::Failed) if task.timed_out => format!(" ({})", timed_out(task)),
+        // Likewise.
+        (_, Status::Failed) if was_not_ready(task) => format!(" ({})", not_ready(task)),
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
         (Some(Exit::Unknown(_)), Status::Failed | Status::Completed) => " (exit unknown)".to_owned(),
@@ -457,6 +460,17 @@ pub fn status(task: &Task, clock: &Clock) -> String {
 fn timed_out(task: &Task) -> String {
     let after = task.time_limit_ms.map(|limit| format!(" after {}", show::duration(limit)));
     format!("timed out{}", after.unwrap_or_default())
+}
+
+/// Whether a task has failed as it was not ready in time.
+fn was_not_ready(task: &Task) -> bool {
+    let is_late = task.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Timeout);
+    is_late && task.ready.is_some() && task.ready_at.is_none()
+}
+
+fn not_ready(task: &Task) -> String {
+    let after = task.ready_timeout_ms.map(|limit| format!(" after {}", show::duration(limit)));
+    format!("not ready{}", after.unwrap_or_default())
 }
 
 /// Describes why an active task may need attention. An agent with an open question is silent because of it, not

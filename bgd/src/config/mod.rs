@@ -479,11 +479,12 @@ mod tests {
         let error = parse("max_concurrent_tasks = 0").unwrap_err();
         assert_eq!(error, "config.toml: `max_concurrent_tasks` is 0; it must be 1 to 100000");
         for (text, part) in [
+            ("max_concurrent_tasks = \"x\"", "`max_concurrent_tasks` must be a whole number; it is a string"),
+            ("max_concurrent_tasks = -1", "must be a whole number; it is a negative number"),
             (
-                "max_concurrent_tasks = \"x\"",
-                "`max_concurrent_tasks` must be a whole number of 0 or more; it is a string",
+                "[limits]\nmemory = \"12 bananas\"",
+                "`limits.memory` must be a number of bytes, or a string such as \"1GiB\"; it is another string",
             ),
-            ("max_concurrent_tasks = -1", "must be a whole number of 0 or more; it is a number out of range"),
             ("tree = \"forest\"", "line 1, column 8: `tree` is `forest`; it must be `auto` or `session`"),
             ("[grace]\ncancel = 5", "`grace.cancel` must be a duration such as \"5s\"; it is a number"),
             ("tree = 3", "`tree` must be a string in quotes"),

@@ -74,7 +74,9 @@ fn types(message: &str) -> Option<(&'static str, &str)> {
         .or_else(|| message.strip_prefix("invalid value: "))?
         .rsplit_once(", expected ")?;
     let found = match found.split([' ', '"', '`']).next().unwrap_or_default() {
+        "string" if expected == "parsable string" => "another string",
         "string" => "a string",
+        "integer" if message.contains("integer `-") => "a negative number",
         "integer" | "floating" => "a number out of range",
         "boolean" => "true or false",
         "sequence" => "a list",
@@ -104,8 +106,10 @@ fn wanted(expected: &str, key: &str) -> String {
         "a string" | "string" => "a string in quotes".to_owned(),
         "a sequence" => "a list of strings, such as [\"one\", \"two\"]".to_owned(),
         "a boolean" => "true or false".to_owned(),
-        "an integer or string" => "a number of bytes, or a string such as \"1GiB\"".to_owned(),
-        _ if is_number(expected) => "a whole number of 0 or more".to_owned(),
+        "an integer or string" | "parsable string" => {
+            "a number of bytes, or a string such as \"1GiB\"".to_owned()
+        }
+        _ if is_number(expected) => "a whole number".to_owned(),
         other => other.to_owned(),
     }
 }

@@ -160,6 +160,9 @@ fn of_order(error: &OrderError) -> RpcError {
             RpcError::new(ErrorKind::InvalidParams, format!("task {id} has no `ready`, so it never becomes ready"))
                 .hint("submit it with `--ready`; or wait for its end, or in a condition for its `start`")
         }
+        OrderError::Cycle(other, id) if other == id => {
+            RpcError::new(ErrorKind::InvalidParams, format!("task {id} can't start after itself"))
+        }
         OrderError::Cycle(other, id) => RpcError::new(
             ErrorKind::InvalidParams,
             format!("task {id} can't start after task {other}, which itself starts after task {id}"),

@@ -3,6 +3,7 @@
 use super::*;
 use std::collections::HashMap;
 
+use bgd_shared::failure::Failure;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{Condition, Dependency, Waiting, WaitingFor};
 use bgd_shared::task::{Kind, Progress};
@@ -127,6 +128,14 @@ fn the_status_tells_how_it_ended_and_what_lives_on() {
         ..task()
     };
     assert_eq!(status_of_task(&late), "failed (timed out after 10s)");
+    let unready = Task {
+        timed_out: false,
+        failure: Some(Failure::new(FailureKind::Timeout, "not ready after 10s")),
+        ready: Some("line:up".parse().unwrap()),
+        ready_timeout_ms: Some(10_000),
+        ..late
+    };
+    assert_eq!(status_of_task(&unready), "failed (not ready after 10s)");
     let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
     incomplete.output.lost_bytes = 1;
     assert_eq!(status_of_task(&incomplete), "completed +lingering +output-lost");

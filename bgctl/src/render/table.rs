@@ -439,9 +439,9 @@ pub fn summary_line(task: &Task, clock: &Clock) -> String {
 pub fn status(task: &Task, clock: &Clock) -> String {
     let how = match (&task.exit, task.status) {
         // Showing the signal that the time limit sent would suggest that somebody killed the task.
-        (_, Status::Failed) if task.timed_out => format!(" ({})", timed_out(task)),
+        (_, Status::Failed) if task.timed_out => too_late("timed out", task.time_limit_ms),
         // Likewise.
-        (_, Status::Failed) if was_not_ready(task) => format!(" ({})", not_ready(task)),
+        (_, Status::Failed) if was_not_ready(task) => too_late("not ready", task.ready_timeout_ms),
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
         (Some(Exit::Unknown(_)), Status::Failed | Status::Completed) => " (exit unknown)".to_owned(),
@@ -456,21 +456,16 @@ pub fn status(task: &Task, clock: &Clock) -> String {
     format!("{}{how}{lingering}{lost}", task.status)
 }
 
-/// Describes that the time limit ended the task, and which limit.
-fn timed_out(task: &Task) -> String {
-    let after = task.time_limit_ms.map(|limit| format!(" after {}", show::duration(limit)));
-    format!("timed out{}", after.unwrap_or_default())
+/// Says what a task was when a limit ended it, and which limit, in milliseconds, if that is known.
+fn too_late(what: &str, limit_ms: Option<u64>) -> String {
+    let after = limit_ms.map(|limit| format!(" after {}", show::duration(limit)));
+    format!(" ({what}{})", after.unwrap_or_default())
 }
 
 /// Whether a task has failed as it was not ready in time.
 fn was_not_ready(task: &Task) -> bool {
     let is_late = task.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Timeout);
     is_late && task.ready.is_some() && task.ready_at.is_none()
-}
-
-fn not_ready(task: &Task) -> String {
-    let after = task.ready_timeout_ms.map(|limit| format!(" after {}", show::duration(limit)));
-    format!("not ready{}", after.unwrap_or_default())
 }
 
 /// Describes why an active task may need attention. An agent with an open question is silent because of it, not

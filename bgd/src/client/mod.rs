@@ -128,14 +128,14 @@ impl Client {
         self.written.notify_one();
     }
 
-    /// Appends a line, given in pieces, if there is room. Otherwise returns false, and `wrote` returns true once
-    /// the queue is empty.
+    /// Appends a line, given in pieces, if there is room or everything was written: what an answer will need later holds
+    /// up nothing, as the answer may take long. Otherwise returns false, and `wrote` returns true once the queue is empty.
     pub fn try_tell(&self, line: &[&[u8]]) -> bool {
         let mut queue = self.lock();
         if queue.closed {
             return true;
         }
-        if queue.load() > 0
+        if queue.unread() > 0
             && queue.load() + line.iter().map(|piece| piece.len()).sum::<usize>()
                 > self.limits.write_queue_bytes
         {
@@ -190,7 +190,7 @@ impl Client {
             let waiting = self.written.notified();
             {
                 let mut queue = self.lock();
-                if !queue.bytes.is_empty() || (queue.wants_drained && queue.reserved == 0) {
+                if !queue.bytes.is_empty() || queue.wants_drained {
                     let bytes = std::mem::take(&mut queue.bytes);
                     queue.in_hand = bytes.len();
                     return Some(bytes);
@@ -367,17 +367,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn r26_news_does_not_wait_for_an_answer_that_is_still_to_come() {
+        let client = client();
+        assert!(client.begin_request(1000));
+        for line in [b"news", b"more"] {
+            assert!(client.try_tell(&[line]), "everything was written");
+            assert!(!client.try_tell(&[b"rest"]), "the room is reserved");
+            assert_eq!(client.next_bytes(|| false).await.unwrap(), line);
+            assert!(client.wrote(), "somebody waits");
+        }
+    }
+
+    #[tokio::test]
     async fn an_answer_that_nobody_wants_makes_room_all_the_same() {
         let client = client();
         assert!(client.begin_request(1000));
-        assert!(!client.try_tell(&[b"news"]), "the room is reserved");
         let waits = client.has_room();
         tokio::pin!(waits);
         assert!(futures_poll(&mut waits).await.is_none(), "the room is reserved");
         client.answer(b"", 1000);
         waits.await;
-        assert_eq!(client.next_bytes(|| false).await.unwrap(), b"");
-        assert!(client.wrote(), "somebody waits");
     }
 
     /// Returns the output of a future that is ready at once.

@@ -19,7 +19,7 @@ use std::thread;
 use self::life::{Kind, Outcome, simulate};
 
 /// Seeds that have shown a fault, with the days to simulate.
-const FOUND: [(u64, u64, Kind); 4] = [
+const FOUND: [(u64, u64, Kind); 5] = [
     // After an upgrade, what was about to start waited for the next input.
     (2024, 50, Kind::Plain),
     // A call that waited for the start of a task was not answered if a full disk held the start back until it was ended.
@@ -28,6 +28,8 @@ const FOUND: [(u64, u64, Kind); 4] = [
     (2020, 5, Kind::Durable),
     // Events of a shutdown that many tasks were cancelled by were not told, as the daemon ended before they could be read.
     (2061, 13, Kind::Plain),
+    // Events were not told while a long answer was still to come, though the client had read everything.
+    (10187, 46, Kind::Durable),
 ];
 
 /// The days of one simulation when there are many.

@@ -108,7 +108,9 @@ impl Peer {
     /// Reads what has come. `model` learns from it.
     pub fn read(&mut self, world: &World, calls: &Calls, mut model: Option<&mut Model>) {
         while let Some(Some(bytes)) = self.client.next_bytes(|| false).now_or_never() {
-            if self.client.wrote() {
+            // The daemon has events for it that had no room: an answer may have overtaken them.
+            let is_behind = self.client.wrote();
+            if is_behind {
                 calls.try_send(Incoming::Drained(Arc::clone(&self.client))).unwrap();
             }
             if bytes.is_empty() {
@@ -118,19 +120,26 @@ impl Peer {
             world.trace_text(&String::from_utf8_lossy(&bytes));
             self.protocol.push(&bytes);
             while let Some(received) = self.protocol.next_received().unwrap() {
-                self.received(received, model.as_deref_mut(), world);
+                self.received(received, model.as_deref_mut(), (world, is_behind));
             }
         }
     }
 
-    fn received(&mut self, received: Received, model: Option<&mut Model>, world: &World) {
+    fn received(
+        &mut self,
+        received: Received,
+        model: Option<&mut Model>,
+        (world, is_behind): (&World, bool),
+    ) {
         match received {
             Received::Answer { call, outcome } => {
                 let pending =
                     self.pending.remove(&call).unwrap_or_else(|| panic!("{call} is answered twice"));
                 match (pending.method, outcome, model) {
                     // What is not written down yet is listed, and not told.
-                    ("task.list", Ok(result), Some(model)) if world.is_written() || model.is_new() => {
+                    ("task.list", Ok(result), Some(model))
+                        if (world.is_written() && !is_behind) || model.is_new() =>
+                    {
                         model.listed(strict::from_str::<ListResult>(result.get()).unwrap());
                     }
                     ("events.subscribe", Ok(result), model) => {

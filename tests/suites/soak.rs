@@ -2,10 +2,10 @@
 
 use bgd_tests::soak::{BATCH, Kind, Table, Until, run};
 
-/// Runs a soak of 240 acts. Returns its table, which is clean.
+/// Runs a soak of so many acts. Returns its table, which is clean.
 #[track_caller]
-fn soaked(seed: u64, kind: Kind) -> Table {
-    let table = run((seed, BATCH), &[kind], Until::Acts(240)).remove(0);
+fn soaked(seed: u64, kind: Kind, acts: u64) -> Table {
+    let table = run((seed, BATCH), &[kind], Until::Acts(acts)).remove(0);
     assert!(table.is_clean(), "{table}");
     assert!(table.tasks > 500, "{table}");
     table
@@ -13,12 +13,13 @@ fn soaked(seed: u64, kind: Kind) -> Table {
 
 #[test]
 fn r133_nothing_is_lost_doubled_or_left_by_hundreds_of_acts() {
-    let table = soaked(133, Kind::Plain);
+    let table = soaked(133, Kind::Plain, 240);
     assert!(table.upgrades + table.refused > 0 && table.kills + table.shutdowns > 0, "{table}");
 }
 
 #[test]
 fn r133_a_durable_daemon_loses_and_doubles_nothing_by_kills_of_it_and_its_keeper() {
-    let table = soaked(133, Kind::Durable);
+    let table = soaked(133, Kind::Durable, 360);
     assert!(table.upgrades > 0 && table.kills > 3 && table.keepers > 0 && table.stops > 0, "{table}");
+    assert!(table.figures.len() > 2, "{table}");
 }

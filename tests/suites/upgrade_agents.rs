@@ -251,3 +251,8 @@ fn r121_a_turn_of_opencode_over_its_own_server_goes_on() {
 fn r121_a_turn_of_opencode_over_acp_goes_on() {
     a_real_turn_goes_on(&Real::opencode(Permission::Ask, "ask"), &Shell::OPENCODE);
 }
+
+#[test]
+fn r121_a_turn_of_codex_goes_on() {
+    a_real_turn_goes_on(&Real::codex(Permission::Ask, "ask"), &Shell::CODEX_OUTSIDE);
+}

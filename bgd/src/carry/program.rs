@@ -311,4 +311,15 @@ mod tests {
         let given_up = Candidate::open(Path::new("/bin/cat"), None, trial).unwrap_err();
         assert!(given_up.starts_with("it failed"), "{given_up}");
     }
+
+    #[test]
+    fn r122_a_program_that_hangs_is_ended_when_its_time_is_over() {
+        let sleep = OwnedFd::from(File::open("/bin/sleep").unwrap());
+        let trial = Trial::default();
+        let started = Instant::now();
+        let late = run(&sleep, "600", Stdio::null(), Duration::from_millis(1), &trial).unwrap_err();
+        assert_eq!(late, "it does not answer within 0 s");
+        assert!(started.elapsed() < Duration::from_mins(5), "its own end was waited for");
+        assert!(trial.lock().process.is_none());
+    }
 }

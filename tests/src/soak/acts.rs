@@ -39,6 +39,8 @@ pub struct Soak {
     pub(super) table: Table,
     /// Figures of the running daemon at its first look.
     pub(super) has_figures: bool,
+    /// Whether a durable daemon is neither killed nor stopped until everything is settled next.
+    pub(super) is_spared: bool,
     /// What only a durable daemon is given.
     pub(super) others: Others,
 }
@@ -52,7 +54,18 @@ impl Soak {
         let ledger = Ledger::new(daemon.home().join("ledger"));
         let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let (slow, table, others) = (Vec::new(), Table::new(kind), Others::default());
-        Self { kind, daemon, ledger, chance, batch, slow, table, has_figures: false, others }
+        Self {
+            kind,
+            daemon,
+            ledger,
+            chance,
+            batch,
+            slow,
+            table,
+            has_figures: false,
+            is_spared: false,
+            others,
+        }
     }
 
     /// A number below `end` (xorshift).
@@ -349,6 +362,7 @@ impl Soak {
         }
         self.call::<TaskClear>(&ClearParams { all: true, ..Default::default() });
         self.look_at_process();
+        self.is_spared = !self.is_spared;
     }
 
     fn look_at_process(&mut self) {

@@ -63,6 +63,8 @@ impl Soak {
             77..79 => self.subscribe_and_never_read(),
             79..84 => self.block(),
             84..88 => self.upgrade(),
+            // So that a daemon is looked at twice, which shows what it does not give back.
+            88..100 if self.is_spared => self.submit(),
             88..94 => self.kill_and_keep(),
             94..97 => self.kill_keeper(),
             97 | 98 => self.stop_and_start(),

@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::replace::replace;
+use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
 /// The most failures that are noted as not looked at; those that ended first count as looked at.
@@ -44,6 +45,12 @@ pub fn state_folder() -> PathBuf {
 /// What the user has looked at, with `bgctl` alone or `bgctl top`. `None`: nothing yet, or nobody can tell.
 pub fn last_look() -> Option<Looked> {
     looked(&look_file())
+}
+
+/// Whether the user has not seen yet that a task has ended, by what was last looked at.
+pub fn is_news(looked: Option<&Looked>, task: &Task) -> bool {
+    let is_later = |at| looked.is_none_or(|looked| !looked.has(task.id, at));
+    !task.ended_in_foreground && task.completed_at.is_some_and(is_later)
 }
 
 /// Notes that the user has looked at this time at all that had ended, except these failures with the times of their

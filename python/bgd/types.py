@@ -2582,6 +2582,9 @@ class Task(_Task, total=False):
     elsewhere: Elsewhere
     """What is known of it from the place that runs it."""
 
+    ended_in_foreground: bool
+    """Whether it was a foreground job to its end, so that its user has seen how it ended."""
+
     error: str
     """Why it failed or was cancelled."""
 

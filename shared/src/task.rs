@@ -263,6 +263,9 @@ pub struct Task {
     /// Whether it is currently a foreground job.
     #[serde(default)]
     pub foreground: bool,
+    /// Whether it was a foreground job to its end, so that its user has seen how it ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended_in_foreground: bool,
     /// Whether it runs in a terminal that can be attached to.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pty: bool,

@@ -29,6 +29,17 @@ fn r169_the_prompt_shows_what_runs_and_failures_until_the_user_has_looked() {
 }
 
 #[test]
+fn r169_what_has_failed_before_the_eyes_of_its_user_is_no_news() {
+    let daemon = TestDaemon::start();
+    daemon.run(&["run", "-d", "seen to fail", "--", "false"]).expect_code(1);
+    assert_eq!(daemon.run(&["shell-prompt", "--timeout", "1m"]).success().stdout_text(), "");
+    let shown = daemon.run(&["top", "--once"]).success().stdout_text();
+    assert!(shown.contains("nothing waits for you") && shown.contains("seen to fail"), "{shown}");
+    let listed = daemon.run(&["list"]).success().stdout_text();
+    assert!(listed.contains("seen to fail"), "{listed}");
+}
+
+#[test]
 fn r169_the_prompt_starts_no_daemon() {
     let home = TestDaemon::home_only();
     assert_eq!(home.run(&["shell-prompt"]).success().stdout_text(), "");

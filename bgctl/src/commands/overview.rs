@@ -89,9 +89,7 @@ fn text(known: Known, looked: Option<&Looked>, look: &Look) -> (String, Vec<(Tas
         running.into_iter().partition(|task| task.progress.needs_input.is_some());
     let not_read = all_pending.saturating_sub(pending.len());
     quiet.extend(pending);
-    let is_new = |task: &Task| {
-        task.completed_at.is_some_and(|at| looked.is_none_or(|looked| !looked.has(task.id, at)))
-    };
+    let is_new = |task: &Task| state::is_news(looked, task);
     // Failures first: what has no room is what matters least.
     let mut news: Vec<Task> = failed.into_iter().filter(is_new).collect();
     let ended_at = |task: &Task| Some((task.id, task.completed_at?));
@@ -191,7 +189,8 @@ mod tests {
                 "  bgctl output 3f2a9c1e  see why it failed",
             ]
         );
-        let (shown, _) = of(vec![], vec![], vec![], vec![ended(Status::Completed, 1_010)]);
+        let seen = Task { ended_in_foreground: true, ..ended(Status::Failed, 1_090) };
+        let (shown, _) = of(vec![], vec![], vec![seen], vec![ended(Status::Completed, 1_010)]);
         assert!(
             shown.starts_with(
                 "nothing is running, and nothing has ended since you looked\n\nnext:\n  bgctl top"

@@ -57,9 +57,7 @@ fn text(running: &ListResult, failed: &ListResult, looked: Option<&Looked>, sign
     let count =
         |list: &ListResult, fits: &dyn Fn(&Task) -> bool| list.tasks.iter().filter(|task| fits(task)).count();
     let asks = |task: &Task| task.progress.needs_input.is_some();
-    let is_new = |task: &Task| {
-        task.completed_at.is_some_and(|at| looked.is_none_or(|looked| !looked.has(task.id, at)))
-    };
+    let is_new = |task: &Task| state::is_news(looked, task);
     let parts: Vec<String> = [
         (count(running, &|task| !asks(task)), signs[0], running),
         (count(running, &asks), "?", running),

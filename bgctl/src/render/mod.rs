@@ -54,6 +54,7 @@ pub mod samples {
             kind: Kind::Process,
             origin: Origin::Submit,
             foreground: false,
+            ended_in_foreground: false,
             pty: false,
             status: Status::Pending,
             paused: false,

@@ -25,6 +25,9 @@ pub struct Finished {
     pub exit: Option<Exit>,
     /// Whether processes of its tree are left.
     pub lingering: Lingering,
+    /// Whether it was a foreground job to its end, so that its client has seen how it ended.
+    #[serde(default)]
+    pub in_foreground: bool,
 }
 
 /// The outcome of a task.

@@ -184,7 +184,9 @@ impl Model {
         let has_ended_again = before.is_some_and(|known| known.row.ended_at() != row.ended_at());
         let was_known =
             self.looked.as_ref().zip(row.ended_at()).is_some_and(|(looked, ended)| looked.has(key.id, ended));
-        let is_seen = was_known || before.is_some_and(|known| known.is_seen && !has_ended_again);
+        let is_seen = was_known
+            || task.ended_in_foreground
+            || before.is_some_and(|known| known.is_seen && !has_ended_again);
         let was_shown = before.is_some_and(|known| known.was_shown && !has_ended_again);
         let (is_new, after) = (before.is_none(), row.starts_after());
         let old_after = before.and_then(|known| known.row.starts_after());

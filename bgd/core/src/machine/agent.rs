@@ -308,6 +308,7 @@ impl Core {
             completed_at: now.wall,
             exit: None,
             lingering: Lingering::No,
+            in_foreground: false,
         };
         self.finish(now, ordinal, finished);
     }

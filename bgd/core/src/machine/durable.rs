@@ -328,7 +328,15 @@ impl Core {
         };
         let completed_at = now.wall;
         let started_at = Some(started_at);
-        let finished = Finished { outcome, pid, started_at, completed_at, exit, lingering: Lingering::No };
+        let finished = Finished {
+            outcome,
+            pid,
+            started_at,
+            completed_at,
+            exit,
+            lingering: Lingering::No,
+            in_foreground: false,
+        };
         self.finish(now, ordinal, finished);
     }
 

@@ -187,7 +187,15 @@ impl Core {
         let finished = if started_at.is_none() {
             Finished { completed_at: ended, ..self.unstarted(now, ordinal, outcome) }
         } else {
-            Finished { outcome, pid, started_at, completed_at: ended, exit, lingering: Lingering::No }
+            Finished {
+                outcome,
+                pid,
+                started_at,
+                completed_at: ended,
+                exit,
+                lingering: Lingering::No,
+                in_foreground: false,
+            }
         };
         self.finish(now, ordinal, finished);
     }

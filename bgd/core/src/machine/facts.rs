@@ -140,6 +140,7 @@ impl Core {
                     completed_at: now.wall,
                     exit: Some(exit),
                     lingering,
+                    in_foreground: false,
                 };
                 if others && self.starts_again(now, task, &finished) {
                     return self.end_before_attempt(now, ordinal, finished);
@@ -159,6 +160,7 @@ impl Core {
                         completed_at: now.wall,
                         exit: Some(exit),
                         lingering: Lingering::No,
+                        in_foreground: false,
                     };
                     self.finish(now, ordinal, finished);
                 }
@@ -186,6 +188,7 @@ impl Core {
                     completed_at: now.wall,
                     exit: Some(exit.clone()),
                     lingering: Lingering::No,
+                    in_foreground: false,
                 };
                 self.finish(now, ordinal, finished);
             }
@@ -222,6 +225,7 @@ impl Core {
                     completed_at: now.wall,
                     exit: Some(exit.clone().unwrap_or(Exit::Unknown(why))),
                     lingering: Lingering::Stuck,
+                    in_foreground: false,
                 };
                 self.finish(now, ordinal, finished);
             }

@@ -372,6 +372,7 @@ impl Core {
             completed_at: now.wall,
             exit: before.and_then(|attempt| attempt.exit.clone()),
             lingering: Lingering::No,
+            in_foreground: false,
         }
     }
 }

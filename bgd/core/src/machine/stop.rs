@@ -153,7 +153,7 @@ impl Core {
         let is_looked_at = self.leave_foreground(ordinal);
         self.unwatch_dependencies(ordinal);
         self.end_pause(ordinal);
-        self.set_state(ordinal, State::Finished(finished));
+        self.set_state(ordinal, State::Finished(Finished { in_foreground: is_looked_at, ..finished }));
         self.drop_plan_env(ordinal);
         self.became(ordinal);
         if kind == EventKind::Failed {

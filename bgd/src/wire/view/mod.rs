@@ -20,14 +20,13 @@ const DESCRIPTION_CHARS: usize = 200;
 /// Builds the task object of a snapshot.
 pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let spec = &*snapshot.spec;
-    let life = Life::of(&snapshot.state);
     let (argv, shell, agent) = match &spec.work {
         Work::Argv(argv) => (Some(argv.to_vec()), None, None),
         Work::Shell(command) => (None, Some(command.clone()), None),
         Work::Agent(agent) => (None, None, Some(agent.name.to_string())),
     };
     let (error, failure) = snapshot.finished().map(failures::wire).unwrap_or_default();
-    let (part, plan) = (snapshot.agent.as_deref(), snapshot.plan());
+    let (part, plan, life) = (snapshot.agent.as_deref(), snapshot.plan(), Life::of(&snapshot.state));
     let notes = part.map(|part| &part.notes);
     let is_success = snapshot.status() == Status::Completed;
     WireTask {
@@ -35,6 +34,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         kind: spec.kind(),
         origin: spec.origin,
         foreground: snapshot.foreground.is_some(),
+        ended_in_foreground: snapshot.finished().is_some_and(|finished| finished.in_foreground),
         pty: spec.pty.is_some(),
         status: snapshot.status(),
         paused: snapshot.paused,

@@ -287,7 +287,7 @@ impl Model {
             Status::Cancelled => (EventKind::Cancelled, NoticeKind::Cancelled),
             _ => (EventKind::Failed, NoticeKind::Failed),
         };
-        task.verdict = Some(verdict);
+        (task.verdict, task.seen) = (Some(verdict), is_looked_at);
         let id = task.id;
         self.expected.events.push((id, kind));
         self.tell_dependents(id);

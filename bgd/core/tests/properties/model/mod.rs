@@ -105,6 +105,8 @@ pub struct Known {
     pub resumes: u32,
     /// The client whose foreground job it is.
     pub foreground: Option<u64>,
+    /// Whether it was one to its end.
+    seen: bool,
     pub direct: bool,
     /// The call that resumes it, with its prompt and settings.
     resume: Option<(ReplyTo, Arc<str>, AgentSettings)>,
@@ -148,6 +150,7 @@ impl Known {
             run: 1,
             resumes: 0,
             foreground,
+            seen: false,
             direct: command.spec.direct,
             resume: None,
             chat: Chat::new(command),
@@ -197,6 +200,7 @@ impl Known {
             && (task.run, task.resume_count) == (self.run, self.resumes)
             && self.order.agrees(task)
             && (task.foreground, task.spec.direct) == (self.foreground, self.direct)
+            && task.finished().is_none_or(|finished| finished.in_foreground == self.seen)
             && match (&self.chat, task.agent.as_deref()) {
                 (None, None) => true,
                 (Some(chat), Some(agent)) => chat.agrees(agent),

@@ -90,6 +90,13 @@ pub fn maybe_done() -> Failure {
         .hint("`bgctl list` shows whether it was; a submit with --key can be repeated")
 }
 
+/// A durable daemon was stopped while somebody waited.
+pub fn stopped() -> Failure {
+    let message =
+        "the daemon was stopped; tasks that it did not cancel go on, and the next daemon knows them";
+    Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message).hint("repeat the command to go on waiting")
+}
+
 /// `what` does not work with a daemon on another machine.
 pub fn not_over_remote(what: &str) -> Failure {
     Failure::new(

@@ -474,8 +474,9 @@ impl Link {
         if !matches!(failure.kind, CONNECTION_LOST | MAYBE_DONE) {
             return Err(failure);
         }
-        let Some(next) = self.successors.next(&self.socket()?, self.options.starts) else {
-            return Err(failure);
+        let socket = self.socket()?;
+        let Some(next) = self.successors.next(&socket, self.options.starts) else {
+            return Err(if successor::was_stopped(&socket) { lost::stopped() } else { failure });
         };
         let (client, _) = next?;
         self.client = Some(client);

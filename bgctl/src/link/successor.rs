@@ -79,6 +79,11 @@ fn durable_at(socket: &SocketPath) -> Option<Note> {
     Some(Note::read(&socket.beside("lock"))).filter(|note| note.durable)
 }
 
+/// Whether the last daemon at this socket was told to end, and its tasks outlive it.
+pub fn was_stopped(socket: &SocketPath) -> bool {
+    durable_at(socket).is_some_and(|note| note.phase == Phase::Ending)
+}
+
 /// Whether what a call has done outlives the daemon at this socket, or the last one that was there.
 pub fn outlives(socket: &SocketPath) -> bool {
     durable_at(socket).is_some()

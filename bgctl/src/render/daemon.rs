@@ -26,7 +26,8 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
         .collect();
     let counts = if counts.is_empty() { "none".to_owned() } else { counts.join(", ") };
     page.line("tasks", &counts);
-    page.line("active", &format!("{}, {} at once", status.active, status.limits.max_concurrent_tasks));
+    let most = status.limits.max_concurrent_tasks;
+    page.line("active", &format!("{} (at most {most} run at once)", status.active));
     page.maybe("waited", times(&status.waited).as_deref());
     page.maybe("ran", times(&status.ran).as_deref());
     for each in &status.channels {

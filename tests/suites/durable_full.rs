@@ -5,7 +5,7 @@ use std::fs;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::request::{
-    CancelParams, SelectParams, SignalParams, TaskCancel, TaskPause, TaskSignal,
+    CancelParams, SelectParams, SignalParams, SubmitParams, TaskCancel, TaskPause, TaskSignal, TaskSubmit,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{fill_disk, filler_of, keep_disk, on_a_small_disk_with};
@@ -74,6 +74,25 @@ fn r130_calls_about_a_task_whose_start_an_unwritable_journal_holds_back_are_answ
     daemon.process().limit(Resource::Fsize, None);
     let submit = || daemon.run(&["submit", "--hold", "--", "true"]);
     wait::poll_until("a submit is accepted", || (submit().code == 0).then_some(()));
+}
+
+#[test]
+fn r130_whoever_is_refused_is_not_notified_of_the_same() {
+    let daemon = TestDaemon::builder().config("durable = true").start();
+    daemon.process().limit(Resource::Fsize, Some(64));
+    let submit = || {
+        let params =
+            SubmitParams { argv: Some(vec!["true".into()]), session: Some("s".into()), ..daemon.params() };
+        daemon.client().call::<TaskSubmit>(&params).map(|result| result.task.id)
+    };
+    // It is known to the core before it is known that it can't be written down.
+    let refused = submit().expect_err("a limit is in the way").to_string();
+    assert!(refused.contains("the journal can't be written: "), "{refused}");
+    daemon.process().limit(Resource::Fsize, None);
+    let accepted = wait::poll_until("a submit is accepted", || submit().ok());
+    daemon.block(&[accepted]);
+    let told: Vec<TaskId> = daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect();
+    assert_eq!(told, [accepted]);
 }
 
 #[test]

@@ -359,7 +359,8 @@ impl Core {
             match task.state {
                 State::Queued { .. } | State::Starting { .. } => {
                     let failed = Failure::Spawn(Box::new(why.into()));
-                    self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+                    // Whoever has submitted it is told by the refusal.
+                    self.end_with(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)), None);
                 }
                 State::Finished(_) => {}
                 State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => continue,

@@ -9,8 +9,9 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{fill_disk, filler_of, keep_disk, on_a_small_disk_with};
-use bgd_tests::{Outcome, Process, TestDaemon, wait};
+use bgd_tests::{Outcome, Process, Raw, TestDaemon, wait};
 use rustix::process::Resource;
+use serde_json::json;
 
 /// Submits until that is refused. Returns the refusal, and how many were accepted before.
 #[track_caller]
@@ -93,6 +94,34 @@ fn r130_whoever_is_refused_is_not_notified_of_the_same() {
     daemon.block(&[accepted]);
     let told: Vec<TaskId> = daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect();
     assert_eq!(told, [accepted]);
+}
+
+#[test]
+fn r130_nothing_runs_whose_submit_was_refused() {
+    let mut daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 1").start();
+    daemon.process().limit(Resource::Fsize, Some(64));
+    let mut raw = Raw::connect(daemon.socket());
+    // The first one has the only slot until it is refused.
+    for id in 1..=3 {
+        let params = json!({"shell": "echo ran >>ran", "env": {}, "cwd": daemon.home()});
+        raw.request(id, "task.submit", &params);
+    }
+    for id in 1..=3 {
+        let answer = raw.receive().expect("an answer");
+        assert_eq!(
+            (&answer["id"], &answer["error"]["data"]["kind"]),
+            (&id.into(), &"journal_unwritable".into())
+        );
+    }
+    daemon.process().limit(Resource::Fsize, None);
+    let submit = || daemon.run(&["submit", "--", "true"]);
+    let accepted = wait::poll_until("a submit is accepted", || {
+        let outcome = submit();
+        (outcome.code == 0).then(|| outcome.word::<TaskId>())
+    });
+    daemon.block(&[accepted]);
+    daemon.stop();
+    assert!(!daemon.home().join("ran").exists());
 }
 
 #[test]

@@ -306,6 +306,7 @@ impl Dispatcher {
             let why = self.trouble_words();
             let effects = self.core.withdraw(self.now(), added, &why);
             self.put_out(effects);
+            self.durable.iter_mut().for_each(|durable| durable.drop_starts(added));
         }
         for task in held_back.iter().chain(added) {
             self.act_on_early(*task);

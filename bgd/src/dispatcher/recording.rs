@@ -93,6 +93,13 @@ impl Durable {
         trouble.into_iter().chain(self.warning.clone()).collect()
     }
 
+    /// Drops the starts of tasks that were withdrawn: a later step may have begun one, in the slot of one before it.
+    pub(super) fn drop_starts(&mut self, withdrawn: &[TaskId]) {
+        let is_of_one =
+            |effect: &Effect| matches!(effect, Effect::Start { task, .. } if withdrawn.contains(task));
+        self.waiting.iter_mut().for_each(|step| step.effects.retain(|effect| !is_of_one(effect)));
+    }
+
     /// Whether so much waits to be written that no request should be taken.
     pub(super) fn is_full(&self) -> bool {
         self.bytes > UNWRITTEN_BYTES || self.waiting.len() > UNWRITTEN

@@ -19,7 +19,7 @@ use std::thread;
 use self::life::{Kind, Outcome, simulate};
 
 /// Seeds that have shown a fault, with the days to simulate.
-const FOUND: [(u64, u64, Kind); 5] = [
+const FOUND: [(u64, u64, Kind); 6] = [
     // After an upgrade, what was about to start waited for the next input.
     (2024, 50, Kind::Plain),
     // A call that waited for the start of a task was not answered if a full disk held the start back until it was ended.
@@ -30,6 +30,8 @@ const FOUND: [(u64, u64, Kind); 5] = [
     (2061, 13, Kind::Plain),
     // Events were not told while a long answer was still to come, though the client had read everything.
     (10187, 46, Kind::Durable),
+    // A task whose submission was refused, as the disk was full, ran if it had got the slot of another refused one.
+    (20257, 30, Kind::Durable),
 ];
 
 /// The days of one simulation when there are many.

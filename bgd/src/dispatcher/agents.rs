@@ -9,6 +9,7 @@ use bgd_shared::agent::{AgentInfo, AgentListParams, AgentListResult, AgentProtoc
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
+use tokio::sync::oneshot;
 
 use super::{Dispatcher, Shape};
 use crate::agents::Agent;
@@ -113,10 +114,14 @@ impl Dispatcher {
             let agents = agents.into_iter().map(|(_, info)| info).collect();
             return answer.give(&AgentListResult { agents });
         }
-        let tell = Box::new(move |agents: io::Result<_>| match agents {
-            Ok(agents) => answer.give(&AgentListResult { agents }),
-            Err(error) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),
-        });
+        let (tell, checked) = oneshot::channel();
         self.with(ExecutorName::AGENT, |executor| executor.check(Check::Agents { agents, env, tell }));
+        tokio::spawn(async move {
+            let ended = |_| io::Error::other("the thread of the agents has ended; the daemon's log says why");
+            match checked.await.map_err(ended).flatten() {
+                Ok(agents) => answer.give(&AgentListResult { agents }),
+                Err(error) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),
+            }
+        });
     }
 }

@@ -1,5 +1,5 @@
 //! The interface between the dispatcher and whatever runs tasks: the trait, and the table of its implementations. It
-//! knows no kind of work.
+//! knows no kind of work, except that agents and places can be checked before they are used ([`Check`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -273,13 +273,10 @@ pub enum Check {
         agents: Vec<(Arc<Agent>, AgentInfo)>,
         /// The environment that they start in.
         env: Arc<Env>,
-        /// Receives the results, or why there are none.
-        tell: TellAgents,
+        /// Receives the results, or why there are none; dropped if whoever serves agents has ended.
+        tell: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
     },
 }
-
-/// Receives what agents report about themselves.
-pub type TellAgents = Box<dyn FnOnce(io::Result<Vec<AgentInfo>>) + Send>;
 
 /// A client's request on a running task.
 #[derive(Debug)]

@@ -167,7 +167,10 @@ impl Manager {
                 Order::Resume(resumed) => self.resume(*resumed),
                 Order::Check { agents, env, tell } => {
                     let manager = Rc::clone(&self);
-                    tokio::task::spawn_local(async move { tell(Ok(manager.check(agents, env).await)) });
+                    tokio::task::spawn_local(async move {
+                        // Nobody may wait for it any more.
+                        let _ = tell.send(Ok(manager.check(agents, env).await));
+                    });
                 }
             }
         }

@@ -203,7 +203,7 @@ impl Executor for AgentThread {
         let Check::Agents { agents, env, tell } = check else { return };
         match self.thread() {
             Ok(thread) => _ = thread.send(Order::Check { agents, env, tell }),
-            Err(error) => tell(Err(error)),
+            Err(error) => _ = tell.send(Err(error)),
         }
     }
 

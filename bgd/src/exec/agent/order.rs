@@ -1,18 +1,18 @@
 //! Orders to the agents' thread.
 
+use std::io;
 use std::sync::{Arc, mpsc};
 
 use bgd_shared::agent::AgentInfo;
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
-
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
 
 use super::state::Resumed;
 pub use super::turn_order::TurnOrder;
 use crate::agents::Agent;
 use crate::carry::{Named, Obstacle};
-use crate::exec::executor::TellAgents;
 
 /// An order to the agents' thread.
 pub enum Order {
@@ -35,7 +35,7 @@ pub enum Order {
         /// The environment that they start in.
         env: Arc<Env>,
         /// Receives the results.
-        tell: TellAgents,
+        tell: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
     },
     /// Holds back what agents say, or lets it pass, so that an upgrade can find them quiet.
     Hold(bool),

@@ -6,6 +6,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use tempfile::TempDir;
+
 use crate::binaries::bgd_path;
 use crate::outcome::Outcome;
 use crate::process::Process;
@@ -22,30 +24,64 @@ const LARGE_STATE: &str = include_str!("kernel_ptrace.c");
 /// The memory of the machine.
 const MEMORY: &str = "mem=768M";
 
-/// Boots a machine, runs a script of the shell in a session of alice, who finds the programs under test in her `PATH`,
-/// and turns the machine off.
+/// How a machine ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Turned off, with everything on its disk.
+    TurnedOff,
+    /// By a power cut at the script's end, in the midst of all that runs: what nobody has flushed is not on its disk.
+    Cut,
+}
+
+/// A machine that can be booted more than once. Its disk is what stays.
+#[derive(Debug)]
+pub struct Machine(TempDir);
+
+impl Machine {
+    /// Makes one with an empty disk.
+    #[track_caller]
+    #[allow(clippy::new_without_default, reason = "it makes files")]
+    pub fn new() -> Self {
+        must_be_root();
+        let own = tempfile::Builder::new().prefix("bgd-kernel-").tempdir_in("/tmp").expect("a folder");
+        make_disk(&own.path().join("disk"));
+        Self(own)
+    }
+
+    /// Boots it, runs a script of the shell in a session of alice, who finds the programs under test in her `PATH`, and
+    /// ends it.
+    #[track_caller]
+    pub fn run_as_alice(&self, script: &str, end: End) -> Outcome {
+        let path = self.0.path();
+        let put = |name: &str, text: &str| fs::write(path.join(name), text).expect("a file");
+        let cut = if end == End::Cut { "\necho >/run/cut; exec sleep 1000" } else { "" };
+        put("script", &format!("{script}{cut}"));
+        // All that makes the machine; what is started in it is up to the other script.
+        let (boot, _) = BOOT.rsplit_once("\nexec ").expect("it ends with the start of systemd");
+        put("boot", boot);
+        let programs =
+            bgd_path().parent().expect("a program is in a folder").canonicalize().expect("a folder");
+        let (programs, folder) = (programs.display(), path.display());
+        put("first", &format!("#!/bin/sh\nset -- {programs} {ALICE} '' {folder}/boot {folder}\n{FIRST}"));
+        // What is there is of the boot before.
+        for said in ["code", "stdout", "stderr"] {
+            let _ = fs::remove_file(path.join(said));
+        }
+        let console = turn_on(path);
+        let read = |name: &str| fs::read(path.join(name)).unwrap_or_default();
+        let code = String::from_utf8_lossy(&read("code")).trim().parse();
+        Outcome {
+            code: code.unwrap_or_else(|_| panic!("the machine did not run the script: {console}")),
+            stdout: read("stdout"),
+            stderr: String::from_utf8_lossy(&read("stderr")).into_owned(),
+        }
+    }
+}
+
+/// Runs a script in a machine of its own, which is turned off then.
 #[track_caller]
 pub fn run_as_alice(script: &str) -> Outcome {
-    must_be_root();
-    let own = tempfile::Builder::new().prefix("bgd-kernel-").tempdir_in("/tmp").expect("a folder");
-    let path = own.path();
-    let put = |name: &str, text: &str| fs::write(path.join(name), text).expect("a file");
-    put("script", script);
-    // All that makes the machine; what is started in it is up to the other script.
-    let (boot, _) = BOOT.rsplit_once("\nexec ").expect("it ends with the start of systemd");
-    put("boot", boot);
-    let programs = bgd_path().parent().expect("a program is in a folder").canonicalize().expect("a folder");
-    let (programs, folder) = (programs.display(), path.display());
-    put("first", &format!("#!/bin/sh\nset -- {programs} {ALICE} '' {folder}/boot {folder}\n{FIRST}"));
-    make_disk(&path.join("disk"));
-    let console = turn_on(path);
-    let read = |name: &str| fs::read(path.join(name)).unwrap_or_default();
-    let code = String::from_utf8_lossy(&read("code")).trim().parse();
-    Outcome {
-        code: code.unwrap_or_else(|_| panic!("the machine did not run the script: {console}")),
-        stdout: read("stdout"),
-        stderr: String::from_utf8_lossy(&read("stderr")).into_owned(),
-    }
+    Machine::new().run_as_alice(script, End::TurnedOff)
 }
 
 fn make_disk(path: &Path) {

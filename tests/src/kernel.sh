@@ -15,7 +15,8 @@ cp "$5/script" /mnt/script
 mkdir /run/units/user@.service.d
 printf '[Service]\nDelegate=yes\n' >/run/units/user@.service.d/delegate.conf
 mkdir /run/disk
-mount -t ext4 /dev/ubda /run/disk
+# Nothing is flushed by itself while a script runs.
+mount -t ext4 -o commit=600 /dev/ubda /run/disk
 chown "$2:$2" /run/disk
 cat >/run/units/job.service <<EOF
 [Unit]
@@ -28,4 +29,14 @@ StandardOutput=file:/mnt/stdout
 StandardError=file:/mnt/stderr
 ExecStopPost=/bin/sh -c 'echo \$EXIT_STATUS >/mnt/code; umount /tmp; cp /mnt/* $5; sync; echo o >/proc/sysrq-trigger'
 EOF
+# A power cut: of the machine's disk nothing is flushed.
+mkfifo -m 666 /run/cut
+{
+    read -r _ </run/cut
+    echo 0 >/mnt/code
+    umount -l /tmp
+    cp /mnt/* "$5"
+    sync -f "$5"
+    echo o >/proc/sysrq-trigger
+} &
 exec /lib/systemd/systemd --system --unit=job.service --show-status=0

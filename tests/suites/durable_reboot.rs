@@ -1,9 +1,11 @@
-//! A durable daemon after a restart of the machine (R128), whose boot has another id and whose clock may have been set.
+//! A durable daemon after a restart of the machine (R128), whose boot has another id and whose clock may have been set. One
+//! that ends by a power cut is a machine with a kernel of its own.
 
 use std::fs;
 
 use bgd_tests::TestDaemon;
 use bgd_tests::clock::WallClock;
+use bgd_tests::kernel::{End, Machine};
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Exit, Status, Task};
@@ -11,6 +13,7 @@ use bgd_tests::shared::time::Timestamp;
 use bgd_tests::upgrades::upgrade;
 use bgd_tests::user::must_be_root;
 use bgd_tests::wait;
+use serde_json::Value;
 
 use super::durable::endless;
 
@@ -92,6 +95,59 @@ fn r128_nothing_waits_longer_after_a_reboot_wherever_the_clock_was_set_as_root()
             daemon.cancel(&[late, again]);
         }
     }
+}
+
+/// Has a durable daemon on the machine's disk.
+const ON_DISK: &str = r#"set -e
+export XDG_STATE_HOME=/run/disk/state
+mkdir -p ~/.config/bgd
+echo 'durable = "sync"' >~/.config/bgd/config.toml
+"#;
+
+/// Leaves tasks of every kind, and a file that nobody flushes. Prints their ids, each with its name.
+const BEFORE_CUT: &str = r#"
+ended=$(bgctl submit --shell 'exit 3')
+bgctl block "$ended" --timeout none >&2 || true
+ran=$(bgctl submit --shell 'sleep 1000')
+until bgctl status --json "$ran" | grep -q '"started_at"'; do sleep 0.1; done
+bgctl submit --in 1h --shell true >/dev/null
+bgctl submit -d last --hold --shell 'exit 4' >/dev/null
+echo flushed by nobody >/run/disk/state/unflushed
+"#;
+
+/// Prints all tasks, then the held one as it has ended.
+const AFTER_CUT: &str = r#"
+cat /run/disk/state/unflushed >&2 2>/dev/null || true
+bgctl list --all --json
+last=$(bgctl list -q --status pending --grep last)
+bgctl release "$last" >&2
+bgctl block "$last" --timeout none >&2 || true
+bgctl status --json "$last"
+bgctl daemon stop --cancel >&2
+"#;
+
+#[test]
+fn r128_a_power_cut_loses_nothing_that_was_answered_with_sync_as_root() {
+    let machine = Machine::new();
+    machine.run_as_alice(&format!("{ON_DISK}{BEFORE_CUT}"), End::Cut).success();
+
+    let after = machine.run_as_alice(&format!("{ON_DISK}{AFTER_CUT}"), End::TurnedOff).success();
+
+    assert!(!after.stderr.contains("flushed by nobody"), "it was no power cut: {}", after.stderr);
+    let values = serde_json::Deserializer::from_slice(&after.stdout).into_iter();
+    let values: Vec<Value> = values.map(|value| value.expect("JSON")).collect();
+    let [listed, last] = &values[..] else { panic!("{values:#?}") };
+    let found = |task: &Value| [&task["status"], &task["error"], &task["exit"]["code"]].map(Value::to_string);
+    let mut all: Vec<_> = listed["tasks"].as_array().expect("tasks").iter().map(found).collect();
+    all.sort();
+    let wanted = [
+        ["\"failed\"", "\"exited with code 3\"", "3"],
+        ["\"failed\"", "\"the machine was restarted\"", "null"],
+        ["\"pending\"", "null", "null"],
+        ["\"pending\"", "null", "null"],
+    ];
+    assert_eq!(all, wanted, "{listed:#}");
+    assert_eq!(last["task"]["exit"]["code"], 4, "{last:#}");
 }
 
 /// Without a restart of the machine the kernel's clock goes on, which nobody sets.

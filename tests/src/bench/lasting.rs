@@ -160,7 +160,7 @@ fn is_whole(daemon: &TestDaemon, (terminals, typed): (&[TaskId], &str), turns: &
     fs::write(daemon.home().join("go"), "")?;
     for task in daemon.block(turns) {
         let said = daemon.output(task.id);
-        if task.status != Status::Completed || said != b"begun ended" {
+        if task.status != Status::Completed || said != b"begunended\n" {
             return Err(format!("{task:?} has said {:?}", String::from_utf8_lossy(&said)).into());
         }
     }

@@ -1,5 +1,5 @@
 //! A machine with a kernel of its own (user-mode Linux), for what the kernel of the tests may lack: in it every controller
-//! of cgroups is there to be delegated. It has the files of this machine, a systemd like that of [`crate::systemd`], and a
+//! of cgroups is there to be delegated, and its power can be cut. It has the files of this machine, a systemd like that of [`crate::systemd`], and a
 //! disk of its own in `/run/disk`.
 
 use std::fs::{self, File};

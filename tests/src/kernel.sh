@@ -15,7 +15,7 @@ cp "$5/script" /mnt/script
 mkdir /run/units/user@.service.d
 printf '[Service]\nDelegate=yes\n' >/run/units/user@.service.d/delegate.conf
 mkdir /run/disk
-# Nothing is flushed by itself while a script runs.
+# No commit comes by itself while a script runs.
 mount -t ext4 -o commit=600 /dev/ubda /run/disk
 chown "$2:$2" /run/disk
 cat >/run/units/job.service <<EOF

@@ -1,5 +1,5 @@
-//! A durable daemon after a restart of the machine (R128), whose boot has another id and whose clock may have been set. One
-//! that ends by a power cut is a machine with a kernel of its own.
+//! A durable daemon after a restart of the machine (R128), whose boot has another id and whose clock may have been set. The
+//! power cut is that of a machine with a kernel of its own.
 
 use std::fs;
 

@@ -68,9 +68,10 @@ fn r132_a_durable_daemon_that_is_killed_or_stopped_loses_and_repeats_nothing_in_
 
 #[test]
 fn r132_what_was_found_stays_mended() {
-    for (seed, days, kind) in FOUND {
+    on_all_processors(FOUND.len() as u64, |number| {
+        let (seed, days, kind) = FOUND[usize::try_from(number).unwrap()];
         simulate(seed, days, kind);
-    }
+    });
 }
 
 /// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, so many days of all in all. Otherwise two days. Each seed is
@@ -82,28 +83,21 @@ fn r132_simulate_as_long_as_asked() {
     };
     let (seed, days) = (number("BGD_SIMULATE_SEED", 200), number("BGD_SIMULATE_DAYS", 2));
     let lives = days.div_ceil(DAYS);
-    let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let failed = AtomicBool::new(false);
     let all = std::sync::Mutex::new(Outcome::default());
-    let work = || {
-        loop {
-            let life = next.fetch_add(1, Ordering::Relaxed);
-            if life >= lives || failed.load(Ordering::Relaxed) {
-                return;
-            }
-            let (seed, days) = (seed + life, DAYS.min(days - life * DAYS));
-            let both = || sum(simulate(seed, days, Kind::Plain), simulate(seed, days, Kind::Durable));
-            if let Ok(outcome) = catch_unwind(both) {
-                let mut all = all.lock().unwrap();
-                *all = sum(*all, outcome);
-            } else {
-                failed.store(true, Ordering::Relaxed);
-                eprintln!("A FAULT: tests/soak --simulate --seed {seed} --days {days}");
-            }
+    on_all_processors(lives, |life| {
+        if failed.load(Ordering::Relaxed) {
+            return;
         }
-    };
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        (0..threads).for_each(|_| drop(scope.spawn(work)));
+        let (seed, days) = (seed + life, DAYS.min(days - life * DAYS));
+        let both = || sum(simulate(seed, days, Kind::Plain), simulate(seed, days, Kind::Durable));
+        if let Ok(outcome) = catch_unwind(both) {
+            let mut all = all.lock().unwrap();
+            *all = sum(*all, outcome);
+        } else {
+            failed.store(true, Ordering::Relaxed);
+            eprintln!("A FAULT: tests/soak --simulate --seed {seed} --days {days}");
+        }
     });
     let Outcome { runs, ended, crashes, upgrades, shutdowns, stops, trace } = all.into_inner().unwrap();
     println!(
@@ -111,6 +105,18 @@ fn r132_simulate_as_long_as_asked() {
         trace.0
     );
     assert!(!failed.load(Ordering::Relaxed), "a fault was found");
+}
+
+/// Does this for each number below `count`, in the order in which processors are free.
+fn on_all_processors(count: u64, work: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(0);
+    let numbers = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < count);
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..threads {
+            scope.spawn(|| std::iter::from_fn(numbers).for_each(&work));
+        }
+    });
 }
 
 fn sum(one: Outcome, other: Outcome) -> Outcome {

@@ -253,6 +253,9 @@ impl Dispatcher {
                 self.apply_unwritten(effects, &added, &withdrawn);
             }
         }
+        if let Some(durable) = self.durable.as_mut().filter(|_| !withdrawn.is_empty()) {
+            durable.drop_starts(&withdrawn);
+        }
         self.drop_stopped_starts();
         if held != holds {
             self.handle(Input::HoldStarts(holds));
@@ -306,7 +309,6 @@ impl Dispatcher {
             let why = self.trouble_words();
             let effects = self.core.withdraw(self.now(), added, &why);
             self.put_out(effects);
-            self.durable.iter_mut().for_each(|durable| durable.drop_starts(added));
         }
         for task in held_back.iter().chain(added) {
             self.act_on_early(*task);

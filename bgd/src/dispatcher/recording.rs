@@ -1,6 +1,6 @@
 //! What waits for the journal of a durable daemon, as data.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -94,7 +94,7 @@ impl Durable {
     }
 
     /// Drops the starts of tasks that were withdrawn: a later step may have begun one, in the slot of one before it.
-    pub(super) fn drop_starts(&mut self, withdrawn: &[TaskId]) {
+    pub(super) fn drop_starts(&mut self, withdrawn: &HashSet<TaskId>) {
         let is_of_one =
             |effect: &Effect| matches!(effect, Effect::Start { task, .. } if withdrawn.contains(task));
         self.waiting.iter_mut().for_each(|step| step.effects.retain(|effect| !is_of_one(effect)));

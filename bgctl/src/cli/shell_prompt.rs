@@ -14,8 +14,8 @@ EXAMPLES:
   $env.PROMPT_COMMAND_RIGHT = {|| ^bgctl shell-prompt }           in ~/.config/nushell/config.nu
 
 Prints, for example, `bgd:2\u{25b6} 1? 1\u{2717} ` (in a locale without UTF-8 `bgd:2> 1? 1x `): 2 tasks are
-running, another one asks you something, and 1 has failed since you last ran `bgctl` alone
-or `bgctl top`. `+` after a number means that there are more. There are no colour codes,
+running, another one asks you something, and 1 has failed in the background since you last
+ran `bgctl` alone or `bgctl top`. `+` after a number means that there are more. There are no colour codes,
 and nothing is printed if there is nothing to tell.
 
 It never starts a daemon. If none answers it prints nothing, and the exit code is 0 all the

@@ -12,8 +12,8 @@ EXAMPLES:
   bgctl -H build1,build2 top       those of several machines, side by side
   bgctl top --once                 print one frame, for scripts
 
-Tasks are grouped: those that ask something, those that failed and that you have not
-looked at, running, pending and ended ones. Press F1 for the keys: select with the arrows,
+Tasks are grouped: those that ask something, those that failed in the background and that
+you have not looked at, running, pending and ended ones. Press F1 for the keys: select with the arrows,
 Enter attaches, o shows the output, / filters, Tab folds by session, group, batch or
 dependency, x cancels, y and n answer an agent, f pins the preview so that it follows.
 Whatever ends work asks first.

@@ -111,7 +111,7 @@ fn text(known: Known, looked: Option<&Looked>, look: &Look) -> (String, Vec<(Tas
         text.push_str("There are more tasks than are looked through here; `bgctl list` has them all.\n\n");
     }
     if text.is_empty() {
-        text.push_str("nothing is running, and nothing has ended since you looked\n\n");
+        text.push_str("nothing is running, and there is no news since you looked\n\n");
     }
     (text + &next(&asks, &news), unseen)
 }
@@ -193,7 +193,7 @@ mod tests {
         let (shown, _) = of(vec![], vec![], vec![seen], vec![ended(Status::Completed, 1_010)]);
         assert!(
             shown.starts_with(
-                "nothing is running, and nothing has ended since you looked\n\nnext:\n  bgctl top"
+                "nothing is running, and there is no news since you looked\n\nnext:\n  bgctl top"
             ),
             "{shown}"
         );

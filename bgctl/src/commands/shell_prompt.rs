@@ -67,7 +67,8 @@ fn text(running: &ListResult, failed: &ListResult, looked: Option<&Looked>, sign
     .filter(|(count, ..)| *count > 0)
     .map(|(count, sign, of)| {
         // Older failures that were seen do not make these more.
-        let is_cut = of.next.is_some() && (sign != signs[1] || count == of.tasks.len());
+        let countable = || of.tasks.iter().filter(|task| !task.ended_in_foreground).count();
+        let is_cut = of.next.is_some() && (sign != signs[1] || count == countable());
         format!("{count}{}{sign}", if is_cut { "+" } else { "" })
     })
     .collect();
@@ -103,6 +104,9 @@ mod tests {
         assert_eq!(shown(&running, &failures, Some(15)), "bgd:2▶ 1? 1✗ ");
         assert_eq!(shown(&nothing, &failures, None), "bgd:2+✗ ");
         assert_eq!(shown(&nothing, &failures, Some(20)), "");
+        let before_its_user = Task { ended_in_foreground: true, ..failed(30) };
+        let with_seen = list(vec![before_its_user, failed(20)], Some(1));
+        assert_eq!(shown(&nothing, &with_seen, Some(15)), "bgd:1+✗ ");
         assert_eq!(text(&running, &failures, Some(&seen(15)), ASCII), "bgd:2> 1? 1x ");
         assert_eq!(shown(&list(vec![samples::task()], Some(1)), &nothing, None), "bgd:1+▶ ");
     }

@@ -94,7 +94,7 @@ pub fn maybe_done() -> Failure {
 pub fn stopped() -> Failure {
     let message =
         "the daemon was stopped; tasks that it did not cancel go on, and the next daemon knows them";
-    Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message).hint("repeat the command to go on waiting")
+    Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message).hint("repeat the command to go on")
 }
 
 /// `what` does not work with a daemon on another machine.

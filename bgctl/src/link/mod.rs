@@ -476,7 +476,13 @@ impl Link {
         }
         let socket = self.socket()?;
         let Some(next) = self.successors.next(&socket, self.options.starts) else {
-            return Err(if successor::was_stopped(&socket) { lost::stopped() } else { failure });
+            // What may have been done must be looked at before it is done again.
+            let only_waited = failure.kind == CONNECTION_LOST;
+            return Err(if only_waited && successor::was_stopped(&socket) {
+                lost::stopped()
+            } else {
+                failure
+            });
         };
         let (client, _) = next?;
         self.client = Some(client);

@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// Waits for bytes to write. They may be empty if someone only waits for the queue to drain. Returns
+    /// Waits for bytes to write. They may be empty if a program before this one had news that it held back. Returns
     /// `None` at the end of the connection: it was closed, or `finished` says that no more requests will come
     /// and all are answered.
     pub async fn next_bytes(&self, finished: impl Fn() -> bool) -> Option<Vec<u8>> {

@@ -99,7 +99,8 @@ fn r160_failures_from_before_the_last_look_are_known() {
     for number in 1..=3 {
         put(&mut model, &task(number, Status::Failed));
     }
-    assert_eq!(lines(&mut model, 9), ["failed", "3", "1", "done", "2"]);
+    put(&mut model, &Task { ended_in_foreground: true, ..task(4, Status::Failed) });
+    assert_eq!(lines(&mut model, 9), ["failed", "3", "1", "done", "4", "2"]);
 }
 
 #[test]

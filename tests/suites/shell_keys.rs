@@ -49,6 +49,9 @@ fn use_it(daemon: &TestDaemon, terminal: &mut Terminal, line: &str, key: &str) {
     let id: TaskId = daemon.run(&["list", "-q"]).success().word();
     assert_eq!(daemon.task(id).status, Status::Running);
 
+    let failed: TaskId = daemon.run(&["submit", "--", "false"]).success().word();
+    daemon.block(&[failed]);
+    // What fails before the user's eyes is none to look at.
     terminal.type_line("bgctl run -- false");
     terminal.wait_text("bgd:1\u{25b6} 1\u{2717}");
     // One verb begins so, and one task runs.

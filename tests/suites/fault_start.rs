@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as 
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use bgd_tests::shared::request::{DaemonReload, Hello, HelloParams, NoParams};
 use bgd_tests::shared::task::Status;
@@ -38,6 +39,18 @@ fn r01_a_hundred_first_calls_start_one_daemon() {
     let daemons = home.processes().into_iter().filter(|process| process.cmdline().contains("/bgd "));
     assert_eq!(daemons.count(), 1);
     assert_eq!(fs::read_dir(home.state_dir().join("instances")).unwrap().count(), 1);
+}
+
+#[test]
+fn r01_a_daemon_that_was_just_killed_and_still_accepts_is_replaced() {
+    let home = TestDaemon::home_only();
+    fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
+    let dying = UnixListener::bind(home.socket()).unwrap();
+    // Its connections are closed as the kernel tears it down, and its socket stays where it was.
+    let gone = thread::spawn(move || drop(dying.accept().unwrap()));
+    let said = home.run(&["daemon", "start"]).success().stdout_text();
+    assert!(said.starts_with("started, pid "), "{said}");
+    gone.join().unwrap();
 }
 
 /// Creates the socket's folder as the daemon would, with what a crash can leave in it.

@@ -2,6 +2,7 @@
 //! daemon.
 
 use std::path::Path;
+use std::thread;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::request::{
@@ -37,16 +38,20 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
 }
 
 fn start(context: &mut Context) -> Result<Code, Failure> {
-    let (mut client, started) = match context.link.running()? {
-        Some(client) => (client, Started::Before),
-        None => match context.link.host() {
-            // Dialling starts it.
-            Some(_) => (context.link.connect()?, Started::ByUs { lost: 0 }),
-            None => link::start_daemon(&context.link.socket()?)?,
-        },
+    let mut pauses = link::pauses();
+    let (hello, started) = loop {
+        let (mut client, started) = find_or_start(context)?;
+        match (hello(&mut client), pauses.next()) {
+            // It was killed, and is not quite gone.
+            (Err(failure), Some(pause))
+                if failure.kind == link::CONNECTION_LOST && !context.link.is_remote() =>
+            {
+                thread::sleep(pause);
+            }
+            (hello, _) => break (hello?, started),
+        }
     };
     context.link.report_loss(started);
-    let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;
     } else if started != Started::Before {
@@ -55,6 +60,18 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
         context.print(&format!("already running, pid {}\n", hello.pid))?;
     }
     Ok(Code::OK)
+}
+
+/// Connects to the daemon, which is started unless it runs.
+fn find_or_start(context: &Context) -> Result<(Client, Started), Failure> {
+    Ok(match context.link.running()? {
+        Some(client) => (client, Started::Before),
+        None => match context.link.host() {
+            // Dialling starts it.
+            Some(_) => (context.link.connect()?, Started::ByUs { lost: 0 }),
+            None => link::start_daemon(&context.link.socket()?)?,
+        },
+    })
 }
 
 fn hello(client: &mut Client) -> Result<HelloResult, Failure> {

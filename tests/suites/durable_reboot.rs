@@ -104,7 +104,7 @@ mkdir -p ~/.config/bgd
 echo 'durable = "sync"' >~/.config/bgd/config.toml
 "#;
 
-/// Leaves tasks of every kind, and a file that nobody flushes. Prints their ids, each with its name.
+/// Leaves tasks of every kind, and a file that nobody flushes.
 const BEFORE_CUT: &str = r#"
 ended=$(bgctl submit --shell 'exit 3')
 bgctl block "$ended" --timeout none >&2 || true

@@ -5,12 +5,13 @@ use std::fs;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::request::{
-    CancelParams, SelectParams, SignalParams, TaskCancel, TaskPause, TaskSignal,
+    CancelParams, SelectParams, SignalParams, SubmitParams, TaskCancel, TaskPause, TaskSignal, TaskSubmit,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{fill_disk, filler_of, keep_disk, on_a_small_disk_with};
-use bgd_tests::{Outcome, Process, TestDaemon, wait};
+use bgd_tests::{Outcome, Process, Raw, TestDaemon, wait};
 use rustix::process::Resource;
+use serde_json::json;
 
 /// Submits until that is refused. Returns the refusal, and how many were accepted before.
 #[track_caller]
@@ -74,6 +75,54 @@ fn r130_calls_about_a_task_whose_start_an_unwritable_journal_holds_back_are_answ
     daemon.process().limit(Resource::Fsize, None);
     let submit = || daemon.run(&["submit", "--hold", "--", "true"]);
     wait::poll_until("a submit is accepted", || (submit().code == 0).then_some(()));
+}
+
+#[test]
+fn r130_whoever_is_refused_is_not_notified_of_the_same() {
+    let daemon = TestDaemon::builder().config("durable = true").start();
+    daemon.process().limit(Resource::Fsize, Some(64));
+    let submit = || {
+        let params =
+            SubmitParams { argv: Some(vec!["true".into()]), session: Some("s".into()), ..daemon.params() };
+        daemon.client().call::<TaskSubmit>(&params).map(|result| result.task.id)
+    };
+    // It is known to the core before it is known that it can't be written down.
+    let refused = submit().expect_err("a limit is in the way").to_string();
+    assert!(refused.contains("the journal can't be written: "), "{refused}");
+    daemon.process().limit(Resource::Fsize, None);
+    let accepted = wait::poll_until("a submit is accepted", || submit().ok());
+    daemon.block(&[accepted]);
+    let told: Vec<TaskId> = daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect();
+    assert_eq!(told, [accepted]);
+}
+
+#[test]
+fn r130_nothing_runs_whose_submit_was_refused() {
+    let daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 1").start();
+    daemon.process().limit(Resource::Fsize, Some(64));
+    let mut raw = Raw::connect(daemon.socket());
+    // The first one has the only slot until it is refused.
+    let ids = [1, 2, 3];
+    let params = json!({"shell": "exec sleep 1000", "env": {}, "cwd": "/"});
+    for id in ids {
+        raw.request(id, "task.submit", &params);
+    }
+    let mut refused = ids.map(|_| {
+        let answer = raw.receive().expect("an answer");
+        assert_eq!(answer["error"]["data"]["kind"], "journal_unwritable", "{answer}");
+        answer["id"].as_u64().expect("its number")
+    });
+    refused.sort_unstable();
+    assert_eq!(refused, ids);
+    daemon.process().limit(Resource::Fsize, None);
+    let submit = || daemon.run(&["submit", "--", "true"]);
+    let accepted = wait::poll_until("a submit is accepted", || {
+        let outcome = submit();
+        (outcome.code == 0).then(|| outcome.word::<TaskId>())
+    });
+    // What was started before it would be there.
+    daemon.block(&[accepted]);
+    assert!(daemon.task_processes().is_empty());
 }
 
 #[test]

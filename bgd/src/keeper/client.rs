@@ -218,8 +218,11 @@ impl Keeper {
         let _ = self.orders.send(Order::PlaceNext(Box::new(place)));
     }
 
-    /// Notes that events up to this number were told which are not written down.
+    /// Notes that events up to this number were told which are not written down; 0 for none.
     pub fn note_told(&self, seq: u64) {
+        if seq == 0 {
+            return;
+        }
         self.link.told.fetch_max(seq, Ordering::AcqRel);
         self.send(&Message::of_events(&seq.to_le_bytes()), Vec::new());
     }
@@ -433,6 +436,29 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+
+    /// A keeper does not end by itself as long as it holds a note: the first write of a daemon may fail.
+    #[test]
+    fn r126_what_is_noted_of_events_is_taken_back_whatever_it_was() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let keeper = Keeper::again(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
+        for told in 0..3 {
+            keeper.note_told(told);
+            keeper.forget_told();
+        }
+        drop(keeper);
+        let mut held = 0;
+        let mut bytes = [0; 64];
+        while let (count @ 1.., _) = fds::receive(&theirs, &mut bytes).unwrap() {
+            match Message::decode(&bytes[..count]).unwrap() {
+                Message { word: Word::Keep, key: Key::OF_EVENTS, .. } => held += 1,
+                Message { word: Word::Drop, key: Key::OF_EVENTS, .. } => held -= 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(held, 0);
+    }
 
     /// A folder without a socket says that the keeper held nothing, at whatever moment the daemon is killed.
     #[test]

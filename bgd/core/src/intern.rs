@@ -22,20 +22,45 @@ impl<T> Default for Interner<T> {
     }
 }
 
+/// What was shared already, by address: where many values are one allocation, that is hashed and compared once. It is
+/// held meanwhile, so that no other gets its address.
+#[derive(Debug)]
+pub struct Seen<T>(HashMap<usize, (Arc<T>, Arc<T>)>);
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
 impl<T: Hash + Eq> Interner<T> {
     /// Returns the shared value equal to this one.
     pub fn share(&mut self, value: T) -> Arc<T> {
         let hash = self.values.hasher().hash_one(&value);
-        if let Some(known) = self.values.get(&hash) {
-            let same = known.iter().filter_map(Weak::upgrade).find(|known| **known == value);
-            if let Some(shared) = same {
-                return shared;
-            }
-        }
+        self.find(hash, &value).unwrap_or_else(|| self.add(hash, Arc::new(value)))
+    }
+
+    /// Returns the shared value equal to this one, which is itself if there is none yet.
+    pub fn share_arc(&mut self, value: &Arc<T>) -> Arc<T> {
+        let hash = self.values.hasher().hash_one(&**value);
+        self.find(hash, value).unwrap_or_else(|| self.add(hash, Arc::clone(value)))
+    }
+
+    /// As [`Self::share_arc`], for one of many values.
+    pub fn share_seen(&mut self, value: &Arc<T>, seen: &mut Seen<T>) -> Arc<T> {
+        let at = Arc::as_ptr(value).addr();
+        let (_, shared) = seen.0.entry(at).or_insert_with(|| (Arc::clone(value), self.share_arc(value)));
+        Arc::clone(shared)
+    }
+
+    fn find(&self, hash: u64, value: &T) -> Option<Arc<T>> {
+        self.values.get(&hash)?.iter().filter_map(Weak::upgrade).find(|known| **known == *value)
+    }
+
+    fn add(&mut self, hash: u64, shared: Arc<T>) -> Arc<T> {
         if self.values.len() >= self.sweep_at {
             self.sweep();
         }
-        let shared = Arc::new(value);
         let known = self.values.entry(hash).or_default();
         known.retain(|weak| weak.strong_count() > 0);
         known.push(Arc::downgrade(&shared));
@@ -66,5 +91,17 @@ mod tests {
         }
         assert!(interner.values.len() <= SWEEP_AT_LEAST, "{}", interner.values.len());
         assert!(Arc::ptr_eq(&one, &interner.share("a".to_owned())));
+    }
+
+    #[test]
+    fn one_that_is_shared_already_takes_the_place_of_its_equals() {
+        let (mut interner, mut seen) = (Interner::default(), Seen::default());
+        let (first, other, equal) = (Arc::new("a"), Arc::new("b"), Arc::new("a"));
+        for _ in 0..2 {
+            for (value, shared) in [(&first, &first), (&other, &other), (&equal, &first)] {
+                assert!(Arc::ptr_eq(&interner.share_seen(value, &mut seen), shared));
+                assert!(Arc::ptr_eq(&interner.share_arc(value), shared));
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use super::elsewhere::On;
 use super::filter::Filter;
 use super::held::{Changing, Held};
 use super::history::{History, HistoryLimits};
-use super::intern::Interner;
+use super::intern::{Interner, Seen};
 use super::kept::KeptEnvs;
 use super::query::{ListQuery, Page, search};
 use super::task::{Ordinal, Place, Spec, State, Task};
@@ -82,24 +82,15 @@ impl From<Stored> for Registry {
     fn from(stored: Stored) -> Self {
         let Stored { tasks, by_id, by_status, sessions, summary, last, kept, history } = stored;
         let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
+        let mut seen = Seen::default();
         for (ordinal, mut task) in tasks {
-            registry.share_spec(Arc::make_mut(&mut task.spec));
-            if let Some(env) = task.state.env_mut() {
-                *env = registry.share_env(Env::clone(env));
-            }
-            if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
-                again.env = registry.share_env(Env::clone(&again.env));
-            }
-            if let Some(agent) = &mut task.agent {
-                agent.env = registry.share_env(Env::clone(&agent.env));
-            }
+            registry.share_task(&mut task, &mut seen);
             registry.held.add(&task);
             registry.tasks.insert(ordinal, task);
         }
         registry.kept.limit(kept.most());
         for (ordinal, env) in kept.into_each() {
-            let env = registry.share_env(Env::clone(&env));
-            registry.kept.keep(ordinal, env);
+            registry.kept.keep(ordinal, registry.envs.share_seen(&env, &mut seen));
         }
         registry.limit_history(history.limits());
         registry
@@ -124,10 +115,10 @@ impl Registry {
 
     /// Makes a new task share equal values with the others.
     pub fn share_spec(&mut self, spec: &mut Spec) {
-        spec.cwd = self.folders.share(OsText::clone(&spec.cwd));
-        spec.rlimits = spec.rlimits.take().map(|rlimits| self.rlimits.share(Rlimits::clone(&rlimits)));
-        spec.place = spec.place.take().map(|place| self.places.share(Place::clone(&place)));
-        spec.on = spec.on.take().map(|on| self.ons.share(On::clone(&on)));
+        spec.cwd = self.folders.share_arc(&spec.cwd);
+        spec.rlimits = spec.rlimits.take().map(|rlimits| self.rlimits.share_arc(&rlimits));
+        spec.place = spec.place.take().map(|place| self.places.share_arc(&place));
+        spec.on = spec.on.take().map(|on| self.ons.share_arc(&on));
         if let Some(session) = &mut spec.session
             && let Some((known, _)) = self.sessions.get_key_value(session)
         {
@@ -183,25 +174,31 @@ impl Registry {
         self.last = self.last.max(last);
     }
 
-    /// Adds a task that was kept, under the ordinal that it had, with the environment that it was submitted with.
-    pub fn insert_again(&mut self, ordinal: Ordinal, mut task: Task, kept: Option<Arc<Env>>) {
+    /// Makes a task that was kept share equal values with the others, of which these were seen.
+    fn share_task(&mut self, task: &mut Task, seen: &mut Seen<Env>) {
         self.share_spec(Arc::make_mut(&mut task.spec));
-        let shared = |registry: &mut Self, env: &Arc<Env>| registry.share_env(Env::clone(env));
-        if let Some(env) = task.state.env_mut() {
-            *env = shared(self, env);
+        let again = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut());
+        let of_agent = task.agent.as_mut().map(|agent| &mut agent.env);
+        let envs = [task.state.env_mut(), again.map(|again| &mut again.env), of_agent];
+        for env in envs.into_iter().flatten() {
+            *env = self.envs.share_seen(env, seen);
         }
-        if let Some(again) = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut()) {
-            again.env = shared(self, &again.env);
-        }
-        if let Some(agent) = &mut task.agent {
-            agent.env = shared(self, &agent.env);
-        }
+    }
+
+    /// Adds a task that was kept, under the ordinal that it had, with the environment that it was submitted with.
+    pub fn insert_again(
+        &mut self,
+        ordinal: Ordinal,
+        mut task: Task,
+        kept: Option<Arc<Env>>,
+        seen: &mut Seen<Env>,
+    ) {
+        self.share_task(&mut task, seen);
         self.insert_at(ordinal, task);
         // What is kept is what was kept, not what the state would say.
         self.kept.forget(ordinal);
         if let Some(env) = kept {
-            let env = shared(self, &env);
-            self.kept.keep(ordinal, env);
+            self.kept.keep(ordinal, self.envs.share_seen(&env, seen));
         }
     }
 

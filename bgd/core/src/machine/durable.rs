@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
+use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::{Core, orders, wall_time};
@@ -15,6 +16,7 @@ use crate::control::Control;
 use crate::durable::{Changes, Counters, ItemRow, Kept, TaskRow};
 use crate::effect::Effect;
 use crate::elsewhere::Cause;
+use crate::intern::Seen;
 use crate::known::{KnownRun, Uncounted};
 use crate::limits::CoreLimits;
 use crate::queue::Standing;
@@ -120,8 +122,9 @@ impl Core {
             }
             core.batches.insert(id, batch);
         }
+        let mut seen = Seen::default();
         for (ordinal, row) in tasks {
-            core.add_again(ordinal, row);
+            core.add_again(ordinal, row, &mut seen);
         }
         core.registry.go_on_after(counters.last);
         let items = items.into_iter().map(|(number, row)| (number, row.session, row.notice));
@@ -145,7 +148,7 @@ impl Core {
         core
     }
 
-    fn add_again(&mut self, ordinal: Ordinal, row: TaskRow) {
+    fn add_again(&mut self, ordinal: Ordinal, row: TaskRow, seen: &mut Seen<Env>) {
         let TaskRow { task, slots, kept } = row;
         let (standing, deadline, time) = (Standing::from(&*task), task.deadline(), wall_time(&task));
         let watches = matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();
@@ -156,7 +159,7 @@ impl Core {
         if let Some(client) = task.foreground {
             self.foreground.insert((client, ordinal));
         }
-        self.registry.insert_again(ordinal, *task, kept.map(|kept| kept.0));
+        self.registry.insert_again(ordinal, *task, kept.map(|kept| kept.0), seen);
         match &standing {
             Standing::HasSlots(demand) => self.queue.resume(ordinal, demand, &slots),
             Standing::Waits(_) | Standing::Out => {

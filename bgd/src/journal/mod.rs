@@ -6,6 +6,7 @@
 
 mod begin;
 mod envs;
+mod parse;
 mod room;
 mod salvage;
 mod store;

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::envs::{Envs, RowId};
+use super::parse::{integer, parse, parse_all, task_id};
 use crate::core::Ordinal;
 use crate::core::durable::{Changes, Counters, Groups, Kept};
 use crate::core::sharing;
@@ -215,21 +216,21 @@ impl Store {
         }
         let tasks = self.rows("SELECT ordinal, value FROM task ORDER BY ordinal", &mut unread);
         let entering = self.rows("SELECT id, value FROM entering", &mut unread);
-        let (envs, ()) = sharing::read_by_name(envs, || {
-            for (ordinal, value) in tasks {
-                match (integer(&ordinal), parse(&value)) {
-                    (Some(ordinal), Some(row)) => read.kept.tasks.push((Ordinal(ordinal), row)),
-                    _ => unread += 1,
-                }
+        let values: Vec<&Value> = tasks.iter().map(|(_, value)| value).collect();
+        for ((ordinal, _), row) in tasks.iter().zip(parse_all(&values, &envs)) {
+            match (integer(ordinal), row) {
+                (Some(ordinal), Some(row)) => read.kept.tasks.push((Ordinal(ordinal), row)),
+                _ => unread += 1,
             }
-            for (_, value) in entering {
-                match parse(&value) {
-                    Some(entering) => read.kept.entering.push(entering),
-                    None => unread += 1,
-                }
+        }
+        let values: Vec<&Value> = entering.iter().map(|(_, value)| value).collect();
+        for row in parse_all(&values, &envs) {
+            match row {
+                Some(entering) => read.kept.entering.push(entering),
+                None => unread += 1,
             }
-        });
-        drop(envs);
+        }
+        drop((tasks, entering, envs));
         let (tasks, entering) =
             (self.rows(HOLDING_TASKS, &mut unread), self.rows(HOLDING_ENTERING, &mut unread));
         self.count_holders(tasks, entering);
@@ -500,19 +501,4 @@ fn existing() -> OpenFlags {
 
 fn text(value: &impl Serialize) -> rusqlite::Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
-}
-
-fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
-    let Value::Blob(bytes) = value else { return None };
-    serde_json::from_slice(bytes).ok()
-}
-
-fn integer(value: &Value) -> Option<u64> {
-    let Value::Integer(number) = value else { return None };
-    u64::try_from(*number).ok()
-}
-
-fn task_id(value: &Value) -> Option<TaskId> {
-    let Value::Text(text) = value else { return None };
-    text.parse().ok()
 }

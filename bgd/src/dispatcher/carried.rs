@@ -121,7 +121,7 @@ impl Dispatcher {
             return Err(Obstacle::passing("a request is being handled"));
         }
         if !self.context.workers.are_idle() {
-            return Err(Obstacle::passing("a file is being read or removed"));
+            return Err(Obstacle::passing("work on files or on processes is under way"));
         }
         if self.durable.as_ref().is_some_and(|durable| !durable.is_settled()) {
             let is_troubled = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());

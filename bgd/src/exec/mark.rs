@@ -1,15 +1,16 @@
 //! A mark on processes that survives a cleared environment: a resource limit.
 //!
 //! Every process of a task inherits its resource limits, whatever becomes of its session, its parents, its
-//! environment and its descriptors, and anybody may read them in `/proc/PID/limits`. One of them, `RLIMIT_LOCKS`, has
+//! environment and its descriptors, and anybody may read them (prlimit, `/proc/PID/limits`). One of them, `RLIMIT_LOCKS`, has
 //! had no effect since Linux 2.4.25 and is unlimited everywhere. So its soft value can identify the task: 31 bits for
 //! the daemon instance, 32 for the start. Only a process that sets this very limit itself loses the mark.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bgd_shared::proc;
-use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
+
+use crate::os::limit;
 
 /// The resource whose soft limit is the mark.
 pub const RESOURCE: Resource = Resource::RLIMIT_LOCKS;
@@ -19,7 +20,7 @@ pub const RESOURCE: Resource = Resource::RLIMIT_LOCKS;
 pub struct Mark(u64);
 
 impl Mark {
-    /// Whether a process carries this mark. Blocks for a moment, as it reads `/proc`.
+    /// Whether a process carries this mark. May block for a moment, as it may read `/proc`.
     pub fn is_on(self, pid: i32) -> bool {
         of(pid) == Some(self)
     }
@@ -60,7 +61,7 @@ impl Marks {
     }
 }
 
-/// Whether a process carries any mark of the instance with this id. Blocks for a moment, as it reads `/proc`.
+/// Whether a process carries any mark of the instance with this id. May block for a moment, as it may read `/proc`.
 pub fn is_of_instance(pid: i32, instance: &str) -> bool {
     of(pid).is_some_and(|mark| mark.0 >> 32 == bits_of(instance))
 }
@@ -81,10 +82,10 @@ fn bits_of(instance: &str) -> u64 {
     bits | 1 << 30
 }
 
-/// Returns the mark of a process, if it has one. Blocks for a moment, as it reads `/proc`.
+/// Returns the mark of a process, if it has one. May block for a moment, as it may read `/proc`.
 pub fn of(pid: i32) -> Option<Mark> {
-    let soft = proc::soft_limit(pid, "Max file locks")?;
-    (soft != RLIM_INFINITY && soft >> 62 == 1).then_some(Mark(soft))
+    let soft = limit::soft(pid, RESOURCE, "Max file locks")?;
+    (soft >> 62 == 1).then_some(Mark(soft))
 }
 
 #[cfg(test)]

@@ -216,7 +216,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const DISPATCHER: [&str; 2] = ["bgd/src/dispatcher/", "bgd/src/startup/"];
 
 /// The modules in `bgd/src/os` that may use `unsafe`.
-const UNSAFE: [&str; 7] = ["inherited", "memory", "mirror", "pidfd", "signals", "spawn", "watch"];
+const UNSAFE: [&str; 8] = ["inherited", "limit", "memory", "mirror", "pidfd", "signals", "spawn", "watch"];
 
 /// The packages that the core may depend on. `WORLD` forbids what these and the standard library have of the world.
 const OF_CORE: [&str; 2] = ["bgd-shared", "serde"];

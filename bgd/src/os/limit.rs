@@ -1,0 +1,36 @@
+//! The resource limits of other processes.
+
+use bgd_shared::proc;
+use nix::errno::Errno;
+use nix::sys::resource::{RLIM_INFINITY, Resource};
+
+/// Returns a process's soft limit; `None` if it is unlimited or can't be read. `name` is that of the resource in
+/// `/proc/PID/limits`, which says the same of a process of another user or group, and takes five times as long.
+#[allow(unsafe_code, reason = "a call into the C library")]
+pub fn soft(pid: i32, resource: Resource, name: &str) -> Option<u64> {
+    if pid <= 0 {
+        return None;
+    }
+    let mut limit = libc::rlimit { rlim_cur: RLIM_INFINITY, rlim_max: RLIM_INFINITY };
+    // SAFETY: nothing is set, and what is read has its place in `limit`, which outlives the call.
+    let done = unsafe { libc::prlimit(pid, resource as _, std::ptr::null(), &raw mut limit) };
+    match Errno::result(done) {
+        Ok(_) => Some(limit.rlim_cur).filter(|soft| *soft != RLIM_INFINITY),
+        Err(Errno::ESRCH) => None,
+        Err(_) => proc::soft_limit(pid, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_say_the_same() {
+        let (own, files) = (std::process::id().cast_signed(), "Max open files");
+        assert!(soft(own, Resource::RLIMIT_NOFILE, files).is_some());
+        assert_eq!(soft(own, Resource::RLIMIT_NOFILE, files), proc::soft_limit(own, files));
+        assert_eq!(soft(own, Resource::RLIMIT_LOCKS, "Max file locks"), None, "it is unlimited");
+        assert_eq!([-1, 0].map(|pid| soft(pid, Resource::RLIMIT_NOFILE, files)), [None; 2]);
+    }
+}

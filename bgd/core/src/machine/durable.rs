@@ -363,7 +363,7 @@ impl Core {
                 State::Queued { .. } | State::Starting { .. } => {
                     let failed = Failure::Spawn(Box::new(why.into()));
                     // Whoever has submitted it is told by the refusal.
-                    self.end_with(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)), None);
+                    self.end_silently(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
                 }
                 State::Finished(_) => {}
                 State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => continue,

@@ -135,27 +135,19 @@ impl Core {
     /// Ends a task: publishes its one terminal event, notifies of it unless its client watches, and answers everybody who
     /// waits for it.
     pub(super) fn end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
-        let told = match finished.outcome {
-            Outcome::Completed => NoticeKind::Completed,
-            Outcome::Failed(_) => NoticeKind::Failed,
-            Outcome::Cancelled(_) => NoticeKind::Cancelled,
-        };
-        let is_looked_at = self.registry.get(ordinal).is_some_and(|task| task.foreground.is_some());
-        self.end_with(now, ordinal, finished, (!is_looked_at).then_some(told));
+        self.end_and(now, ordinal, finished, true);
     }
 
-    /// Like [`Self::end`], with this notice.
-    pub(super) fn end_with(
-        &mut self,
-        now: Now,
-        ordinal: Ordinal,
-        finished: Finished,
-        notice: Option<NoticeKind>,
-    ) {
-        let kind = match finished.outcome {
-            Outcome::Completed => EventKind::Completed,
-            Outcome::Failed(_) => EventKind::Failed,
-            Outcome::Cancelled(_) => EventKind::Cancelled,
+    /// As [`Self::end`], but notifies nobody.
+    pub(super) fn end_silently(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        self.end_and(now, ordinal, finished, false);
+    }
+
+    fn end_and(&mut self, now: Now, ordinal: Ordinal, finished: Finished, notifies: bool) {
+        let (kind, notice) = match finished.outcome {
+            Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
+            Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),
+            Outcome::Cancelled(_) => (EventKind::Cancelled, NoticeKind::Cancelled),
         };
         let (settled, resumable) = (finished.lingering.is_settled(), finished.outcome.is_resumable());
         let run = self.registry.get(ordinal).map_or(1, |task| task.run);
@@ -178,7 +170,7 @@ impl Core {
             self.count_failure(ordinal);
         }
         self.event(now, kind, ordinal);
-        if let Some(notice) = notice {
+        if notifies && !is_looked_at {
             self.notice(now, notice, ordinal);
         }
         self.wake(now, ordinal, Until::Finished);

@@ -91,9 +91,7 @@ impl Model {
         let Some(Before { mut tasks, unanswered }) = self.before.take() else { return self.is_listed(&list) };
         assert!(list.next.is_none(), "more tasks than are listed at once");
         for mut task in list.tasks {
-            if task.status == Status::Running && task.started_at.is_none() {
-                task.status = Status::Pending;
-            }
+            task.status = told_status(&task);
             let is_over = !task.status.is_active();
             match tasks.remove(&task.id) {
                 Some(known) if !known.task.status.is_active() => {
@@ -168,10 +166,7 @@ impl Model {
         assert_eq!(list.tasks.len(), self.tasks.len(), "the list has other tasks than events have told");
         for task in &list.tasks {
             let told = self.tasks.get(&task.id).map(|known| &known.task);
-            // It is told when its process has started, but shown as soon as it has a slot.
-            let is_starting = task.status == Status::Running && task.started_at.is_none();
-            let status = if is_starting { Status::Pending } else { task.status };
-            assert_eq!(Some(status), told.map(|told| told.status), "listed {task:?}\ntold {told:?}");
+            assert_eq!(Some(told_status(task)), told.map(told_status), "listed {task:?}\ntold {told:?}");
         }
     }
 
@@ -183,4 +178,11 @@ impl Model {
             assert_eq!(known.ends, 1, "{id}");
         }
     }
+}
+
+/// What events have told of a task: that it runs when its process has started, although it is shown so as soon as it has a
+/// slot, and in an event of something else, such as its pause.
+fn told_status(task: &Task) -> Status {
+    let is_starting = task.status == Status::Running && task.started_at.is_none();
+    if is_starting { Status::Pending } else { task.status }
 }

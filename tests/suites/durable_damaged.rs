@@ -198,7 +198,7 @@ fn r123_the_journal_of_a_later_program_is_left_alone() {
     assert!(daemon.ended().success());
     query(
         &daemon,
-        "UPDATE entry SET value = CAST(replace(value, '\"format\":1', '\"format\":2') AS BLOB) WHERE name = 'head'",
+        "UPDATE entry SET value = CAST(replace(value, '\"format\":2', '\"format\":3') AS BLOB) WHERE name = 'head'",
     );
     let bytes = || fs::read(journal(&daemon).join("journal.db")).unwrap();
     let before = bytes();
@@ -206,12 +206,12 @@ fn r123_the_journal_of_a_later_program_is_left_alone() {
         let failure = daemon.second();
         assert_eq!(failure.status.code(), Some(69), "{failure}");
         let words = failure.to_string();
-        assert!(words.contains("a later bgd has written it (format 2)"), "{words}");
+        assert!(words.contains("a later bgd has written it (format 3)"), "{words}");
         assert!(bytes() == before && set_aside(&daemon).is_empty(), "nothing has changed");
     }
     query(
         &daemon,
-        "UPDATE entry SET value = CAST(replace(value, '\"format\":2', '\"format\":1') AS BLOB) WHERE name = 'head'",
+        "UPDATE entry SET value = CAST(replace(value, '\"format\":3', '\"format\":2') AS BLOB) WHERE name = 'head'",
     );
     daemon.launch();
     assert_eq!(daemon.task(held).status, Status::Pending);

@@ -380,7 +380,7 @@ fn r123_what_must_not_take_over_is_refused_and_nothing_changes() {
         (at("script"), "it is not a program"),
         (open, "other users may write to it (mode 777)"),
         (PathBuf::from("/bin/true"), "it is not a bgd"),
-        (failing(&daemon, "older"), "it is bgd 0.0.9, which can't read the state of this one (format 1)"),
+        (failing(&daemon, "older"), "it is bgd 0.0.9, which can't read the state of this one (format 2)"),
         (failing(&daemon, "another"), "it read another state than the one it was given"),
         (failing(&daemon, "dying"), "it failed: bgd: no memory is left"),
         (failing(&daemon, "shot"), "it failed (signal: 9 (SIGKILL)"),

@@ -250,7 +250,7 @@ fn r123_a_program_that_can_not_read_the_journal_is_refused_by_a_durable_daemon_a
     let daemon = TestDaemon::builder().config("durable = true").start();
     let task = until(&daemon, "first", 7);
     let text = refused(&daemon, &failing(&daemon, "journal-less"));
-    assert!(text.contains("it is bgd 0.0.9, which can't read the journal of this one (format 1)"), "{text}");
+    assert!(text.contains("it is bgd 0.0.9, which can't read the journal of this one (format 2)"), "{text}");
     upgrade(&daemon);
     release(&daemon, "first");
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));

@@ -34,6 +34,7 @@ mod plan;
 mod query;
 mod queue;
 mod registry;
+mod rlimits;
 pub mod sharing;
 mod task;
 mod time;

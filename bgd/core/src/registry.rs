@@ -63,6 +63,13 @@ pub struct Registry {
     ons: Interner<On>,
 }
 
+/// What tasks that were kept have in common with those before them.
+#[derive(Debug, Default)]
+pub struct SeenValues {
+    envs: Seen<Env>,
+    rlimits: Seen<Rlimits>,
+}
+
 /// The serialised part of a registry. The rest is derived from it.
 #[derive(Deserialize)]
 struct Stored {
@@ -82,7 +89,7 @@ impl From<Stored> for Registry {
     fn from(stored: Stored) -> Self {
         let Stored { tasks, by_id, by_status, sessions, summary, last, kept, history } = stored;
         let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
-        let mut seen = Seen::default();
+        let mut seen = SeenValues::default();
         for (ordinal, mut task) in tasks {
             registry.share_task(&mut task, &mut seen);
             registry.held.add(&task);
@@ -90,7 +97,7 @@ impl From<Stored> for Registry {
         }
         registry.kept.limit(kept.most());
         for (ordinal, env) in kept.into_each() {
-            registry.kept.keep(ordinal, registry.envs.share_seen(&env, &mut seen));
+            registry.kept.keep(ordinal, registry.envs.share_seen(&env, &mut seen.envs));
         }
         registry.limit_history(history.limits());
         registry
@@ -115,8 +122,12 @@ impl Registry {
 
     /// Makes a new task share equal values with the others.
     pub fn share_spec(&mut self, spec: &mut Spec) {
-        spec.cwd = self.folders.share_arc(&spec.cwd);
         spec.rlimits = spec.rlimits.take().map(|rlimits| self.rlimits.share_arc(&rlimits));
+        self.share_rest(spec);
+    }
+
+    fn share_rest(&mut self, spec: &mut Spec) {
+        spec.cwd = self.folders.share_arc(&spec.cwd);
         spec.place = spec.place.take().map(|place| self.places.share_arc(&place));
         spec.on = spec.on.take().map(|on| self.ons.share_arc(&on));
         if let Some(session) = &mut spec.session
@@ -175,13 +186,16 @@ impl Registry {
     }
 
     /// Makes a task that was kept share equal values with the others, of which these were seen.
-    fn share_task(&mut self, task: &mut Task, seen: &mut Seen<Env>) {
-        self.share_spec(Arc::make_mut(&mut task.spec));
+    fn share_task(&mut self, task: &mut Task, seen: &mut SeenValues) {
+        let spec = Arc::make_mut(&mut task.spec);
+        let rlimits = spec.rlimits.take();
+        spec.rlimits = rlimits.map(|rlimits| self.rlimits.share_seen(&rlimits, &mut seen.rlimits));
+        self.share_rest(spec);
         let again = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut());
         let of_agent = task.agent.as_mut().map(|agent| &mut agent.env);
         let envs = [task.state.env_mut(), again.map(|again| &mut again.env), of_agent];
         for env in envs.into_iter().flatten() {
-            *env = self.envs.share_seen(env, seen);
+            *env = self.envs.share_seen(env, &mut seen.envs);
         }
     }
 
@@ -191,14 +205,14 @@ impl Registry {
         ordinal: Ordinal,
         mut task: Task,
         kept: Option<Arc<Env>>,
-        seen: &mut Seen<Env>,
+        seen: &mut SeenValues,
     ) {
         self.share_task(&mut task, seen);
         self.insert_at(ordinal, task);
         // What is kept is what was kept, not what the state would say.
         self.kept.forget(ordinal);
         if let Some(env) = kept {
-            self.kept.keep(ordinal, self.envs.share_seen(&env, seen));
+            self.kept.keep(ordinal, self.envs.share_seen(&env, &mut seen.envs));
         }
     }
 

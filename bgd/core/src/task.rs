@@ -91,7 +91,8 @@ pub struct Spec {
     pub cwd: Arc<OsText>,
     /// File mode creation mask.
     pub umask: u32,
-    /// Resource limits that differ from the daemon's.
+    /// Its resource limits; `None` for the daemon's.
+    #[serde(default, with = "super::rlimits")]
     pub rlimits: Option<Arc<Rlimits>>,
     /// Standard input.
     pub stdin: Option<Stdin>,

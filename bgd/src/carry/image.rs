@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 /// The number of the form that this program writes. It increases when a predecessor's state can't be read as it is.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The forms that this program reads.
-pub const READS: &[u32] = &[1];
+pub const READS: &[u32] = &[1, 2];
 
 /// The most bytes that a state may have: what tasks may hold, several times over.
 pub const MOST_BYTES: u64 = 4 << 30;
@@ -209,7 +209,7 @@ mod tests {
             image.and_then(|image| image.decode::<Vec<u64>>()).unwrap_err().to_string()
         };
         assert_eq!(of("other", 1, "[]"), "it is no state of a bgd");
-        assert_eq!(of("bgd-state", 99, "[]"), "it has format 99, and this program reads [1]");
+        assert_eq!(of("bgd-state", 99, "[]"), "it has format 99, and this program reads [1, 2]");
         let damaged = of("bgd-state", 1, "[1, 2");
         assert!(damaged.starts_with("it can't be read: EOF"), "{damaged}");
     }

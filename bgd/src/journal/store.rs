@@ -27,10 +27,10 @@ pub const FILE: &str = "journal.db";
 pub const LOG: &str = "journal.db-wal";
 
 /// The format of the rows that this program writes. A file of a later one is left alone.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The formats that this program reads.
-pub const READS: &[u32] = &[1];
+pub const READS: &[u32] = &[1, 2];
 
 /// After how many pages the write-ahead log is moved into the database.
 const CHECKPOINT_PAGES: u32 = 1000;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
-use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::{Core, orders, wall_time};
@@ -16,10 +15,10 @@ use crate::control::Control;
 use crate::durable::{Changes, Counters, ItemRow, Kept, TaskRow};
 use crate::effect::Effect;
 use crate::elsewhere::Cause;
-use crate::intern::Seen;
 use crate::known::{KnownRun, Uncounted};
 use crate::limits::CoreLimits;
 use crate::queue::Standing;
+use crate::registry::SeenValues;
 use crate::sharing::KeptEnv;
 use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, Task};
 use crate::time::Now;
@@ -122,7 +121,7 @@ impl Core {
             }
             core.batches.insert(id, batch);
         }
-        let mut seen = Seen::default();
+        let mut seen = SeenValues::default();
         for (ordinal, row) in tasks {
             core.add_again(ordinal, row, &mut seen);
         }
@@ -148,7 +147,7 @@ impl Core {
         core
     }
 
-    fn add_again(&mut self, ordinal: Ordinal, row: TaskRow, seen: &mut Seen<Env>) {
+    fn add_again(&mut self, ordinal: Ordinal, row: TaskRow, seen: &mut SeenValues) {
         let TaskRow { task, slots, kept } = row;
         let (standing, deadline, time) = (Standing::from(&*task), task.deadline(), wall_time(&task));
         let watches = matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();

@@ -1,0 +1,128 @@
+//! Resource limits in a serialised core: as one text, `as - -,core 0 -,nofile 1024 4096`. Nearly all tasks have the same
+//! ones, sixteen of them, which would be two fifths of a task and half of the time to read it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use bgd_shared::rlimit::{Rlimit, Rlimits};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+thread_local! {
+    /// What was read last: mostly the next ones are the same.
+    static LAST: RefCell<(String, Weak<Rlimits>)> = RefCell::default();
+}
+
+fn text_of(rlimits: &Rlimits) -> String {
+    let value = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+    let each = rlimits
+        .iter()
+        .map(|(name, Rlimit { soft, hard })| format!("{name} {} {}", value(*soft), value(*hard)));
+    each.collect::<Vec<_>>().join(",")
+}
+
+fn parse(text: &str) -> Option<Rlimits> {
+    let value = |text: &str| if text == "-" { Some(None) } else { text.parse().ok().map(Some) };
+    let limit = |text: &str| {
+        let mut words = text.split(' ');
+        let (name, soft, hard) = (words.next()?, words.next()?, words.next()?);
+        let limit = Rlimit { soft: value(soft)?, hard: value(hard)? };
+        words.next().is_none().then(|| (name.to_owned(), limit))
+    };
+    if text.is_empty() { Some(Rlimits::new()) } else { text.split(',').map(limit).collect() }
+}
+
+/// Writes them, for `#[serde(with)]`.
+#[allow(clippy::ref_option, reason = "so calls it what serde derives")]
+pub fn serialize<S: Serializer>(rlimits: &Option<Arc<Rlimits>>, serializer: S) -> Result<S::Ok, S::Error> {
+    rlimits.as_deref().map(text_of).serialize(serializer)
+}
+
+/// Reads them, also as a map of an earlier program.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Rlimits>>, D::Error> {
+    Ok(Option::<Read>::deserialize(deserializer)?.map(|Read(rlimits)| rlimits))
+}
+
+struct Read(Arc<Rlimits>);
+
+impl<'de> Deserialize<'de> for Read {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader).map(Self)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Arc<Rlimits>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("resource limits")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        LAST.with_borrow_mut(|(known, last)| {
+            if let Some(same) = last.upgrade().filter(|_| known == text) {
+                return Ok(same);
+            }
+            let read = parse(text).map(Arc::new).ok_or_else(|| E::custom("these are no resource limits"))?;
+            (*known, *last) = (text.to_owned(), Arc::downgrade(&read));
+            Ok(read)
+        })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        Rlimits::deserialize(MapAccessDeserializer::new(map)).map(Arc::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::rlimit::of_this_process;
+    use proptest::prelude::*;
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct One(#[serde(with = "super")] Option<Arc<Rlimits>>);
+
+    proptest! {
+        #[test]
+        fn r121_limits_are_read_as_they_were_written(
+            limits in prop::collection::btree_map("[a-z]{1,10}", (any::<Option<u64>>(), any::<Option<u64>>()), 0..5)
+        ) {
+            let limits: Rlimits =
+                limits.into_iter().map(|(name, (soft, hard))| (name, Rlimit { soft, hard })).collect();
+            for one in [One(None), One(Some(Arc::new(limits)))] {
+                let written = serde_json::to_string(&one).unwrap();
+                prop_assert_eq!(serde_json::from_str::<One>(&written).unwrap(), one);
+            }
+        }
+
+        #[test]
+        fn whatever_is_no_text_of_limits_is_refused(text: String) {
+            if let Some(limits) = parse(&text) {
+                prop_assert_eq!(parse(&text_of(&limits)), Some(limits));
+            }
+        }
+    }
+
+    #[test]
+    fn r123_limits_of_the_first_format_are_read() {
+        let limits = Some(Arc::new(of_this_process()));
+        let map = serde_json::to_string(&(&limits,)).unwrap();
+        assert!(map.contains(r#""nofile":{"soft":"#), "{map}");
+        assert_eq!(serde_json::from_str::<One>(&map[1..map.len() - 1]).unwrap(), One(limits));
+    }
+
+    #[test]
+    fn equal_ones_in_a_row_are_one() {
+        let text = serde_json::to_string(&One(Some(Arc::new(of_this_process())))).unwrap();
+        let [one, other] = [(); 2].map(|()| serde_json::from_str::<One>(&text).unwrap().0.unwrap());
+        assert!(Arc::ptr_eq(&one, &other));
+        assert!(!text.contains('{') && text.len() < 400, "{text}");
+    }
+}

@@ -1,9 +1,9 @@
-//! The rows of a journal's file, as what they mean. Those of tasks are parsed on all processors: a daemon that was killed
-//! is back only after them.
+//! Parses the rows of a journal's file: those of tasks on several threads, as a daemon that was killed is back only after
+//! that.
 
-use std::io;
 use std::num::NonZero;
 use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Builder};
 
 use bgd_shared::id::TaskId;
@@ -15,8 +15,8 @@ use crate::core::sharing::{self, Known};
 /// How many threads parse at most.
 const THREADS: usize = 4;
 
-/// A thread is worth its start only for this many rows.
-const ROWS_EACH: usize = 256;
+/// How many rows a thread takes at a time.
+const PART: usize = 256;
 
 pub(super) fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
     let Value::Blob(bytes) = value else { return None };
@@ -24,25 +24,40 @@ pub(super) fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
 }
 
 /// Parses values, each `None` that can't be read, in their order. They name these environments.
-pub(super) fn parse_all<T: DeserializeOwned + Send>(values: &[&Value], envs: &Known) -> Vec<Option<T>> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(THREADS);
-    let each = values.len().div_ceil(threads).max(ROWS_EACH);
-    let parse_here = |part: &[&Value]| {
-        sharing::read_by_name(envs.clone(), || part.iter().map(|value| parse(value)).collect()).1
+pub(super) fn parse_all<T: DeserializeOwned + Send>(values: Vec<Value>, envs: &Known) -> Vec<Option<T>> {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    parse_on(processors.min(THREADS), values, envs)
+}
+
+fn parse_on<T: DeserializeOwned + Send>(threads: usize, values: Vec<Value>, envs: &Known) -> Vec<Option<T>> {
+    let others = threads.min(values.len().div_ceil(PART)).saturating_sub(1);
+    let mut values = values.into_iter();
+    let parts = std::iter::from_fn(|| {
+        Some(values.by_ref().take(PART).collect::<Vec<_>>()).filter(|part| !part.is_empty())
+    });
+    let parts = Mutex::new(parts.enumerate());
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        let mut done = Vec::new();
+        let parse_parts = || {
+            while let Some((number, part)) = next() {
+                // Each value is dropped as soon as it is parsed.
+                done.push((number, part.into_iter().map(|value| parse(&value)).collect::<Vec<_>>()));
+            }
+        };
+        sharing::read_by_name(envs.clone(), parse_parts);
+        done
     };
-    let (first, rest) = values.split_at(each.min(values.len()));
     thread::scope(|scope| {
-        let spawn = |part| -> io::Result<_> { Builder::new().spawn_scoped(scope, move || parse_here(part)) };
-        let begun: Vec<_> = rest.chunks(each).map(|part| (part, spawn(part))).collect();
-        let mut all: Vec<Option<T>> = parse_here(first);
-        for (part, parsed) in begun {
-            all.extend(match parsed {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                // The system allows no more threads.
-                Err(_) => parse_here(part),
-            });
+        // Where the system allows no more threads, this one does the rest.
+        let others: Vec<_> =
+            (0..others).filter_map(|_| Builder::new().spawn_scoped(scope, work).ok()).collect();
+        let mut done = work();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
-        all
+        done.sort_unstable_by_key(|(number, _)| *number);
+        done.into_iter().flat_map(|(_, rows)| rows).collect()
     })
 }
 
@@ -58,17 +73,31 @@ pub(super) fn task_id(value: &Value) -> Option<TaskId> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bgd_shared::text::Env;
+    use serde::Deserialize;
+
     use super::*;
 
+    #[derive(Deserialize)]
+    struct Row(usize, #[serde(with = "sharing::env")] Arc<Env>);
+
     #[test]
-    fn r126_rows_keep_their_order_however_many_threads_parse_them() {
-        for count in [0, 1, ROWS_EACH, ROWS_EACH + 1, 5 * ROWS_EACH] {
-            let values: Vec<Value> = (0..count)
-                .map(|row| Value::Blob(if row % 7 == 3 { "}".into() } else { row.to_string().into() }))
-                .collect();
-            let parsed = parse_all::<usize>(&values.iter().collect::<Vec<_>>(), &Known::new());
-            let expected = (0..count).map(|row| (row % 7 != 3).then_some(row));
-            assert_eq!(parsed, expected.collect::<Vec<_>>());
+    fn r126_rows_keep_their_order_and_share_their_environments_on_any_number_of_threads() {
+        let env = Arc::new(Env::default());
+        let envs = Known::from([(7, Arc::clone(&env))]);
+        for threads in 0..=THREADS {
+            for count in [0, 1, PART, PART + 1, 5 * PART] {
+                let text = |row| if row % 7 == 3 { "}".to_owned() } else { format!("[{row}, 7]") };
+                let values = (0..count).map(|row| Value::Blob(text(row).into())).collect();
+                let parsed = parse_on::<Row>(threads, values, &envs);
+                assert!(parsed.iter().flatten().all(|Row(_, found)| Arc::ptr_eq(found, &env)));
+                let numbers: Vec<_> =
+                    parsed.iter().map(|row| row.as_ref().map(|Row(number, _)| *number)).collect();
+                let expected: Vec<_> = (0..count).map(|row| (row % 7 != 3).then_some(row)).collect();
+                assert_eq!(numbers, expected, "{threads} threads");
+            }
         }
     }
 }

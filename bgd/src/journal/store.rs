@@ -216,21 +216,20 @@ impl Store {
         }
         let tasks = self.rows("SELECT ordinal, value FROM task ORDER BY ordinal", &mut unread);
         let entering = self.rows("SELECT id, value FROM entering", &mut unread);
-        let values: Vec<&Value> = tasks.iter().map(|(_, value)| value).collect();
-        for ((ordinal, _), row) in tasks.iter().zip(parse_all(&values, &envs)) {
+        let (ordinals, values): (Vec<Value>, _) = tasks.into_iter().unzip();
+        for (ordinal, row) in ordinals.iter().zip(parse_all(values, &envs)) {
             match (integer(ordinal), row) {
                 (Some(ordinal), Some(row)) => read.kept.tasks.push((Ordinal(ordinal), row)),
                 _ => unread += 1,
             }
         }
-        let values: Vec<&Value> = entering.iter().map(|(_, value)| value).collect();
-        for row in parse_all(&values, &envs) {
+        for row in parse_all(entering.into_iter().map(|(_, value)| value).collect(), &envs) {
             match row {
                 Some(entering) => read.kept.entering.push(entering),
                 None => unread += 1,
             }
         }
-        drop((tasks, entering, envs));
+        drop(envs);
         let (tasks, entering) =
             (self.rows(HOLDING_TASKS, &mut unread), self.rows(HOLDING_ENTERING, &mut unread));
         self.count_holders(tasks, entering);
@@ -322,7 +321,7 @@ impl Store {
         self.database.query_row(query, [name], |row| row.get(0)).ok()
     }
 
-    /// Writes changes, all or none.
+    /// Writes changes, all or none, under this head with the format of this program's rows.
     ///
     /// # Errors
     /// The disk is full or can't be written. Nothing has changed then.
@@ -341,7 +340,7 @@ impl Store {
 
     fn try_write(&mut self, head: &Head, changes: &Merged) -> rusqlite::Result<()> {
         self.database.execute_batch("BEGIN IMMEDIATE")?;
-        self.put_entry("head", head)?;
+        self.put_entry("head", &Head { format: FORMAT, ..head.clone() })?;
         if let Some(counters) = &changes.counters {
             self.put_entry("counters", counters)?;
         }

@@ -367,6 +367,20 @@ fn r123_a_journal_without_a_table_that_came_later_is_read() {
     assert_eq!(opened.kept.tasks.len(), 3);
 }
 
+/// What an earlier program could not read must not look like its own.
+#[test]
+fn r123_whatever_head_is_written_says_the_format_of_the_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut core = core();
+    submit(&mut core, 1..4);
+    let mut merged = Merged::default();
+    merged.add(core.take_changes(now()).unwrap());
+    let (mut store, _) =
+        begin::begin(folder.path(), false).unwrap_or_else(|fault| panic!("{}", fault.words()));
+    store.write(&Head { format: 1, ..head() }, &merged).unwrap();
+    assert_eq!(store.read().head.map(|head| head.format), Some(FORMAT));
+}
+
 #[test]
 fn r130_environments_are_known_again_after_a_write_has_failed() {
     let folder = tempfile::tempdir().unwrap();

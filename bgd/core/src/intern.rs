@@ -46,7 +46,7 @@ impl<T: Hash + Eq> Interner<T> {
         self.find(hash, value).unwrap_or_else(|| self.add(hash, Arc::clone(value)))
     }
 
-    /// As [`Self::share_arc`], for one of many values.
+    /// Like [`Self::share_arc`], but hashes each allocation only once, as `seen` remembers it.
     pub fn share_seen(&mut self, value: &Arc<T>, seen: &mut Seen<T>) -> Arc<T> {
         let at = Arc::as_ptr(value).addr();
         let (_, shared) = seen.0.entry(at).or_insert_with(|| (Arc::clone(value), self.share_arc(value)));
@@ -103,5 +103,18 @@ mod tests {
                 assert!(Arc::ptr_eq(&interner.share_arc(value), shared));
             }
         }
+    }
+
+    #[test]
+    fn what_was_seen_keeps_its_address() {
+        let (mut interner, mut seen) = (Interner::default(), Seen::default());
+        let (first, equal) = (Arc::new("a"), Arc::new("a"));
+        interner.share_seen(&first, &mut seen);
+        interner.share_seen(&equal, &mut seen);
+        let weak = Arc::downgrade(&equal);
+        drop(equal);
+        assert!(weak.upgrade().is_some(), "another value could get its address");
+        drop(seen);
+        assert!(weak.upgrade().is_none());
     }
 }

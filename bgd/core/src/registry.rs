@@ -63,7 +63,7 @@ pub struct Registry {
     ons: Interner<On>,
 }
 
-/// What tasks that were kept have in common with those before them.
+/// Values that were already shared while kept tasks are read: only these are one allocation in many of them.
 #[derive(Debug, Default)]
 pub struct SeenValues {
     envs: Seen<Env>,
@@ -120,13 +120,18 @@ impl Registry {
         self.envs.share(env)
     }
 
+    /// Returns the shared copy of an environment that may be shared already.
+    pub fn share_kept_env(&mut self, env: &Arc<Env>) -> Arc<Env> {
+        self.envs.share_arc(env)
+    }
+
     /// Makes a new task share equal values with the others.
     pub fn share_spec(&mut self, spec: &mut Spec) {
         spec.rlimits = spec.rlimits.take().map(|rlimits| self.rlimits.share_arc(&rlimits));
-        self.share_rest(spec);
+        self.share_all_but_rlimits(spec);
     }
 
-    fn share_rest(&mut self, spec: &mut Spec) {
+    fn share_all_but_rlimits(&mut self, spec: &mut Spec) {
         spec.cwd = self.folders.share_arc(&spec.cwd);
         spec.place = spec.place.take().map(|place| self.places.share_arc(&place));
         spec.on = spec.on.take().map(|on| self.ons.share_arc(&on));
@@ -185,12 +190,12 @@ impl Registry {
         self.last = self.last.max(last);
     }
 
-    /// Makes a task that was kept share equal values with the others, of which these were seen.
+    /// Makes a kept task share equal values with the others.
     fn share_task(&mut self, task: &mut Task, seen: &mut SeenValues) {
         let spec = Arc::make_mut(&mut task.spec);
         let rlimits = spec.rlimits.take();
         spec.rlimits = rlimits.map(|rlimits| self.rlimits.share_seen(&rlimits, &mut seen.rlimits));
-        self.share_rest(spec);
+        self.share_all_but_rlimits(spec);
         let again = task.plan.as_deref_mut().and_then(|plan| plan.again.as_deref_mut());
         let of_agent = task.agent.as_mut().map(|agent| &mut agent.env);
         let envs = [task.state.env_mut(), again.map(|again| &mut again.env), of_agent];

@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::text::Env;
 
 use super::after::became;
 use super::requests::NewTask;
@@ -179,7 +178,7 @@ impl Core {
             self.drop_batch_without_tasks(batch);
             return self.entered(entering);
         }
-        entering.env = self.registry.share_env(Env::clone(&entering.env));
+        entering.env = self.registry.share_kept_env(&entering.env);
         for _ in 0..SLICE {
             let Some(item) = entering.items.pop_front() else { break };
             entering.bytes = entering.bytes.saturating_sub(entering.each + argv_bytes(&item.argv));

@@ -362,7 +362,11 @@ impl Core {
                 State::Queued { .. } | State::Starting { .. } => {
                     let failed = Failure::Spawn(Box::new(why.into()));
                     // Whoever has submitted it is told by the refusal.
-                    self.end_silently(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+                    self.end_without_notice(
+                        now,
+                        ordinal,
+                        self.unstarted(now, ordinal, Outcome::Failed(failed)),
+                    );
                 }
                 State::Finished(_) => {}
                 State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => continue,

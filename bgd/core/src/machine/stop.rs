@@ -135,15 +135,15 @@ impl Core {
     /// Ends a task: publishes its one terminal event, notifies of it unless its client watches, and answers everybody who
     /// waits for it.
     pub(super) fn end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
-        self.end_and(now, ordinal, finished, true);
+        self.end_with(now, ordinal, finished, true);
     }
 
-    /// As [`Self::end`], but notifies nobody.
-    pub(super) fn end_silently(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
-        self.end_and(now, ordinal, finished, false);
+    /// Like [`Self::end`], but notifies nobody.
+    pub(super) fn end_without_notice(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        self.end_with(now, ordinal, finished, false);
     }
 
-    fn end_and(&mut self, now: Now, ordinal: Ordinal, finished: Finished, notifies: bool) {
+    fn end_with(&mut self, now: Now, ordinal: Ordinal, finished: Finished, notifies: bool) {
         let (kind, notice) = match finished.outcome {
             Outcome::Completed => (EventKind::Completed, NoticeKind::Completed),
             Outcome::Failed(_) => (EventKind::Failed, NoticeKind::Failed),

@@ -1,7 +1,7 @@
 //! A mark on processes that survives a cleared environment: a resource limit.
 //!
 //! Every process of a task inherits its resource limits, whatever becomes of its session, its parents, its
-//! environment and its descriptors, and anybody may read them (prlimit, `/proc/PID/limits`). One of them, `RLIMIT_LOCKS`, has
+//! environment and its descriptors, and anybody may read them in `/proc/PID/limits`. One of them, `RLIMIT_LOCKS`, has
 //! had no effect since Linux 2.4.25 and is unlimited everywhere. So its soft value can identify the task: 31 bits for
 //! the daemon instance, 32 for the start. Only a process that sets this very limit itself loses the mark.
 

@@ -142,6 +142,7 @@ impl Model {
         } else {
             assert!(task.status.is_active(), "{kind:?}: {task:?}");
         }
+        assert!(kind != EventKind::Started || task.started_at.is_some(), "{task:?}");
         // Nothing starts whose submission was refused.
         known.is_refused &= kind != EventKind::Started;
         known.task = task;
@@ -180,8 +181,8 @@ impl Model {
     }
 }
 
-/// What events have told of a task: that it runs when its process has started, although it is shown so as soon as it has a
-/// slot, and in an event of something else, such as its pause.
+/// The status that events have told. A list, and an event about something else, such as a pause, show a task as running as
+/// soon as it has a slot; its start is told only when its process has started.
 fn told_status(task: &Task) -> Status {
     let is_starting = task.status == Status::Running && task.started_at.is_none();
     if is_starting { Status::Pending } else { task.status }

@@ -25,6 +25,11 @@ impl Mark {
         of(pid) == Some(self)
     }
 
+    /// Whether a process carries the mark of another start of the same instance. May block as [`Self::is_on`] does.
+    pub fn is_of_another(self, pid: i32) -> bool {
+        of(pid).is_some_and(|other| other != self && other.0 >> 32 == self.0 >> 32)
+    }
+
     /// Returns its number in its instance.
     pub fn number(self) -> u32 {
         u32::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(0)

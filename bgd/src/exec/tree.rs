@@ -195,12 +195,14 @@ impl Tree {
         descendants_of(&roots)
     }
 
-    /// Returns processes that may have been orphaned by the tree.
+    /// Returns processes that may have been orphaned by the tree. Those of other trees carry other marks: after a kill there
+    /// may be a thousand of them, which all the rest would have to look at.
     fn orphans(&self) -> Vec<i32> {
         let mut orphans = self.adopted.orphans();
         if self.is_inherited {
             orphans.extend(self.adopted.fostered());
         }
+        orphans.retain(|pid| !self.mark.is_some_and(|mark| mark.is_of_another(*pid)));
         orphans
     }
 

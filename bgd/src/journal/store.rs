@@ -183,7 +183,7 @@ impl Store {
         let mut read = Read::default();
         let mut unread = 0;
         let mut envs = HashMap::new();
-        for (number, value) in self.rows("SELECT number, value FROM env", &mut unread) {
+        for [number, value] in self.rows("SELECT number, value FROM env", &mut unread) {
             let Some(number) = integer(&number).and_then(|number| u32::try_from(number).ok()) else {
                 continue;
             };
@@ -196,43 +196,50 @@ impl Store {
         read.head = self.head();
         read.kept.counters = self.parsed("counters", &mut unread);
         read.kept.groups = self.parsed("groups", &mut unread);
-        for (number, value) in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
+        for [number, value] in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
             match (integer(&number), parse(&value)) {
                 (Some(number), Some(item)) => read.kept.items.push((number, item)),
                 _ => unread += 1,
             }
         }
-        for (number, value) in self.rows("SELECT number, value FROM notice ORDER BY number", &mut unread) {
+        for [number, value] in self.rows("SELECT number, value FROM notice ORDER BY number", &mut unread) {
             match (integer(&number), parse(&value)) {
                 (Some(number), Some(notice)) => read.kept.notices.push((number, notice)),
                 _ => unread += 1,
             }
         }
-        for (id, value) in self.rows("SELECT id, value FROM batch", &mut unread) {
+        for [id, value] in self.rows("SELECT id, value FROM batch", &mut unread) {
             match (task_id(&id), parse(&value)) {
                 (Some(id), Some(batch)) => _ = read.kept.batches.insert(id, batch),
                 _ => unread += 1,
             }
         }
-        let tasks = self.rows("SELECT ordinal, value FROM task ORDER BY ordinal", &mut unread);
-        let entering = self.rows("SELECT id, value FROM entering", &mut unread);
-        let (ordinals, values): (Vec<Value>, _) = tasks.into_iter().unzip();
-        for (ordinal, row) in ordinals.iter().zip(parse_all(values, &envs)) {
+        let (mut holding_tasks, mut holding_entering, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        for [ordinal, value, needed] in
+            self.rows("SELECT ordinal, value, envs FROM task ORDER BY ordinal", &mut unread)
+        {
+            holding_tasks.push((ordinal, needed));
+            values.push(value);
+        }
+        for ((ordinal, _), row) in holding_tasks.iter().zip(parse_all(values, &envs)) {
             match (integer(ordinal), row) {
                 (Some(ordinal), Some(row)) => read.kept.tasks.push((Ordinal(ordinal), row)),
                 _ => unread += 1,
             }
         }
-        for row in parse_all(entering.into_iter().map(|(_, value)| value).collect(), &envs) {
+        let mut values = Vec::new();
+        for [id, value, needed] in self.rows("SELECT id, value, envs FROM entering", &mut unread) {
+            holding_entering.push((id, needed));
+            values.push(value);
+        }
+        for row in parse_all(values, &envs) {
             match row {
                 Some(entering) => read.kept.entering.push(entering),
                 None => unread += 1,
             }
         }
         drop(envs);
-        let (tasks, entering) =
-            (self.rows(HOLDING_TASKS, &mut unread), self.rows(HOLDING_ENTERING, &mut unread));
-        self.count_holders(tasks, entering);
+        self.count_holders(holding_tasks, holding_entering);
         read.unread = unread;
         read
     }
@@ -280,16 +287,19 @@ impl Store {
         self.database.prepare(query)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
     }
 
-    /// Returns the first two columns of every row that can be read, from the first one on, and behind a damage from the
-    /// last one on.
-    fn rows(&self, query: &str, unread: &mut usize) -> Vec<(Value, Value)> {
+    /// Returns the columns of every row that can be read, from the first one on, and behind a damage from the last one on.
+    fn rows<const N: usize>(&self, query: &str, unread: &mut usize) -> Vec<[Value; N]> {
         let mut found = Vec::new();
         let mut is_whole = true;
-        let read = |query: &str, found: &mut Vec<(Value, Value)>| -> rusqlite::Result<()> {
+        let read = |query: &str, found: &mut Vec<[Value; N]>| -> rusqlite::Result<()> {
             let mut statement = self.database.prepare(query)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
-                found.push((row.get(0)?, row.get(1)?));
+                let mut columns = [const { Value::Null }; N];
+                for (number, column) in columns.iter_mut().enumerate() {
+                    *column = row.get(number)?;
+                }
+                found.push(columns);
             }
             Ok(())
         };
@@ -299,8 +309,8 @@ impl Store {
             let key = table.trim_start_matches("SELECT ").split(',').next().unwrap_or("1");
             let mut last = Vec::new();
             let _ = read(&format!("{table} ORDER BY {key} DESC"), &mut last);
-            let known: HashSet<String> = found.iter().map(|(key, _)| format!("{key:?}")).collect();
-            last.retain(|(key, _)| !known.contains(&format!("{key:?}")));
+            let known: HashSet<String> = found.iter().map(|row| format!("{:?}", row[0])).collect();
+            last.retain(|row: &[Value; N]| !known.contains(&format!("{:?}", row[0])));
             found.extend(last.into_iter().rev());
         }
         *unread += usize::from(!is_whole);

@@ -74,15 +74,18 @@ impl Adopted {
     }
 
     /// Returns the processes of this user that lost their parents under a daemon that was killed, and others that nobody
-    /// knows. This daemon is none of them, although it lost the `bgctl` that has started it, too. Blocks for a moment.
-    pub fn fostered(&self) -> Vec<i32> {
+    /// knows, of those that are `wanted`. This daemon is none of them, although it lost the `bgctl` that has started it, too.
+    /// Blocks for a moment.
+    pub fn fostered(&self, wanted: impl Fn(i32) -> bool) -> Vec<i32> {
         let own = nix::unistd::Uid::effective().as_raw();
         let me = std::process::id().cast_signed();
         let mut children: Vec<i32> = self.fosters().into_iter().flat_map(proc::children).collect();
-        let pids = self.pids();
-        children.retain(|child| {
-            *child != me && !pids.contains(child) && proc::owner(*child).is_ok_and(|owner| owner == own)
-        });
+        {
+            // Nobody waits for it while `/proc` is read.
+            let pids = self.pids();
+            children.retain(|child| *child != me && !pids.contains(child));
+        }
+        children.retain(|child| wanted(*child) && proc::owner(*child).is_ok_and(|owner| owner == own));
         children
     }
 }

@@ -110,6 +110,28 @@ mod tests {
     }
 
     #[test]
+    fn a_process_of_another_start_is_known_by_its_mark() {
+        use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+        let other_instance = Marks::new("0f3673cc-470a-4390-9d0a-d0330b382430", 1).next();
+        let marks = Marks::new(ID, 1);
+        let [own, another] = [marks.next(), marks.next()];
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let soft = Some(own.soft_limit());
+        let limit = Rlimit { current: soft, maximum: getrlimit(Resource::Locks).maximum };
+        prlimit(Pid::from_raw(pid), Resource::Locks, limit).unwrap();
+        let seen = [own, another, other_instance].map(|mark| (mark.is_on(pid), mark.is_of_another(pid)));
+        child.kill().unwrap();
+        // As long as it is not reaped, it shows whose it is.
+        let ended = [own, another, other_instance].map(|mark| (mark.is_on(pid), mark.is_of_another(pid)));
+        child.wait().unwrap();
+        assert_eq!(seen, [(true, false), (false, true), (false, false)]);
+        assert_eq!(ended, seen);
+        assert!(!own.is_of_another(std::process::id().cast_signed()), "nobody has marked it");
+    }
+
+    #[test]
     fn a_process_that_nobody_marked_has_none() {
         assert_eq!(of(std::process::id().cast_signed()), None);
         assert_eq!(of(-1), None);

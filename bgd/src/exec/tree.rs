@@ -198,11 +198,12 @@ impl Tree {
     /// Returns processes that may have been orphaned by the tree. Those of other trees carry other marks: after a kill there
     /// may be a thousand of them, which all the rest would have to look at.
     fn orphans(&self) -> Vec<i32> {
+        let may_be = |pid| !self.mark.is_some_and(|mark| mark.is_of_another(pid));
         let mut orphans = self.adopted.orphans();
+        orphans.retain(|pid| may_be(*pid));
         if self.is_inherited {
-            orphans.extend(self.adopted.fostered());
+            orphans.extend(self.adopted.fostered(may_be));
         }
-        orphans.retain(|pid| !self.mark.is_some_and(|mark| mark.is_of_another(*pid)));
         orphans
     }
 

@@ -154,7 +154,12 @@ pub struct Image([u64; 3]);
 
 impl Stat {
     fn is_leaving(&self) -> bool {
-        self.memory == 0 && !matches!(self.state, 'Z' | 'X')
+        self.memory == 0 && !self.has_ended()
+    }
+
+    /// Whether it only waits to be reaped.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
     }
 
     /// Whether it has stopped or ended.

@@ -231,9 +231,13 @@ impl Tree {
         false
     }
 
+    /// Whether this orphan is of the tree, and lives. One that nobody has reaped yet has left no children behind, and may
+    /// stay for seconds where the first process of the system is slow.
     fn owns_orphan(&self, pid: i32) -> bool {
-        if Stat::of(pid).is_some_and(|stat| stat.session == self.leader) {
-            return true;
+        match Stat::of(pid) {
+            Some(stat) if !stat.has_ended() && stat.session == self.leader => return true,
+            Some(stat) if !stat.has_ended() => {}
+            Some(_) | None => return false,
         }
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
         self.mark.is_some_and(|mark| mark.is_on(pid))
@@ -245,3 +249,49 @@ impl Tree {
 
 /// How often a tree is looked at, at most, until it stops changing.
 const LOOKS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use nix::unistd::getsid;
+
+    use super::*;
+    use crate::exec::output::OutputFolder;
+    use crate::os::pidfd::{PidFd, wait_for_all};
+
+    /// A tree of a daemon that was killed, with the session of this process.
+    fn inherited(folder: &OutputFolder) -> Tree {
+        let task = TaskId::from_u128(1);
+        Tree {
+            task,
+            leader: getsid(None).unwrap().as_raw(),
+            leader_is_ours: false,
+            leader_stands_by: false,
+            files: folder.files(task, false),
+            terminal: None,
+            cgroup: None,
+            mark: None,
+            handed: None,
+            is_inherited: true,
+            adopted: Arc::default(),
+        }
+    }
+
+    /// The first process of a container may take seconds to reap them, and each would be looked for sixteen times.
+    #[test]
+    fn r126_what_has_ended_is_not_looked_for_until_it_is_reaped() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = inherited(&OutputFolder::open(folder.path().to_path_buf()).unwrap());
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let handle = PidFd::open(pid).unwrap();
+        let was_owned = tree.owns_orphan(pid);
+        child.kill().unwrap();
+        let has_ended = wait_for_all([&handle], Instant::now() + Duration::from_mins(1));
+        let is_owned = tree.owns_orphan(pid);
+        child.wait().unwrap();
+        assert!(has_ended && was_owned && !is_owned, "{has_ended} {was_owned} {is_owned}");
+    }
+}

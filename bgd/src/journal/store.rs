@@ -218,6 +218,7 @@ impl Store {
         for [ordinal, value, needed] in
             self.rows("SELECT ordinal, value, envs FROM task ORDER BY ordinal", &mut unread)
         {
+            unread += usize::from(!matches!(needed, Value::Text(_)));
             holding_tasks.push((ordinal, needed));
             values.push(value);
         }
@@ -229,6 +230,7 @@ impl Store {
         }
         let mut values = Vec::new();
         for [id, value, needed] in self.rows("SELECT id, value, envs FROM entering", &mut unread) {
+            unread += usize::from(!matches!(needed, Value::Text(_)));
             holding_entering.push((id, needed));
             values.push(value);
         }
@@ -297,7 +299,8 @@ impl Store {
             while let Some(row) = rows.next()? {
                 let mut columns = [const { Value::Null }; N];
                 for (number, column) in columns.iter_mut().enumerate() {
-                    *column = row.get(number)?;
+                    // A damaged text costs no more than itself.
+                    *column = row.get(number).unwrap_or(Value::Null);
                 }
                 found.push(columns);
             }

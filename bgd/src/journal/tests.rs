@@ -357,6 +357,18 @@ fn r130_tasks_without_a_head_are_written_into_the_new_journal() {
 }
 
 #[test]
+fn r130_a_damaged_name_of_an_environment_costs_no_task() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &mut core(), std::slice::from_ref(&(1..6)));
+    let file = folder.path().join("journal").join(FILE);
+    let damage = "UPDATE task SET envs = CAST(x'ff' AS TEXT) WHERE ordinal IN (2, 4)";
+    rusqlite::Connection::open(&file).unwrap().execute_batch(damage).unwrap();
+    let opened = read(folder.path());
+    assert!(opened.damage.is_some(), "an environment would be removed that is still needed");
+    assert_eq!(opened.kept.tasks.len(), 5);
+}
+
+#[test]
 fn r123_a_journal_without_a_table_that_came_later_is_read() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));

@@ -25,9 +25,15 @@ impl Mark {
         of(pid) == Some(self)
     }
 
-    /// Whether a process carries the mark of another start of the same instance. May block as [`Self::is_on`] does.
+    /// Whether a process carries the mark of another start of the same instance, as far as one quick question tells.
     pub fn is_of_another(self, pid: i32) -> bool {
-        of(pid).is_some_and(|other| other != self && other.0 >> 32 == self.0 >> 32)
+        let soft = limit::asked(pid, RESOURCE).ok().flatten();
+        soft.and_then(Self::read).is_some_and(|other| other != self && other.0 >> 32 == self.0 >> 32)
+    }
+
+    /// Returns the mark that a soft limit is, if it is one.
+    fn read(soft: u64) -> Option<Self> {
+        (soft >> 62 == 1).then_some(Self(soft))
     }
 
     /// Returns its number in its instance.
@@ -89,8 +95,7 @@ fn bits_of(instance: &str) -> u64 {
 
 /// Returns the mark of a process, if it has one. May block for a moment, as it may read `/proc`.
 pub fn of(pid: i32) -> Option<Mark> {
-    let soft = limit::soft(pid, RESOURCE, "Max file locks")?;
-    (soft >> 62 == 1).then_some(Mark(soft))
+    limit::soft(pid, RESOURCE, "Max file locks").and_then(Mark::read)
 }
 
 #[cfg(test)]

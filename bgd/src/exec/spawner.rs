@@ -389,7 +389,11 @@ impl Common {
         if limit.rlim_max >= mark.soft_limit() {
             list.push((RESOURCE as i32, libc::rlimit { rlim_cur: mark.soft_limit(), ..limit }));
         } else if set.is_some() {
-            list.push((RESOURCE as i32, limit));
+            // Not with what may be the mark of another start: the submitter's own, if that is its hard limit.
+            list.push((
+                RESOURCE as i32,
+                libc::rlimit { rlim_cur: limit.rlim_cur.min((1 << 62) - 1), ..limit },
+            ));
         }
     }
 

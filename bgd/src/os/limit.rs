@@ -6,19 +6,27 @@ use nix::sys::resource::{RLIM_INFINITY, Resource};
 
 /// Returns a process's soft limit; `None` if it is unlimited or can't be read. Falls back to `/proc/PID/limits`, where the
 /// resource is called `name`: that can also be read of processes of other users and groups, but takes far longer.
-#[allow(unsafe_code, reason = "a call into the C library")]
 pub fn soft(pid: i32, resource: Resource, name: &str) -> Option<u64> {
+    match asked(pid, resource) {
+        Ok(soft) => soft,
+        Err(Errno::ESRCH) => None,
+        Err(_) => proc::soft_limit(pid, name),
+    }
+}
+
+/// Returns a process's soft limit; `None` if it is unlimited.
+///
+/// # Errors
+/// There is no such process, or it is one of another user or group.
+#[allow(unsafe_code, reason = "a call into the C library")]
+pub fn asked(pid: i32, resource: Resource) -> nix::Result<Option<u64>> {
     if pid <= 0 {
-        return None;
+        return Err(Errno::ESRCH);
     }
     let mut limit = libc::rlimit { rlim_cur: RLIM_INFINITY, rlim_max: RLIM_INFINITY };
     // SAFETY: nothing is set, and what is read has its place in `limit`, which outlives the call.
     let done = unsafe { libc::prlimit(pid, resource as _, std::ptr::null(), &raw mut limit) };
-    match Errno::result(done) {
-        Ok(_) => Some(limit.rlim_cur).filter(|soft| *soft != RLIM_INFINITY),
-        Err(Errno::ESRCH) => None,
-        Err(_) => proc::soft_limit(pid, name),
-    }
+    Errno::result(done).map(|_| Some(limit.rlim_cur).filter(|soft| *soft != RLIM_INFINITY))
 }
 
 #[cfg(test)]

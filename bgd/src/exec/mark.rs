@@ -20,6 +20,9 @@ pub const RESOURCE: Resource = Resource::RLIMIT_LOCKS;
 pub struct Mark(u64);
 
 impl Mark {
+    /// The highest soft limit that is below every mark.
+    pub const BELOW_ALL: u64 = (1 << 62) - 1;
+
     /// Whether a process carries this mark. May block for a moment, as it may read `/proc`.
     pub fn is_on(self, pid: i32) -> bool {
         of(pid) == Some(self)

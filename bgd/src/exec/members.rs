@@ -164,7 +164,7 @@ impl Stat {
 
     /// Whether it has stopped or ended.
     pub(super) fn is_at_rest(&self) -> bool {
-        matches!(self.state, 'T' | 't' | 'Z' | 'X')
+        self.has_ended() || matches!(self.state, 'T' | 't')
     }
 
     pub(super) fn of(pid: i32) -> Option<Self> {

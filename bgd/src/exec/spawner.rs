@@ -392,7 +392,7 @@ impl Common {
             // Not with what may be the mark of another start: the submitter's own, if that is its hard limit.
             list.push((
                 RESOURCE as i32,
-                libc::rlimit { rlim_cur: limit.rlim_cur.min((1 << 62) - 1), ..limit },
+                libc::rlimit { rlim_cur: limit.rlim_cur.min(Mark::BELOW_ALL), ..limit },
             ));
         }
     }

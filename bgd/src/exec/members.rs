@@ -144,6 +144,8 @@ pub(super) struct Stat {
     memory: u64,
     /// Its start, in clock ticks since boot.
     born: u64,
+    /// How many of its threads have not ended; at least 1 until it is reaped.
+    threads: u64,
     pub(super) image: Image,
 }
 
@@ -157,9 +159,10 @@ impl Stat {
         self.memory == 0 && !self.has_ended()
     }
 
-    /// Whether it only waits to be reaped.
+    /// Whether it only waits to be reaped. Not before its last thread has ended: it keeps its descriptors and its children as
+    /// long as that one is exiting.
     pub(super) fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 
     /// Whether it has stopped or ended.
@@ -178,6 +181,7 @@ impl Stat {
             session: stat.field(6)?,
             memory: living.field(23)?,
             born: stat.field(22)?,
+            threads: stat.field(20)?,
             image: Image([living.field(26)?, living.field(27)?, living.field(28)?]),
         })
     }

@@ -104,13 +104,13 @@ impl Dispatcher {
         })
     }
 
-    /// Answers `daemon.status`. What files say is looked up on a worker, as a disk may hang.
+    /// Answers `daemon.status`. What files say is looked up on a thread for that, as a disk may hang.
     pub(super) fn give_status(&self, answer: Answer) {
         let (mut status, identity, workers) =
             (self.status(), self.identity.clone(), self.context.workers.clone());
         tokio::spawn(async move {
             let (mut looked_at, looking) = (status.clone(), identity.clone());
-            let look = workers.run(move || {
+            let look = workers.look(move || {
                 looking.look(&mut looked_at);
                 looked_at
             });

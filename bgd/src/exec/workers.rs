@@ -3,6 +3,9 @@
 //! They are created at start-up, not on demand, so that a process limit reached later can't take them away. Their
 //! queue needs no bound of its own: a connection has a bounded number of requests, a task's tree is walked by one job
 //! at a time, and removals come in large batches.
+//!
+//! Looks at a disk for a status have a thread of their own: they wait for no tree walk, and a disk that hangs holds up
+//! nothing else. Their queue is bounded, as a client may ask again and again meanwhile.
 
 use std::fmt;
 use std::io;
@@ -19,11 +22,20 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// How many blocking jobs run at once.
 const THREADS: usize = 2;
 
+/// How many looks may wait, or be under way; further ones are refused.
+const LOOKS: usize = 64;
+
 /// A handle to the threads; they end when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Workers {
-    jobs: Jobs,
-    /// Jobs that are not done.
+    jobs: Queue,
+    looks: Queue,
+}
+
+/// A queue of jobs, and how many of them are not done.
+#[derive(Clone, Debug)]
+struct Queue {
+    target: Jobs,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -43,50 +55,34 @@ impl fmt::Debug for Jobs {
     }
 }
 
-impl Workers {
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// The system allows no more threads.
-    pub fn start() -> io::Result<Self> {
+impl Queue {
+    /// Starts so many threads for a queue. `name` is that of the threads, with a number.
+    fn start(name: &str, threads: usize) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel::<Job>();
-        let queue = Arc::new(Mutex::new(queue));
-        let waiting = Arc::new(AtomicUsize::new(0));
-        for number in 0..THREADS {
+        let (queue, waiting) = (Arc::new(Mutex::new(queue)), Arc::<AtomicUsize>::default());
+        for number in 0..threads {
             let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
-            thread::Builder::new().name(format!("worker-{number}")).stack_size(256 * 1024).spawn(
-                move || {
-                    loop {
-                        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                        match job {
-                            // A job that panics loses its answer, but does not end the thread.
-                            Ok(job) => {
-                                let _ = catch_unwind(AssertUnwindSafe(job));
-                                waiting.fetch_sub(1, Ordering::Release);
-                            }
-                            Err(mpsc::RecvError) => break,
+            let thread = thread::Builder::new().name(format!("{name}-{number}")).stack_size(256 * 1024);
+            thread.spawn(move || {
+                loop {
+                    let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    match job {
+                        // A job that panics loses its answer, but does not end the thread.
+                        Ok(job) => {
+                            let _ = catch_unwind(AssertUnwindSafe(job));
+                            waiting.fetch_sub(1, Ordering::Release);
                         }
+                        Err(mpsc::RecvError) => break,
                     }
-                },
-            )?;
+                }
+            })?;
         }
-        Ok(Self { jobs: Jobs::Threads(jobs), waiting })
+        Ok(Self { target: Jobs::Threads(jobs), waiting })
     }
 
-    /// Creates workers without threads: a simulation takes the jobs, and does each when it likes.
-    pub fn simulated(take: impl Fn(Job) + Send + Sync + 'static) -> Self {
-        Self { jobs: Jobs::Simulated(Arc::new(take)), waiting: Arc::default() }
-    }
-
-    /// Whether jobs go to a simulation.
-    pub fn are_simulated(&self) -> bool {
-        matches!(self.jobs, Jobs::Simulated(_))
-    }
-
-    /// Queues a job.
-    pub fn later(&self, job: impl FnOnce() + Send + 'static) {
+    fn push(&self, job: impl FnOnce() + Send + 'static) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        match &self.jobs {
+        match &self.target {
             // The threads live as long as this handle, so the queue is open.
             Jobs::Threads(jobs) => drop(jobs.send(Box::new(job))),
             Jobs::Simulated(take) => {
@@ -99,12 +95,46 @@ impl Workers {
         }
     }
 
-    /// Whether every job is done, so that its result has been sent.
-    pub fn are_idle(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) == 0
+    async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (sender, receiver) = oneshot::channel();
+        self.push(move || {
+            let _ = sender.send(job());
+        });
+        receiver.await.ok()
+    }
+}
+
+impl Workers {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system allows no more threads.
+    pub fn start() -> io::Result<Self> {
+        Ok(Self { jobs: Queue::start("worker", THREADS)?, looks: Queue::start("look", 1)? })
     }
 
-    /// Waits until every job queued so far is done.
+    /// Creates workers without threads: a simulation takes the jobs, and does each when it likes.
+    pub fn simulated(take: impl Fn(Job) + Send + Sync + 'static) -> Self {
+        let jobs = Queue { target: Jobs::Simulated(Arc::new(take)), waiting: Arc::default() };
+        Self { looks: Queue { waiting: Arc::default(), ..jobs.clone() }, jobs }
+    }
+
+    /// Whether jobs go to a simulation.
+    pub fn are_simulated(&self) -> bool {
+        matches!(self.jobs.target, Jobs::Simulated(_))
+    }
+
+    /// Queues a job.
+    pub fn later(&self, job: impl FnOnce() + Send + 'static) {
+        self.jobs.push(job);
+    }
+
+    /// Whether every job and every look is done, so that its result has been sent.
+    pub fn are_idle(&self) -> bool {
+        [&self.jobs, &self.looks].iter().all(|queue| queue.waiting.load(Ordering::Acquire) == 0)
+    }
+
+    /// Waits until every job queued so far is done. Looks are not waited for.
     pub async fn drain(&self) {
         let all = Arc::new(Barrier::new(THREADS));
         let waits: Vec<_> = (0..THREADS)
@@ -125,10 +155,45 @@ impl Workers {
 
     /// Runs a job and returns its result; `None` if it panicked.
     pub async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        let (sender, receiver) = oneshot::channel();
-        self.later(move || {
-            let _ = sender.send(job());
-        });
-        receiver.await.ok()
+        self.jobs.run(job).await
+    }
+
+    /// Runs a look at a disk, and returns its result; `None` if it panicked, or if too many looks wait already.
+    pub async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        if self.looks.waiting.load(Ordering::Relaxed) >= LOOKS { None } else { self.looks.run(look).await }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_waits_for_no_job_and_a_disk_that_hangs_holds_up_no_job() {
+        let workers = Workers::start().unwrap();
+        let (end_jobs, end_looks) = (Arc::new(Barrier::new(THREADS + 1)), Arc::new(Barrier::new(2)));
+        for _ in 0..THREADS {
+            let end = Arc::clone(&end_jobs);
+            workers.later(move || drop(end.wait()));
+        }
+        assert_eq!(within(workers.look(|| 1)).await, Some(1));
+        let end = Arc::clone(&end_looks);
+        workers.looks.push(move || drop(end.wait()));
+        end_jobs.wait();
+        assert_eq!(within(workers.run(|| 2)).await, Some(2));
+        assert!(!workers.are_idle());
+        (1..LOOKS).for_each(|_| workers.looks.push(|| ()));
+        assert_eq!(within(workers.look(|| ())).await, None, "their queue is full");
+        end_looks.wait();
+        assert_eq!(within(workers.looks.run(|| 3)).await, Some(3));
+        assert_eq!(within(workers.look(|| 4)).await, Some(4));
+    }
+
+    async fn within<T>(work: impl Future<Output = T>) -> T {
+        timeout(Duration::from_mins(1), work).await.expect("it waits for something else")
     }
 }

@@ -127,7 +127,7 @@ impl Identity {
         warnings
     }
 
-    /// Adds what files say. Blocks as long as a disk does: call it on a worker.
+    /// Adds what files say. Blocks as long as a disk does: call it on the thread for looks.
     pub fn look(&self, status: &mut DaemonStatus) {
         status.memory_bytes = proc::resident_bytes("self");
         status.program = self.program.as_ref().map(Program::status);

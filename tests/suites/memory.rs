@@ -1,7 +1,8 @@
 //! How much memory the daemon takes with many tasks and with large ones, and how much of it remains afterwards.
 
 use bgd_shared::error::ErrorKind;
-use bgd_shared::id::TaskRef;
+use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::limits::LABEL_BYTES;
 use bgd_shared::request::{
     BlockMode, BlockParams, ClearParams, DaemonStatusOf, NoParams, SubmitParams, TaskBlock, TaskClear,
     TaskSubmit,
@@ -150,6 +151,43 @@ fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
         daemon.wait_running(next);
     }
     daemon.run(&["clear", "--all", "--all-sessions"]).success();
+}
+
+/// Notices hold the texts of their tasks: a session that reads nothing can't make the daemon keep more than it may.
+#[test]
+fn descriptions_and_notices_that_nobody_has_read_count_too() {
+    const LIMIT: u64 = MIB;
+    let daemon = TestDaemon::builder().config("[limits]\nmemory = \"1MiB\"").start();
+    let mut client = daemon.client();
+    let mut fill = || {
+        let mut ids: Vec<TaskId> = Vec::new();
+        loop {
+            let description = Some(format!("{:04096}", ids.len()));
+            let session = Some("s".into());
+            let argv = Some(vec!["/bin/true".into()]);
+            let params = SubmitParams { argv, description, session, ..daemon.params() };
+            match client.call::<TaskSubmit>(&params) {
+                Ok(submitted) => ids.push(submitted.task.id),
+                Err(refused) => break (ids, refused),
+            }
+            daemon.block(&ids[ids.len() - 1..]);
+            assert!((ids.len() as u64) < LIMIT / LABEL_BYTES as u64, "there is no limit");
+        }
+    };
+    let (first, refused) = fill();
+    assert_eq!(refused.kind(), Some(ErrorKind::RegistryFull), "{refused}");
+    assert_eq!(clear(&daemon), first.len() as u64);
+    let unread = (first.len() * LABEL_BYTES) as u64;
+    let held = daemon.status().held_bytes;
+    assert!((unread..LIMIT).contains(&held), "{held} bytes are counted, {unread} are descriptions");
+    // The notices leave less room.
+    let (second, refused) = fill();
+    assert_eq!(refused.kind(), Some(ErrorKind::RegistryFull), "{refused}");
+    assert!(second.len() < first.len() * 3 / 4, "{} and {}", first.len(), second.len());
+    assert_eq!(clear(&daemon), second.len() as u64);
+    daemon.run(&["inbox", "--session", "s", "--ack"]).success();
+    assert_eq!(daemon.status().held_bytes, 0);
+    assert_eq!(fill().0.len(), first.len());
 }
 
 #[test]

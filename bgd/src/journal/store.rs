@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::envs::{Envs, RowId};
 use super::parse::{integer, parse, parse_all, task_id};
-use crate::core::Ordinal;
 use crate::core::durable::{Changes, Counters, Groups, Kept};
 use crate::core::sharing;
+use crate::core::{Entering, Ordinal};
 use crate::os::clock::Stamp;
 
 /// The name of the file in the journal's folder.
@@ -234,11 +234,11 @@ impl Store {
             holding_entering.push((id, needed));
             values.push(value);
         }
-        for row in parse_all(values, &envs) {
-            match row {
-                Some(entering) => read.kept.entering.push(entering),
-                None => unread += 1,
-            }
+        for ((id, _), row) in holding_entering.iter().zip(parse_all::<Entering>(values, &envs)) {
+            // Without its id the row could not be removed once the batch has entered.
+            let is_whole = row.as_ref().is_some_and(|entering| task_id(id) == Some(entering.batch));
+            unread += usize::from(!is_whole);
+            read.kept.entering.extend(row);
         }
         drop(envs);
         self.count_holders(holding_tasks, holding_entering);
@@ -470,7 +470,7 @@ pub struct Merged {
     items: BTreeMap<u64, Option<crate::core::durable::ItemRow>>,
     notices: BTreeMap<u64, Option<crate::core::durable::NoticeRow>>,
     batches: BTreeMap<TaskId, Option<crate::core::Batch>>,
-    entering: BTreeMap<TaskId, Option<Box<crate::core::Entering>>>,
+    entering: BTreeMap<TaskId, Option<Box<Entering>>>,
     groups: Option<Groups>,
     /// `None` if no step has changed anything, as at an end: those that are written stay.
     counters: Option<Counters>,

@@ -7,12 +7,15 @@ use std::sync::mpsc;
 use std::thread;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::text::{Env, OsText};
+use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::core::{Command, Core, CoreLimits, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec};
+use crate::core::{
+    BatchItem, BatchLimits, Command, Core, CoreLimits, Fact, Input, Mono, Now, Part, PlanRequest, ReplyTo,
+    Request, Spec,
+};
 
 const LIMITS: CoreLimits = CoreLimits {
     max_concurrent_tasks: 1,
@@ -38,19 +41,22 @@ fn core() -> Core {
 
 /// Submits tasks, which all have the same environment.
 fn submit(core: &mut Core, ids: std::ops::Range<u128>) {
-    let env: Env = [("A".into(), OsText::from("x".repeat(100)))].into_iter().collect();
     for id in ids {
-        let command = Command {
-            id: TaskId::from_u128(id),
-            spec: Spec::of_daemon(),
-            env: env.clone(),
-            prompt: None,
-            key: None,
-            foreground: false,
-            plan: PlanRequest::default(),
-        };
         let to = ReplyTo { client: 1, call: 1 };
-        let _ = core.handle(now(), Input::Request { to, request: Request::Submit(Box::new(command)) });
+        let request = Request::Submit(Box::new(command(id)));
+        let _ = core.handle(now(), Input::Request { to, request });
+    }
+}
+
+fn command(id: u128) -> Command {
+    Command {
+        id: TaskId::from_u128(id),
+        spec: Spec::of_daemon(),
+        env: [("A".into(), OsText::from("x".repeat(100)))].into_iter().collect(),
+        prompt: None,
+        key: None,
+        foreground: false,
+        plan: PlanRequest::default(),
     }
 }
 
@@ -366,6 +372,35 @@ fn r130_a_damaged_name_of_an_environment_costs_no_task() {
     let opened = read(folder.path());
     assert!(opened.damage.is_some(), "an environment would be removed that is still needed");
     assert_eq!(opened.kept.tasks.len(), 5);
+}
+
+/// Without its id the row of a batch could never be removed, and its environment would be.
+#[test]
+fn r130_a_damaged_id_of_an_entering_batch_is_noticed() {
+    for damaged in ["x'ff'", "'another'"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut core = core();
+        let items =
+            (1..900).map(|id| BatchItem { id: TaskId::from_u128(id), argv: Box::default() }).collect();
+        let first = Some((Box::new(command(0)), BatchLimits::default()));
+        let batch = TaskId::from_u128(1000);
+        let part = Part { batch, first, items, more: false };
+        let to = ReplyTo { client: 1, call: 1 };
+        let request = Request::SubmitMany(Box::new(part));
+        let _ = core.handle(now(), Input::Request { to, request });
+        write(folder.path(), &mut core, std::slice::from_ref(&(1001..1002)));
+        let file = folder.path().join("journal").join(FILE);
+        let damage = format!("UPDATE entering SET id = CAST({damaged} AS TEXT)");
+        assert_eq!(rusqlite::Connection::open(&file).unwrap().execute(&damage, []).unwrap(), 1);
+        let opened = read(folder.path());
+        assert!(opened.damage.is_some(), "{damaged}");
+        assert_eq!(opened.kept.entering.len(), 1, "{damaged}");
+        drop(opened);
+        let known = "SELECT count(*) FROM entering WHERE id = ?1";
+        let database = rusqlite::Connection::open(&file).unwrap();
+        let count: i64 = database.query_row(known, [batch.to_string()], |row| row.get(0)).unwrap();
+        assert_eq!(count, 1, "{damaged}: the new journal has its id");
+    }
 }
 
 #[test]

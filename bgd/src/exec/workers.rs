@@ -5,7 +5,7 @@
 //! at a time, and removals come in large batches.
 //!
 //! Looks at a disk for a status have a thread of their own: they wait for no tree walk, and a disk that hangs holds up
-//! nothing else. Their queue is bounded, as a client may ask again and again meanwhile.
+//! nothing else. Only so many are queued, as clients may ask again and again meanwhile.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
 use std::thread;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// A blocking job.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -22,7 +22,7 @@ pub type Job = Box<dyn FnOnce() + Send>;
 /// How many blocking jobs run at once.
 const THREADS: usize = 2;
 
-/// How many looks may wait, or be under way; further ones are refused.
+/// How many looks may be queued or under way; further ones wait with whoever asks.
 const LOOKS: usize = 64;
 
 /// A handle to the threads; they end when the last handle is dropped.
@@ -30,6 +30,8 @@ const LOOKS: usize = 64;
 pub struct Workers {
     jobs: Queue,
     looks: Queue,
+    /// The places in the queue of looks.
+    places: Arc<Semaphore>,
 }
 
 /// A queue of jobs, and how many of them are not done.
@@ -110,13 +112,18 @@ impl Workers {
     /// # Errors
     /// The system allows no more threads.
     pub fn start() -> io::Result<Self> {
-        Ok(Self { jobs: Queue::start("worker", THREADS)?, looks: Queue::start("look", 1)? })
+        Ok(Self::of(Queue::start("worker", THREADS)?, Queue::start("look", 1)?))
     }
 
     /// Creates workers without threads: a simulation takes the jobs, and does each when it likes.
     pub fn simulated(take: impl Fn(Job) + Send + Sync + 'static) -> Self {
         let jobs = Queue { target: Jobs::Simulated(Arc::new(take)), waiting: Arc::default() };
-        Self { looks: Queue { waiting: Arc::default(), ..jobs.clone() }, jobs }
+        let looks = Queue { waiting: Arc::default(), ..jobs.clone() };
+        Self::of(jobs, looks)
+    }
+
+    fn of(jobs: Queue, looks: Queue) -> Self {
+        Self { jobs, looks, places: Arc::new(Semaphore::new(LOOKS)) }
     }
 
     /// Whether jobs go to a simulation.
@@ -158,9 +165,16 @@ impl Workers {
         self.jobs.run(job).await
     }
 
-    /// Runs a look at a disk, and returns its result; `None` if it panicked, or if too many looks wait already.
+    /// Runs a look at a disk once there is a place for it, and returns its result; `None` if it panicked. Waits as long as the
+    /// disk does: give it a deadline.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        if self.looks.waiting.load(Ordering::Relaxed) >= LOOKS { None } else { self.looks.run(look).await }
+        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        let run = move || {
+            // It takes its place until it has ended, even if whoever asked has given up.
+            let _place = place;
+            look()
+        };
+        self.looks.run(run).await
     }
 }
 
@@ -171,6 +185,10 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+
+    async fn within<T>(work: impl Future<Output = T>) -> T {
+        timeout(Duration::from_mins(1), work).await.expect("it waits for something else")
+    }
 
     #[tokio::test]
     async fn a_look_waits_for_no_job_and_a_disk_that_hangs_holds_up_no_job() {
@@ -185,15 +203,24 @@ mod tests {
         workers.looks.push(move || drop(end.wait()));
         end_jobs.wait();
         assert_eq!(within(workers.run(|| 2)).await, Some(2));
-        assert!(!workers.are_idle());
-        (1..LOOKS).for_each(|_| workers.looks.push(|| ()));
-        assert_eq!(within(workers.look(|| ())).await, None, "their queue is full");
         end_looks.wait();
-        assert_eq!(within(workers.looks.run(|| 3)).await, Some(3));
-        assert_eq!(within(workers.look(|| 4)).await, Some(4));
+        assert_eq!(within(workers.look(|| 3)).await, Some(3));
     }
 
-    async fn within<T>(work: impl Future<Output = T>) -> T {
-        timeout(Duration::from_mins(1), work).await.expect("it waits for something else")
+    #[tokio::test]
+    async fn only_so_many_looks_are_queued_at_a_disk_that_hangs() {
+        let workers = Workers::start().unwrap();
+        let end_looks = Arc::new(Barrier::new(2));
+        let end = Arc::clone(&end_looks);
+        // Whoever asks gives up at once.
+        let given_up = timeout(Duration::ZERO, workers.look(move || drop(end.wait()))).await;
+        assert!(given_up.is_err());
+        for _ in 0..2 * LOOKS {
+            assert!(timeout(Duration::ZERO, workers.look(|| ())).await.is_err());
+        }
+        assert_eq!(workers.looks.waiting.load(Ordering::Acquire), LOOKS);
+        assert!(!workers.are_idle());
+        end_looks.wait();
+        assert_eq!(within(workers.look(|| 1)).await, Some(1));
     }
 }

@@ -119,7 +119,11 @@ mod tests {
 
     #[test]
     fn a_process_of_another_start_is_known_by_its_mark() {
+        use std::time::{Duration, Instant};
+
         use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+        use crate::os::pidfd::{PidFd, wait_for_all};
 
         let other_instance = Marks::new("0f3673cc-470a-4390-9d0a-d0330b382430", 1).next();
         let marks = Marks::new(ID, 1);
@@ -130,7 +134,9 @@ mod tests {
         let limit = Rlimit { current: soft, maximum: getrlimit(Resource::Locks).maximum };
         prlimit(Pid::from_raw(pid), Resource::Locks, limit).unwrap();
         let seen = [own, another, other_instance].map(|mark| (mark.is_on(pid), mark.is_of_another(pid)));
+        let handle = PidFd::open(pid).unwrap();
         child.kill().unwrap();
+        assert!(wait_for_all([&handle], Instant::now() + Duration::from_mins(1)));
         // As long as it is not reaped, it shows whose it is.
         let ended = [own, another, other_instance].map(|mark| (mark.is_on(pid), mark.is_of_another(pid)));
         child.wait().unwrap();

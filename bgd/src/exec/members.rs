@@ -144,7 +144,7 @@ pub(super) struct Stat {
     memory: u64,
     /// Its start, in clock ticks since boot.
     born: u64,
-    /// How many of its threads have not ended; at least 1 until it is reaped.
+    /// How many threads it has. The first one counts until the process is reaped.
     threads: u64,
     pub(super) image: Image,
 }

@@ -179,7 +179,7 @@ impl Tree {
         let mut listed = self.orphans();
         let mut roots: Vec<i32> = Vec::new();
         for _ in 0..LOOKS {
-            roots = listed.iter().copied().filter(|pid| self.owns_orphan(*pid)).collect();
+            roots = listed.iter().copied().filter(|pid| self.owns_living_orphan(*pid)).collect();
             // An orphan that is exiting can't be identified any more, and leaves its children to the daemon; and
             // while one is reaped the kernel may leave another one out of the list.
             let is_leaving = wait_for_leaving(&listed);
@@ -233,11 +233,16 @@ impl Tree {
 
     /// Whether this orphan is of the tree, and lives. One that nobody has reaped yet has left no children behind, and may
     /// stay for seconds where the first process of the system is slow.
+    fn owns_living_orphan(&self, pid: i32) -> bool {
+        Stat::of(pid).is_some_and(|stat| !stat.has_ended()) && self.owns_orphan(pid)
+    }
+
+    /// Whether this orphan is of the tree.
     fn owns_orphan(&self, pid: i32) -> bool {
         match Stat::of(pid) {
-            Some(stat) if !stat.has_ended() && stat.session == self.leader => return true,
-            Some(stat) if !stat.has_ended() => {}
-            Some(_) | None => return false,
+            Some(stat) if stat.session == self.leader => return true,
+            Some(_) => {}
+            None => return false,
         }
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
         self.mark.is_some_and(|mark| mark.is_on(pid))
@@ -287,10 +292,10 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id().cast_signed();
         let handle = PidFd::open(pid).unwrap();
-        let was_owned = tree.owns_orphan(pid);
+        let was_owned = tree.owns_living_orphan(pid);
         child.kill().unwrap();
         let has_ended = wait_for_all([&handle], Instant::now() + Duration::from_mins(1));
-        let is_owned = tree.owns_orphan(pid);
+        let is_owned = tree.owns_living_orphan(pid);
         child.wait().unwrap();
         assert!(has_ended && was_owned && !is_owned, "{has_ended} {was_owned} {is_owned}");
     }

@@ -59,9 +59,10 @@ impl Tree {
     fn stop_all(&self, mut stopped: Option<&mut HashSet<i32>>) -> bool {
         let mut any = false;
         for member in self.not_frozen() {
-            match Stat::of(member.pid).map(|stat| stat.state) {
-                None | Some('Z' | 'X') => {}
-                Some('T' | 't') => {
+            match Stat::of(member.pid) {
+                None => {}
+                Some(stat) if stat.has_ended() => {}
+                Some(stat) if stat.is_at_rest() => {
                     if let Some(stopped) = &mut stopped {
                         stopped.insert(member.pid);
                     }

@@ -196,11 +196,11 @@ mod tests {
         let (end_jobs, end_looks) = (Arc::new(Barrier::new(THREADS + 1)), Arc::new(Barrier::new(2)));
         for _ in 0..THREADS {
             let end = Arc::clone(&end_jobs);
-            workers.later(move || drop(end.wait()));
+            workers.later(move || _ = end.wait());
         }
         assert_eq!(within(workers.look(|| 1)).await, Some(1));
         let end = Arc::clone(&end_looks);
-        workers.looks.push(move || drop(end.wait()));
+        workers.looks.push(move || _ = end.wait());
         end_jobs.wait();
         assert_eq!(within(workers.run(|| 2)).await, Some(2));
         end_looks.wait();
@@ -213,7 +213,7 @@ mod tests {
         let end_looks = Arc::new(Barrier::new(2));
         let end = Arc::clone(&end_looks);
         // Whoever asks gives up at once.
-        let given_up = timeout(Duration::ZERO, workers.look(move || drop(end.wait()))).await;
+        let given_up = timeout(Duration::ZERO, workers.look(move || _ = end.wait())).await;
         assert!(given_up.is_err());
         for _ in 0..2 * LOOKS {
             assert!(timeout(Duration::ZERO, workers.look(|| ())).await.is_err());

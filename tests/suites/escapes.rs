@@ -12,7 +12,7 @@ use bgd_tests::shared::request::{
     TerminalSize,
 };
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
 use rustix::process::Signal;
 
 /// Starts a process in a session of its own, with an empty environment, without any descriptor of its task,
@@ -191,6 +191,31 @@ fn r11_a_second_signal_means_now_whoever_holds_a_process() {
 }
 
 /// A job in a terminal that runs this shell command.
+/// A submitter may have its own mark as its hard limit, which a task gets and can't raise.
+#[test]
+fn r05_what_a_task_has_submitted_never_carries_its_mark() {
+    let daemon = TestDaemon::start();
+    let home = daemon.home();
+    fs::write(home.join("escape"), ESCAPE).unwrap();
+    let outer = daemon.submit_shell(&format!(
+        "mark=$(prlimit --locks --pid $$ --output SOFT --noheadings | tr -d ' ')
+        prlimit --locks=$mark:$mark --pid $$; echo $mark
+        '{}' --socket '{}' submit -- sh '{}/escape'; exec sleep 1000",
+        bgctl_path().display(),
+        daemon.socket().display(),
+        home.display()
+    ));
+    let process = noted(&daemon);
+    let said = fs::read_to_string(&daemon.wait_running(outer).output.path).unwrap();
+    let limits = fs::read_to_string(process.proc("limits")).unwrap();
+    let locks = limits.lines().find_map(|line| line.strip_prefix("Max file locks")).unwrap();
+    let mut locks = locks.split_whitespace();
+    // The highest limit that is below every mark, and what its submitter had.
+    assert_eq!([locks.next(), locks.next()], [Some("4611686018427387903"), said.lines().next()], "{said}");
+    assert_eq!(daemon.cancel(&[outer])[0].status, Status::Cancelled);
+    assert!(process.is_alive(), "it is of another task");
+}
+
 fn in_terminal(daemon: &TestDaemon, line: &str) -> TaskId {
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), pty, ..daemon.params() }).id

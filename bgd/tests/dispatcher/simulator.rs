@@ -74,6 +74,9 @@ fn r132_what_was_found_stays_mended() {
     });
 }
 
+/// How many lives of each kind a long simulation does between two lines of progress.
+const LIVES_A_LINE: u64 = 100;
+
 /// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, so many days of all in all. Otherwise two days. Each seed is
 /// the life of a plain daemon and that of a durable one.
 #[test]
@@ -83,7 +86,7 @@ fn r132_simulate_as_long_as_asked() {
     };
     let (seed, days) = (number("BGD_SIMULATE_SEED", 200), number("BGD_SIMULATE_DAYS", 2));
     let lives = days.div_ceil(DAYS);
-    let failed = AtomicBool::new(false);
+    let (failed, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let all = std::sync::Mutex::new(Outcome::default());
     on_all_processors(lives, |life| {
         if failed.load(Ordering::Relaxed) {
@@ -94,6 +97,11 @@ fn r132_simulate_as_long_as_asked() {
         if let Ok(outcome) = catch_unwind(both) {
             let mut all = all.lock().unwrap();
             *all = sum(*all, outcome);
+            // So that a run of an hour is known to go on, and one that is cut off says how far it came.
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if done.is_multiple_of(LIVES_A_LINE) {
+                eprintln!("{done} of {lives} plain and as many durable lives");
+            }
         } else {
             failed.store(true, Ordering::Relaxed);
             eprintln!("A FAULT: tests/soak --simulate --seed {seed} --days {days}");

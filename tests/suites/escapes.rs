@@ -190,7 +190,6 @@ fn r11_a_second_signal_means_now_whoever_holds_a_process() {
     drop(debugger);
 }
 
-/// A job in a terminal that runs this shell command.
 /// A submitter may have its own mark as its hard limit, which a task gets and can't raise.
 #[test]
 fn r05_what_a_task_has_submitted_never_carries_its_mark() {
@@ -216,6 +215,7 @@ fn r05_what_a_task_has_submitted_never_carries_its_mark() {
     assert!(process.is_alive(), "it is of another task");
 }
 
+/// A job in a terminal that runs this shell command.
 fn in_terminal(daemon: &TestDaemon, line: &str) -> TaskId {
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), pty, ..daemon.params() }).id

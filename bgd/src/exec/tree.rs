@@ -222,7 +222,7 @@ impl Tree {
             }
             match Stat::of(current) {
                 Some(stat) if stat.parent == me || fosters.contains(&stat.parent) => {
-                    return self.owns_orphan(current);
+                    return self.owns_orphan(current, &stat);
                 }
                 Some(stat) if stat.parent > 1 => current = stat.parent,
                 Some(_) | None => return false,
@@ -234,18 +234,14 @@ impl Tree {
     /// Whether this orphan is of the tree, and lives. One that nobody has reaped yet has left no children behind, and may
     /// stay for seconds where the first process of the system is slow.
     fn owns_living_orphan(&self, pid: i32) -> bool {
-        Stat::of(pid).is_some_and(|stat| !stat.has_ended()) && self.owns_orphan(pid)
+        Stat::of(pid).is_some_and(|stat| !stat.has_ended() && self.owns_orphan(pid, &stat))
     }
 
     /// Whether this orphan is of the tree.
-    fn owns_orphan(&self, pid: i32) -> bool {
-        match Stat::of(pid) {
-            Some(stat) if stat.session == self.leader => return true,
-            Some(_) => {}
-            None => return false,
-        }
+    fn owns_orphan(&self, pid: i32, stat: &Stat) -> bool {
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
-        self.mark.is_some_and(|mark| mark.is_on(pid))
+        stat.session == self.leader
+            || self.mark.is_some_and(|mark| mark.is_on(pid))
             || [TASK_MARK, AGENT_MARK, HOOK_MARK, BRIDGE_MARK].iter().any(is_marked)
             || self.files.paths().any(|path| appends_to(pid, path))
             || self.terminal.as_deref().is_some_and(|terminal| has_open(pid, terminal))

@@ -18,7 +18,7 @@ from ._core import CALL, DEFAULT, SILENCE, WAIT, Notification, Timeout, allowed,
 from ._failure import ConnectionLost, UsageError
 from ._handoff import AsyncioHandoff, HandedOver, Handoff, PopenHandoff, Process
 from ._methods import AsyncMethods
-from ._requests import Reference, Stream, Text, reference
+from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
 from ._streams import OnRestart, Place
 
@@ -210,7 +210,7 @@ class AsyncClient(AsyncMethods):
         group: Optional[str] = None,
         priority: Optional[int] = None,
         slots: Optional[int] = None,
-        after: Iterable[Union[Reference, types.After]] = (),
+        after: Conditions = (),
         delay: Optional[float] = None,
         start_at: Optional[datetime] = None,
         hold: Optional[bool] = None,
@@ -236,7 +236,7 @@ class AsyncClient(AsyncMethods):
         key: The same key in the same session returns the same task; then a lost connection is no error.
         session: Default: the client's.
         priority: -100 to 100, default 0. slots: 0 to those of the group, default 1.
-        after: Tasks to start after, or conditions on them; at most 1000.
+        after: Tasks to start after, or conditions on them: a single one, or at most 1000.
         retry: Number of retries after a failure, 1 to 1000, or more about them.
         on, resources: Where to run it, see bgd-executors(7).
 
@@ -353,6 +353,7 @@ class AsyncClient(AsyncMethods):
         timeout: Timeout = DEFAULT,
     ) -> AsyncIterator[AsyncTask]:
         """Returns the tasks that match, newest first; of all sessions by default. It fetches them in pages."""
+        status, tags = listed("status", status), listed("tags", tags)
         cursor: Optional[int] = None
         while True:
             page = await self.task_list(
@@ -367,30 +368,34 @@ class AsyncClient(AsyncMethods):
 
     async def block(
         self,
-        tasks: Iterable[Reference],
+        tasks: References,
         *,
         timeout: Optional[float] = WAIT,
         mode: types.BlockMode = "all",
         until: types.BlockUntil = "ended",
     ) -> types.BlockResult:
         """Waits until all tasks have ended, or one with mode "any", but at most so many seconds: then `timed_out` is set,
-        which is not an error."""
-        return await self.task_block(
-            ids=[reference(one) for one in tasks],
+        which is not an error. `tasks` may be a single one. Updates the handles among them."""
+        waited = references("tasks", tasks)
+        result = await self.task_block(
+            ids=[reference(one) for one in waited],
             mode=mode,
             until=until,
             timeout_ms=milliseconds("timeout", checked(timeout)),
         )
+        update(waited, result["tasks"])
+        return result
 
     async def wait(
         self,
-        tasks: Iterable[Reference],
+        tasks: References,
         *,
         timeout: Optional[float] = WAIT,
         any: bool = False,
         until: types.BlockUntil = "ended",
     ) -> list[types.Task]:
-        """Like `block`, but returns the tasks, and raises Timeout if they have not ended after so many seconds."""
+        """Like `block`, but returns the tasks: a list, also for a single one. Raises Timeout if they have not ended
+        after so many seconds; it updates the handles then, too."""
         result = await self.block(tasks, timeout=timeout, mode="any" if any else "all", until=until)
         if result["timed_out"]:
             raise _requests.still_running(result, timeout)
@@ -400,7 +405,7 @@ class AsyncClient(AsyncMethods):
         self,
         since: Union[str, int, None] = None,
         *,
-        ids: Iterable[Reference] = (),
+        ids: References = (),
         session: Optional[str] = None,
         timeout: Optional[float] = SILENCE,
         on_restart: OnRestart = "raise",
@@ -408,7 +413,7 @@ class AsyncClient(AsyncMethods):
         """Returns an iterator of events on a connection of its own.
 
         since: A cursor (`EventStream.cursor`), or 0 for all events still in the daemon's history. Default: only new ones.
-        ids, session: Only events of these tasks, or of this session.
+        ids: Only events of these tasks, or of a single one. session: Only events of this session.
         timeout: Most seconds to wait for the next event; then Timeout is raised, and the next call goes on.
         on_restart: What to do when the daemon has ended: "raise" OtherInstance or NoDaemon, or "continue" with the
             first event of the next daemon, after an item of kind `restarted`.
@@ -438,16 +443,16 @@ class AsyncClient(AsyncMethods):
         parent; nothing has changed then. The caller should still `wait()` for the child, which is its own; where Linux
         is older than 6.15, report what that returns with `task_exit`.
         """
+        more = {
+            "session": _requests.own_session(session) if session is not None else self.session,
+            "channel": channel,
+            "tags": listed("tags", tags),
+        }
         handoff: Handoff
         if isinstance(process, asyncio.subprocess.Process):
             handoff = AsyncioHandoff(process, streams)
         else:
             handoff = PopenHandoff(process, streams)
-        more = {
-            "session": _requests.own_session(session) if session is not None else self.session,
-            "channel": channel,
-            "tags": list(tags),
-        }
         try:
             result = await self._call("task.handoff", handoff.params(description, more), timeout, handoff.fds())
         except BaseException:

@@ -18,7 +18,7 @@ from ._events import EventStream
 from ._failure import ConnectionLost, UsageError
 from ._handoff import HandedOver, PopenHandoff, Process
 from ._methods import Methods
-from ._requests import Reference, Stream, Text, reference
+from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
 from ._streams import OnRestart, Place
 from ._task import Task
@@ -233,7 +233,7 @@ class Client(Methods):
         group: Optional[str] = None,
         priority: Optional[int] = None,
         slots: Optional[int] = None,
-        after: Iterable[Union[Reference, types.After]] = (),
+        after: Conditions = (),
         delay: Optional[float] = None,
         start_at: Optional[datetime] = None,
         hold: Optional[bool] = None,
@@ -259,7 +259,7 @@ class Client(Methods):
         key: The same key in the same session returns the same task; then a lost connection is no error.
         session: Default: the client's.
         priority: -100 to 100, default 0. slots: 0 to those of the group, default 1.
-        after: Tasks to start after, or conditions on them; at most 1000.
+        after: Tasks to start after, or conditions on them: a single one, or at most 1000.
         retry: Number of retries after a failure, 1 to 1000, or more about them.
         on, resources: Where to run it, see bgd-executors(7).
 
@@ -376,6 +376,7 @@ class Client(Methods):
         timeout: Timeout = DEFAULT,
     ) -> Iterator[Task]:
         """Returns the tasks that match, newest first; of all sessions by default. It fetches them in pages."""
+        status, tags = listed("status", status), listed("tags", tags)
         cursor: Optional[int] = None
         while True:
             page = self.task_list(
@@ -390,30 +391,34 @@ class Client(Methods):
 
     def block(
         self,
-        tasks: Iterable[Reference],
+        tasks: References,
         *,
         timeout: Optional[float] = WAIT,
         mode: types.BlockMode = "all",
         until: types.BlockUntil = "ended",
     ) -> types.BlockResult:
         """Waits until all tasks have ended, or one with mode "any", but at most so many seconds: then `timed_out` is set,
-        which is not an error."""
-        return self.task_block(
-            ids=[reference(one) for one in tasks],
+        which is not an error. `tasks` may be a single one. Updates the handles among them."""
+        waited = references("tasks", tasks)
+        result = self.task_block(
+            ids=[reference(one) for one in waited],
             mode=mode,
             until=until,
             timeout_ms=milliseconds("timeout", checked(timeout)),
         )
+        update(waited, result["tasks"])
+        return result
 
     def wait(
         self,
-        tasks: Iterable[Reference],
+        tasks: References,
         *,
         timeout: Optional[float] = WAIT,
         any: bool = False,
         until: types.BlockUntil = "ended",
     ) -> list[types.Task]:
-        """Like `block`, but returns the tasks, and raises Timeout if they have not ended after so many seconds."""
+        """Like `block`, but returns the tasks: a list, also for a single one. Raises Timeout if they have not ended
+        after so many seconds; it updates the handles then, too."""
         result = self.block(tasks, timeout=timeout, mode="any" if any else "all", until=until)
         if result["timed_out"]:
             raise _requests.still_running(result, timeout)
@@ -423,7 +428,7 @@ class Client(Methods):
         self,
         since: Union[str, int, None] = None,
         *,
-        ids: Iterable[Reference] = (),
+        ids: References = (),
         session: Optional[str] = None,
         timeout: Optional[float] = SILENCE,
         on_restart: OnRestart = "raise",
@@ -431,7 +436,7 @@ class Client(Methods):
         """Returns an iterator of events on a connection of its own.
 
         since: A cursor (`EventStream.cursor`), or 0 for all events still in the daemon's history. Default: only new ones.
-        ids, session: Only events of these tasks, or of this session.
+        ids: Only events of these tasks, or of a single one. session: Only events of this session.
         timeout: Most seconds to wait for the next event; then Timeout is raised, and the next call goes on.
         on_restart: What to do when the daemon has ended: "raise" OtherInstance or NoDaemon, or "continue" with the
             first event of the next daemon, after an item of kind `restarted`.
@@ -460,12 +465,12 @@ class Client(Methods):
         parent; nothing has changed then. The caller should still `wait()` for the child, which is its own; where Linux
         is older than 6.15, report what that returns with `task_exit`.
         """
-        handoff = PopenHandoff(process, streams)
         more = {
             "session": _requests.own_session(session) if session is not None else self.session,
             "channel": channel,
-            "tags": list(tags),
+            "tags": listed("tags", tags),
         }
+        handoff = PopenHandoff(process, streams)
         try:
             result = self._call("task.handoff", handoff.params(description, more), timeout, handoff.fds())
         except BaseException:

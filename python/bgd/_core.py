@@ -192,16 +192,24 @@ def allowed(method: str, params: Mapping[str, Any], timeout: Timeout, default: O
 
 def checked(timeout: Optional[float]) -> Optional[float]:
     """Returns a time given by the caller. Raises UsageError for one that is negative or no number."""
-    if timeout is not None and not timeout >= 0:
+    if timeout is not None and not _is_time(timeout):
         raise UsageError(f"the timeout {timeout!r} is not a number of seconds from 0 on, or None")
     return timeout
+
+
+def _is_time(seconds: float) -> bool:
+    """Whether this is a number from 0 on, of whatever type numbers have."""
+    try:
+        return bool(seconds >= 0)
+    except TypeError:
+        return False
 
 
 def milliseconds(name: str, seconds: Optional[float]) -> Optional[int]:
     """Returns a time of the caller as the protocol has it, rounded up."""
     if seconds is None:
         return None
-    if not 0 <= seconds < float("inf"):
+    if not (_is_time(seconds) and seconds < float("inf")):
         raise UsageError(f"{name}={seconds!r} is not a number of seconds from 0 on")
     return -int(-seconds * 1000 // 1)
 
@@ -215,7 +223,7 @@ def position(since: Union[str, int, None]) -> tuple[Optional[str], Optional[int]
         if since is not None and since < 0:
             raise UsageError(f"since={since!r}: give the number of an event from 0 on, or a cursor")
         return None, since
-    found = CURSOR.fullmatch(since)
+    found = CURSOR.fullmatch(since) if isinstance(since, str) else None
     if found is None:
         raise UsageError(f"since={since!r} is not a cursor; it is INSTANCE:NUMBER, as `cursor` of the events has it")
     return found["instance"], int(found["seq"])

@@ -141,8 +141,7 @@ class Timeout(BgdError, TimeoutError):
 
 
 class TaskFailed(BgdError):
-    """A task did not complete. `exit_code` is the task's own code, 128 + the signal that ended it, 124 if it exceeded
-    its time limit, else 1."""
+    """A task did not complete. `exit_code` is that of the task, see `Task.exit_code`; it is never 0."""
 
     kind = "task_failed"
     exit_code = 1

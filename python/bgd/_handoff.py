@@ -16,7 +16,7 @@ from typing import Any, Generic, Optional, TypeVar, Union
 from . import types
 from ._failure import SystemFailure, UsageError
 from ._kinds import AlreadyFinished
-from ._requests import Stream, descriptor, os_text
+from ._requests import Stream, descriptor, each, kind_of, os_text
 
 Process = Union["subprocess.Popen[bytes]", int]
 """A child that was started without text mode, or the process id of any child of this process or of its parent."""
@@ -48,12 +48,21 @@ def _ended(pid: int) -> AlreadyFinished:
     return AlreadyFinished(message, -32012, {"kind": "already_finished"})
 
 
+def _stream(given: tuple[types.HandoffStream, Stream]) -> tuple[types.HandoffStream, int]:
+    """Returns the kind of a stream and its descriptor. Raises UsageError for what is no such pair."""
+    try:
+        kind, stream = given
+    except (TypeError, ValueError):
+        raise UsageError("each of streams must be a kind and a descriptor", 'such as ("stdout", 3)') from None
+    return kind, descriptor("each of streams", stream)
+
+
 class Handoff:
     """The params of a handoff, the descriptors, and what to do with the caller's side of them."""
 
     def __init__(self, pid: int, args: Any, streams: Optional[Iterable[tuple[types.HandoffStream, Stream]]]) -> None:
         self.read: dict[str, bytes] = {"stdout": b"", "stderr": b""}
-        self._streams = [] if streams is None else [(kind, descriptor(stream)) for kind, stream in streams]
+        self._streams = [] if streams is None else [_stream(one) for one in each("streams", streams)]
         words = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args or [])
         self.argv = [os_text(word) for word in words] if len(words) > 1 else None
         self.description = " ".join(os.fsencode(word).decode(errors="replace") for word in words) or f"process {pid}"
@@ -105,6 +114,8 @@ class PopenHandoff(Handoff):
             super().__init__(process, None, streams)
             self._pipes: list[tuple[str, Any]] = []
             return
+        if not hasattr(process, "returncode"):
+            raise UsageError(f"process must be a subprocess.Popen or a process id, not {kind_of(process)}")
         if process.returncode is not None:
             raise _ended(process.pid)
         super().__init__(process.pid, process.args, streams)

@@ -12,12 +12,14 @@ import re
 import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import IO, Any, Literal, Optional, Union
+from typing import IO, Any, Literal, Optional, TypeVar, Union
 
 from . import _constants as constants
 from . import types
 from ._core import milliseconds
 from ._failure import Timeout, UsageError
+
+Item = TypeVar("Item")
 
 Text = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 """An argument, a folder or a variable: any bytes but NUL. A `str` is encoded as file names are."""
@@ -28,6 +30,12 @@ Stream = Union[int, IO[Any]]
 Reference = Union[str, "HasId"]
 """A task: its id, a unique prefix of at least 4 characters, or a handle."""
 
+References = Union[Reference, Iterable[Reference]]
+"""One task, or any number of them."""
+
+Conditions = Union[Reference, types.After, Iterable[Union[Reference, types.After]]]
+"""Tasks to start after, or conditions on them: one, or any number."""
+
 
 class HasId:
     """Something that stands for a task."""
@@ -35,16 +43,67 @@ class HasId:
     id: str
     """The task's id."""
 
+    info: types.Task
+    """What was last heard of it."""
+
+
+def kind_of(value: object) -> str:
+    """Returns a value's type for a message. The value itself may be long or secret."""
+    return type(value).__name__
+
+
+def each(name: str, given: Iterable[Item], hint: Optional[str] = None) -> Iterator[Item]:
+    """Iterates over an argument. Raises UsageError for text, as its items would be its letters, and for what has no
+    items."""
+    if not isinstance(given, (str, bytes)):
+        try:
+            return iter(given)
+        except TypeError:
+            pass
+    raise UsageError(f"{name} must be a list, not {kind_of(given)}", hint)
+
+
+def listed(name: str, given: Iterable[Item]) -> list[Item]:
+    """Returns the items of an argument, such as tags. Raises UsageError for a single one."""
+    return list(each(name, given, f"give {name}=[{given!r}]" if isinstance(given, str) else None))
+
 
 def reference(task: Reference) -> str:
-    """Returns the id, or the prefix of it."""
-    return task if isinstance(task, str) else task.id
+    """Returns the id, or the prefix of it. Raises UsageError for what is no task."""
+    if isinstance(task, str):
+        return task
+    if isinstance(task, HasId):
+        return task.id
+    raise UsageError(f"a task must be a handle or an id, not {kind_of(task)}")
+
+
+def references(name: str, given: References) -> list[Reference]:
+    """Returns the tasks of an argument, which may be a single one. Raises UsageError for what is neither."""
+    return [given] if isinstance(given, (str, HasId)) else list(each(name, given))
+
+
+def update(tasks: Iterable[Reference], infos: Iterable[types.Task]) -> None:
+    """Tells the handles among these tasks what was heard of them."""
+    heard = {info["id"]: info for info in infos}
+    for task in tasks:
+        if isinstance(task, HasId) and task.id in heard:
+            task.info = heard[task.id]
+
+
+def os_data(what: str, text: Text) -> bytes:
+    """Returns the bytes of text of the operating system. Raises UsageError for what is no text; `what` names it."""
+    try:
+        return os.fsencode(text)
+    except TypeError:
+        raise UsageError(f"{what} must be text, not {kind_of(text)}") from None
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} has a character that can't be encoded as file names are") from None
 
 
 def os_text(text: Text) -> types.OsText:
     """Returns text of the operating system as the protocol has it: a string if it is UTF-8, else an object with
-    Base64. Raises UsageError for a NUL byte."""
-    data = os.fsencode(text)
+    Base64. Raises UsageError for a NUL byte, and for what is no text."""
+    data = os_data("an argument, a folder or a variable", text)
     if b"\0" in data:
         raise UsageError(f"{data!r} has a NUL byte, which no argument, folder or variable can have")
     try:
@@ -64,11 +123,15 @@ def decoded(data: str, encoding: str) -> bytes:
 
 
 def environment(env: Optional[Mapping[Any, Any]]) -> dict[str, bytes]:
-    """Returns a complete environment: the given one, or that of this process."""
+    """Returns a complete environment: the given one, or that of this process. Raises UsageError for names and values
+    that are no text."""
+    if env is not None and not isinstance(env, Mapping):
+        raise UsageError(f"env must be a mapping of names to values, not {kind_of(env)}")
     found = {}
     for name, value in (os.environb if env is None else env).items():
         try:
-            found[os.fsencode(name).decode("utf-8")] = os.fsencode(value)
+            word = os_data("the name of a variable", name).decode("utf-8")
+            found[word] = os_data(f"the variable {name!r}", value)
         except UnicodeDecodeError:
             if env is not None:
                 raise UsageError(f"the name of the variable {name!r} is not UTF-8") from None
@@ -125,9 +188,15 @@ def own_rlimits() -> dict[str, types.Rlimit]:
     return found
 
 
-def descriptor(stream: Stream) -> int:
-    """Returns the descriptor of a stream."""
-    return stream if isinstance(stream, int) else stream.fileno()
+def descriptor(name: str, stream: Stream) -> int:
+    """Returns the descriptor of a stream. Raises UsageError for what has none, such as a closed file."""
+    if isinstance(stream, int):
+        return stream
+    try:
+        return stream.fileno()
+    except (AttributeError, ValueError, OSError):
+        message = f"{name} must be an open descriptor, or a file that has one, not {kind_of(stream)}"
+        raise UsageError(message) from None
 
 
 class Request:
@@ -157,7 +226,7 @@ class Request:
 def submit(
     argv: Optional[Sequence[Text]],
     *,
-    after: Iterable[Union[Reference, types.After]],
+    after: Conditions,
     cwd: Optional[Text],
     delay: Optional[float],
     env: Optional[Mapping[Any, Any]],
@@ -179,12 +248,13 @@ def submit(
     as they are, `socket` is the daemon's if it was chosen."""
     if isinstance(argv, (str, bytes)):
         raise UsageError("argv is a list of arguments, not a line", "use shell=... for a line of /bin/sh")
+    argv = None if argv is None else list(each("argv", argv))
     if argv is not None and not argv:
         raise UsageError("argv is empty: there is no program")
     if (argv is not None) + (shell is not None) + (more.get("prompt") is not None) != 1:
         raise UsageError("give one of argv, shell and prompt")
     params = {name: value for name, value in more.items() if value is not None}
-    folder = os.getcwdb() if cwd is None else os.path.abspath(os.fsencode(cwd))
+    folder = os.getcwdb() if cwd is None else os.path.abspath(os_data("cwd", cwd))
     params["cwd"] = os_text(folder)
     params["umask"] = own_umask() if umask is None else umask
     params["rlimits"] = own_rlimits()
@@ -192,23 +262,22 @@ def submit(
         params["argv"] = [os_text(word) for word in argv]
     if shell is not None:
         params["shell"] = os_text(shell)
-    params["after"] = [condition(one) for one in after]
-    params["tags"] = list(tags)
+    params["after"] = conditions(after)
+    params["tags"] = listed("tags", tags)
     params["delay_ms"] = milliseconds("delay", delay)
     params["time_limit_ms"] = milliseconds("time_limit", time_limit)
     params["ready_timeout_ms"] = milliseconds("ready_timeout", ready_timeout)
     params["retry"] = {"times": retry} if isinstance(retry, int) else retry
     params["start_at"] = None if start_at is None else timestamp(start_at)
     if pty is not False:
-        rows, cols = (24, 80) if pty is True else pty
-        params["pty"] = {"rows": rows, "cols": cols}
+        params["pty"] = terminal_size(pty)
     request = Request(params)
     for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
         if stream == "pipe":
             params[name] = "pipe"
         elif stream is not None:
             params[name] = "fd"
-            request.fds.append(descriptor(stream))
+            request.fds.append(descriptor(name, stream))
     variables = environment(env)
     if socket is not None:
         # If the task itself calls bgctl or this package, that goes to the same daemon.
@@ -217,15 +286,37 @@ def submit(
     return request
 
 
+def conditions(after: Conditions) -> list[types.After]:
+    """Returns the conditions on other tasks, of which one may be given alone."""
+    if isinstance(after, (str, HasId, Mapping)):
+        return [condition(after)]  # type: ignore[arg-type]
+    return [condition(one) for one in each("after", after)]
+
+
 def condition(one: Union[Reference, types.After]) -> types.After:
-    """Returns a condition on another task."""
+    """Returns a condition on another task. Raises UsageError for what is none."""
     if isinstance(one, (str, HasId)):
         return {"id": reference(one)}
+    if not isinstance(one, Mapping):
+        raise UsageError(f"each of after must be a task or a condition on one, not {kind_of(one)}")
     return one
+
+
+def terminal_size(pty: Union[bool, tuple[int, int]]) -> types.TerminalSize:
+    """Returns the size of a terminal. Raises UsageError for what is none."""
+    if pty is True:
+        return {"rows": 24, "cols": 80}
+    try:
+        rows, cols = pty  # type: ignore[misc]
+    except (TypeError, ValueError):
+        raise UsageError(f"pty={pty!r}: give True, or the rows and columns as (24, 80)") from None
+    return {"rows": rows, "cols": cols}
 
 
 def timestamp(time: datetime) -> str:
     """Returns a time as the protocol has it; one without a time zone is local."""
+    if not isinstance(time, datetime):
+        raise UsageError(f"start_at must be a datetime, not {kind_of(time)}")
     return time.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -240,8 +331,7 @@ def has_ended(task: types.Task) -> bool:
 
 
 def exit_code(task: types.Task) -> Optional[int]:
-    """Returns the exit code of a task as `bgctl block --exit-code` does: its own, 128 + the signal that ended it, 124 if
-    it exceeded its time limit, 127 or 126 if its program is missing or can't be executed; None before its end."""
+    """Returns the exit code of a task as `bgctl run` does, see `Task.exit_code`."""
     if not has_ended(task):
         return None
     if task.get("timed_out"):
@@ -268,10 +358,10 @@ def parts(argvs: Iterable[Sequence[Text]]) -> Iterator[tuple[list[list[types.OsT
     """Returns the commands of a batch in parts that fit into a line, each with whether others follow."""
     part: list[list[types.OsText]] = []
     size = 0
-    for argv in argvs:
+    for argv in each("argvs", argvs):
         if isinstance(argv, (str, bytes)):
             raise UsageError("each of argvs is a list of arguments, not a line")
-        words = [os_text(word) for word in argv]
+        words = [os_text(word) for word in each("each of argvs", argv)]
         length = sum(len(str(word)) + 3 for word in words)
         if part and (size + length > PART_BYTES or len(part) == constants.BATCH_PART):
             yield part, True
@@ -284,7 +374,10 @@ def parts(argvs: Iterable[Sequence[Text]]) -> Iterator[tuple[list[list[types.OsT
 
 
 def input_parts(data: bytes) -> Iterator[tuple[str, bool]]:
-    """Returns input in parts that one write takes, in Base64, each with whether it is the last."""
+    """Returns input in parts that one write takes, in Base64, each with whether it is the last. Raises UsageError if
+    it is no bytes."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise UsageError(f"the input must be bytes, not {kind_of(data)}")
     begins = range(0, max(len(data), 1), constants.WRITE_BYTES)
     for begin in begins:
         part = data[begin : begin + constants.WRITE_BYTES]

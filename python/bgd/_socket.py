@@ -36,7 +36,10 @@ ABSENT = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET)
 def socket_path(given: Optional[PathLike] = None) -> str:
     """Returns the path of the socket: the given one, else $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else
     /tmp/bgd-UID/bgd.sock. An empty variable counts as unset. Raises UsageError for one that is relative or too long."""
-    path = os.fsdecode(given) if given is not None else os.environ.get("BGD_SOCKET", "")
+    try:
+        path = os.fsdecode(given) if given is not None else os.environ.get("BGD_SOCKET", "")
+    except TypeError:
+        raise UsageError(f"the socket must be a path, not {type(given).__name__}") from None
     if not path:
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         path = f"{runtime}/bgd/bgd.sock" if runtime else f"/tmp/bgd-{os.geteuid()}/bgd.sock"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal, Optional, TypedDict, Union
 
 from . import types
 from ._core import Notification, position
 from ._failure import OtherInstance
-from ._requests import Reference, reference
+from ._requests import References, reference, references
 
 OnRestart = Literal["raise", "continue"]
 
@@ -30,12 +29,12 @@ class Place:
 
     def __init__(
         self,
-        ids: Iterable[Reference],
+        ids: References,
         session: Optional[str],
         since: Union[str, int, None],
         on_restart: OnRestart,
     ) -> None:
-        self.ids = [reference(one) for one in ids]
+        self.ids = [reference(one) for one in references("ids", ids)]
         self.session = session
         self.instance, self.since = position(since)
         self.on_restart = on_restart

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Task(HasId):
-    """A task of the daemon, by its id. `info` is what was last heard of it."""
+    """A task of the daemon, by its id. `info` is what was last heard of it: by its own methods, or by `wait` or
+    `block` of a client to which it was given."""
 
     def __init__(self, client: Client, info: types.Task) -> None:
         self.client = client
@@ -38,9 +39,15 @@ class Task(HasId):
 
     @property
     def exit_code(self) -> Optional[int]:
-        """Its exit code as `bgctl block --exit-code` has it: its own, 128 + the signal that ended it, 124 if it exceeded
-        its time limit, 127 or 126 if its program is missing or can't be executed. None if it had not ended when it was
-        last heard of."""
+        """Its exit code as `bgctl run` has it. None if it had not ended when it was last heard of.
+
+        That is the command's own, 128 + the signal that ended it, or 124 if it exceeded its time limit. If it failed to
+        start: 127 if there is no such program, 126 if that can't be executed, and 70 for any other reason, such as a
+        missing folder. 70 also if its code is unknown; 1 if it was cancelled before it started, or was cancelled or
+        failed although it exited with 0. An agent's task has 0 if it completed, else 1.
+
+        `bgctl block --exit-code` differs: it has 1 for all that never started, and where the code is unknown.
+        """
         return _requests.exit_code(self.info)
 
     def refresh(self, *, timeout: Timeout = DEFAULT) -> types.Task:
@@ -53,7 +60,7 @@ class Task(HasId):
     ) -> types.Task:
         """Waits for its end, or until it is ready. Raises Timeout after so many seconds, while it goes on; with `check`,
         TaskFailed if it ended otherwise than completed."""
-        self.info = self.client.wait([self.id], timeout=timeout, until=until)[0]
+        self.info = self.client.wait(self, timeout=timeout, until=until)[0]
         if check and self.has_ended and self.status != "completed":
             raise TaskFailed(self.info, self.exit_code or 1)
         return self.info

@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import unittest
@@ -85,6 +86,13 @@ class Case(unittest.TestCase):
         client = bgd.Client(**options)
         self.addCleanup(client.close)
         return client
+
+    def child(self) -> subprocess.Popen[bytes]:
+        """A child of this process, which ends with the test."""
+        child = subprocess.Popen(["sleep", "1000"])
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        return child
 
     def gate(self) -> Gate:
         gate = Gate(self.daemon.folder / f"gate{len(os.listdir(self.daemon.folder))}")

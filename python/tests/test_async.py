@@ -74,6 +74,40 @@ class Tasks(Case):
             self.assertEqual((await task.wait(timeout=PATIENCE))["status"], "completed")
 
     @run
+    async def test_waiting_updates_the_tasks_that_are_given(self) -> None:
+        gate = self.gate()
+        async with bgd.AsyncClient() as client:
+            slow = await client.submit(shell=f"{gate.line}; exit 3")
+            missing = await client.submit(["no-such-program"], after={"id": slow.id, "condition": "start"})
+            await client.wait([slow, missing], any=True, timeout=PATIENCE)
+            self.assertEqual((slow.status, slow.exit_code), ("running", None))
+            self.assertEqual((missing.status, missing.exit_code), ("failed", 127))
+            with self.assertRaises(bgd.Timeout):
+                await client.wait(slow, timeout=0.05)
+            last = await client.submit(["true"], after=slow)
+            self.assertEqual([one["id"] for one in last.info.get("after", [])], [slow.id])
+            gate.open()
+            self.assertEqual([task["id"] for task in await client.wait(slow, timeout=PATIENCE)], [slow.id])
+            self.assertEqual((slow.status, slow.exit_code), ("failed", 3))
+            result = await client.block(last.id, timeout=PATIENCE)
+            self.assertEqual(result["finished"], [last.id])
+            await client.block([last], timeout=PATIENCE)
+            self.assertEqual((last.status, last.exit_code), ("cancelled", 1))
+
+    @run
+    async def test_text_is_no_list(self) -> None:
+        async with bgd.AsyncClient() as client:
+            with self.assertRaisesRegex(bgd.UsageError, r"tags must be a list, not str \(give tags=\['web'\]\)"):
+                await client.submit(["true"], tags="web")
+            with self.assertRaisesRegex(bgd.UsageError, "tags must be a list"):
+                await client.handoff(self.child(), tags="web")
+            with self.assertRaisesRegex(bgd.UsageError, "tags must be a list"):
+                await client.tasks(tags="web").__anext__()
+            with self.assertRaisesRegex(bgd.UsageError, "the variable 'A' must be text"):
+                await client.submit(["true"], env={"A": 1})
+            self.assertEqual([task async for task in client.tasks()], [])
+
+    @run
     async def test_a_huge_output_is_read_and_followed(self) -> None:
         size = 5_000_000
         async with bgd.AsyncClient() as client:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import subprocess
 import threading
 import unittest
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Union
@@ -46,6 +49,58 @@ class Tasks(Case):
             self.client.submit([])
         with self.assertRaisesRegex(bgd.UsageError, "one of"):
             self.client.submit(["a"], shell="b")
+
+    def test_arguments_of_a_wrong_type_are_refused(self) -> None:
+        """Above all text where a list is wanted, whose items would be its letters."""
+        task = self.client.submit(["sleep", "1000"], stdin="pipe")
+        child = self.child()
+        count = len(list(self.client.tasks()))
+        # The types refuse most of them; a program without a type checker does not hear of that.
+        client: Any = self.client
+        handle: Any = task
+        true = ["true"]
+        calls: list[tuple[str, Callable[[], object]]] = [
+            (r"tags must be a list, not str \(give tags=\['web'\]\)", lambda: client.submit(true, tags="web")),
+            ("tags must be a list, not bytes", lambda: client.submit(true, tags=b"web")),
+            ("tags must be a list, not NoneType", lambda: client.submit(true, tags=None)),
+            ("tags must be a list", lambda: client.run(true, tags="web")),
+            ("tags must be a list", lambda: client.submit_many([true], tags="web")),
+            ("tags must be a list", lambda: client.handoff(child, tags="web")),
+            ("tags must be a list", lambda: list(client.tasks(tags="web"))),
+            (r"give status=\['running'\]", lambda: list(client.tasks(status="running"))),
+            ("after must be a list, not int", lambda: client.submit(true, after=5)),
+            ("condition on one, not int", lambda: client.submit(true, after=[5])),
+            ("tasks must be a list, not NoneType", lambda: client.wait(None)),
+            ("tasks must be a list, not bytes", lambda: client.block(task.id.encode())),
+            ("handle or an id, not int", lambda: client.wait([5])),
+            ("handle or an id, not dict", lambda: client.block([task.info])),
+            ("ids must be a list, not int", lambda: client.events(ids=5)),
+            ("the variable 'A' must be text, not int", lambda: client.submit(true, env={"A": 1})),
+            ("the name of a variable must be text, not int", lambda: client.submit(true, env={1: "a"})),
+            ("env must be a mapping of names to values, not list", lambda: client.submit(true, env=["A=1"])),
+            ("argv must be a list, not int", lambda: client.submit(5)),
+            ("must be text, not int", lambda: client.submit(["sleep", 5])),
+            ("can't be encoded", lambda: client.submit(["\ud800"])),
+            ("must be text, not list", lambda: client.submit(shell=true)),
+            ("cwd must be text, not int", lambda: client.submit(true, cwd=1)),
+            ("argvs must be a list, not str", lambda: client.submit_many("true")),
+            ("each of argvs must be a list, not int", lambda: client.submit_many([5])),
+            ("stdin must be an open descriptor", lambda: client.submit(true, stdin="pipes")),
+            ("stdout must be an open descriptor", lambda: client.submit(true, stdout=io.BytesIO())),
+            ("pty='big'", lambda: client.submit(true, pty="big")),
+            ("start_at must be a datetime", lambda: client.submit(true, start_at="now")),
+            ("time_limit='5' is not a number", lambda: client.submit(true, time_limit="5")),
+            ("timeout '5' is not a number", lambda: client.wait(task, timeout="5")),
+            ("is not a cursor", lambda: client.events(1.5)),
+            ("input must be bytes, not str", lambda: handle.write("text")),
+            ("Popen or a process id, not str", lambda: client.handoff("make")),
+            ("kind and a descriptor", lambda: client.handoff(child, streams=["stdout"])),
+            ("socket must be a path, not Client", lambda: bgd.Client(client)),
+        ]
+        for message, call in calls:
+            with self.subTest(message), self.assertRaisesRegex(bgd.UsageError, message):
+                call()
+        self.assertEqual(len(list(self.client.tasks())), count)
 
     def test_a_task_inherits_folder_variables_umask_and_limits(self) -> None:
         done = self.client.run(shell="pwd; umask; ulimit -c; echo $BGD_TEST_WORD", env=None)
@@ -142,6 +197,59 @@ class Tasks(Case):
         self.client.wait([slow, fast.id], any=True, timeout=PATIENCE)
         self.assertEqual(fast.refresh()["status"], "completed")
         self.assertEqual(slow.refresh()["status"], "running")
+
+    def test_waiting_updates_the_tasks_that_are_given(self) -> None:
+        gate = self.gate()
+        slow = self.client.submit(shell=f"{gate.line}; exit 3")
+        missing = self.client.submit(["no-such-program"])
+        ended = self.client.wait((task for task in [missing, missing]), timeout=PATIENCE)
+        self.assertEqual([task["id"] for task in ended], [missing.id])
+        self.assertEqual((missing.status, missing.exit_code), ("failed", 127))
+        with self.client.events(0, ids=slow, timeout=PATIENCE) as events:
+            next(event for event in events if event["kind"] == "started")
+        with self.assertRaises(bgd.Timeout):
+            self.client.wait([slow], timeout=0.05)
+        self.assertEqual((slow.status, slow.exit_code), ("running", None))
+        gate.open()
+        result = self.client.block([slow.id, slow, missing], timeout=PATIENCE)
+        self.assertEqual((slow.status, slow.exit_code), ("failed", 3))
+        self.assertEqual([task["id"] for task in result["tasks"]], [slow.id, missing.id])
+
+    def test_a_single_task_is_given_as_it_is(self) -> None:
+        gate = self.gate()
+        first = self.client.submit(shell=gate.line)
+        conditions: list[Any] = [first, first.id, first.id[:8], {"id": first.id, "condition": "any"}]
+        others = [self.client.submit(["true"], after=one) for one in conditions]
+        for other in others:
+            self.assertEqual([one["id"] for one in other.info.get("after", [])], [first.id])
+        gate.open()
+        for given in (first, first.id, first.id[:8]):
+            self.assertEqual([task["id"] for task in self.client.wait(given, timeout=PATIENCE)], [first.id])
+        self.assertEqual(self.client.block(first, timeout=PATIENCE)["finished"], [first.id])
+        self.assertEqual(first.status, "completed")
+        self.client.wait(others, timeout=PATIENCE)
+        self.assertEqual({other.exit_code for other in others}, {0})
+
+    def test_exit_codes_are_as_the_documentation_says(self) -> None:
+        plain = self.daemon.folder / "plain"
+        plain.write_text("neither a program nor a folder")
+        held = self.client.submit(["true"], hold=True)
+        self.assertIsNone(held.exit_code)
+        held.cancel()
+        self.assertEqual((held.status, held.exit_code), ("cancelled", 1))
+        tasks = [
+            self.client.submit(["no-such-program"]),
+            self.client.submit([plain]),
+            self.client.submit(["true"], cwd=plain),
+            self.client.submit(["sleep", "1000"], time_limit=0.05),
+            self.client.submit(shell="kill -9 $$"),
+            self.client.submit(shell="exit 5"),
+        ]
+        self.client.wait(tasks, timeout=PATIENCE)
+        self.assertEqual([task.exit_code for task in tasks], [127, 126, 70, 124, 128 + signal.SIGKILL, 5])
+        blocks = [["bgctl", "block", "--exit-code", task.id] for task in [held, *tasks]]
+        codes = [subprocess.run(line, stdout=subprocess.DEVNULL, timeout=PATIENCE).returncode for line in blocks]
+        self.assertEqual(codes, [1, 1, 1, 1, 124, 128 + signal.SIGKILL, 5])
 
     def test_tasks_are_cancelled_signalled_and_cleared(self) -> None:
         task = self.client.submit(["sleep", "1000"])

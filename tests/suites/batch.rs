@@ -210,6 +210,30 @@ fn r112_parts_without_an_end_submit_nothing() {
 }
 
 #[test]
+fn r112_a_refused_part_ends_its_batch() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let first = SubmitManyParams { more: true, ..many(&daemon, 3) };
+    let further =
+        |batch, argvs| SubmitManyParams { task: None, batch: Some(batch), argvs, ..many(&daemon, 0) };
+    let good = || vec![vec!["true".into()]];
+    for (bad, jobs) in
+        [(vec![], None), (vec![vec![]], None), (vec![vec!["a\0b".into()]], None), (good(), Some(2))]
+    {
+        let batch = client.call::<TaskSubmitMany>(&first).expect("task.submit_many").batch;
+        let refused = SubmitManyParams { jobs, more: true, ..further(batch, bad) };
+        assert!(client.call::<TaskSubmitMany>(&refused).is_err(), "{refused:?}");
+        // The batch would have a hole.
+        assert!(client.call::<TaskSubmitMany>(&further(batch, good())).is_err(), "{refused:?}");
+        assert_eq!(count(&daemon), 0, "{refused:?}");
+    }
+    // The connection can begin another one.
+    let batch = client.call::<TaskSubmitMany>(&first).expect("task.submit_many").batch;
+    client.call::<TaskSubmitMany>(&further(batch, good())).expect("task.submit_many");
+    assert_eq!(count(&daemon), 4);
+}
+
+#[test]
 fn r112_what_is_wrong_with_items_is_said_and_nothing_is_submitted() {
     let daemon = TestDaemon::start();
     let long = [b"short\n".to_vec(), vec![b'x'; 10 << 20]].concat();

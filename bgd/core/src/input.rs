@@ -47,6 +47,11 @@ pub enum Input {
         /// The connection.
         client: u64,
     },
+    /// A part of a batch was refused before it came here: what came before it is dropped, too.
+    PartRefused {
+        /// The connection.
+        client: u64,
+    },
     /// Nothing happened; [`super::Core::has_more`] asked for another step.
     GoOn,
     /// The configuration has changed.

@@ -329,7 +329,7 @@ impl Dispatcher {
     }
 
     /// Refuses a call that would add a task while the journal can't be written. Otherwise returns the call.
-    pub(super) fn refuse_unwritable(&self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
+    pub(super) fn refuse_unwritable(&mut self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
         let adds = matches!(
             &body,
             Body::Submit(..)
@@ -340,6 +340,9 @@ impl Dispatcher {
         );
         match self.unwritable().filter(|_| adds) {
             Some(error) => {
+                if matches!(body, Body::Many(..)) {
+                    self.handle(Input::PartRefused { client: answer.client().id });
+                }
                 answer.refuse(&error);
                 None
             }

@@ -27,6 +27,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearResult, GroupListResult, SessionEndResult};
 
@@ -361,6 +362,7 @@ impl Dispatcher {
                 self.handle(Input::Disconnected { client: client.id });
                 self.forget_calls(client.id);
             }
+            Incoming::PartRefused(client) => self.handle(Input::PartRefused { client: client.id }),
             Incoming::Drained(client) => self.subscribers.pump(client.id),
         }
     }
@@ -435,7 +437,7 @@ impl Dispatcher {
                 Ok(list) => answer.give(&list),
                 Err(error) => answer.refuse(&refusals::of_core(error)),
             },
-            Body::Write(task, data, eof) => self.ask_executor(answer, &task, Ask::Write { data, eof }),
+            Body::Write(task, data, eof) => self.ask_to_write(answer, &task, data, eof),
             Body::Attach(task, size) => self.ask_executor(answer, &task, Ask::Attach { owns: false, size }),
             Body::Leave(task) => self.ask_executor(answer, &task, Ask::Leave),
             Body::Resize(task, size) => self.ask_executor(answer, &task, Ask::Resize { size }),
@@ -453,6 +455,7 @@ impl Dispatcher {
             Body::Status => self.give_status(answer),
             Body::Reload => self.read_config(Some(answer)),
             Body::Upgrade(params) => self.upgrade(answer, &params),
+            Body::PartRefused(error) => self.refuse_part(&answer, &error),
             Body::Refused(error) => answer.refuse(&error),
         }
     }
@@ -487,11 +490,17 @@ impl Dispatcher {
             let placed = self.remotes.place(common, on);
             let ready = placed.and_then(|()| self.choose_channel(&mut common.spec));
             if let Err(error) = ready.and_then(|()| self.ensure_folder()) {
-                return answer.refuse(&error);
+                return self.refuse_part(&answer, &error);
             }
             self.notifier.awaits(&common.spec, answer.client().process);
         }
         self.ask(answer, Shape::Plain, Request::SubmitMany(part));
+    }
+
+    /// Refuses a part of a batch, and drops the parts before it: the batch would have a hole.
+    fn refuse_part(&mut self, answer: &Answer, error: &RpcError) {
+        self.handle(Input::PartRefused { client: answer.client().id });
+        answer.refuse(error);
     }
 
     /// Passes a request to the core. The reply comes as an effect, at once or later.

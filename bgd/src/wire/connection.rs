@@ -384,6 +384,9 @@ impl Connection {
             let error =
                 RpcError::new(ErrorKind::TooManyRequests, "this connection has too many unanswered requests")
                     .hint("wait for answers, or use more connections; limits.requests sets the limit");
+            if matches!(body, Body::Many(..) | Body::PartRefused(_)) {
+                let _ = self.calls.send(Incoming::PartRefused(Arc::clone(&self.client))).await;
+            }
             if request.id.is_some() {
                 self.client.tell(&error_line(request.id.as_ref(), &error));
             }

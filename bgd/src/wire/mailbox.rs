@@ -37,6 +37,8 @@ pub enum Incoming {
     },
     Connected(Arc<Client>),
     Gone(Arc<Client>),
+    /// A part of a batch was refused before it became a call.
+    PartRefused(Arc<Client>),
     /// The client's queue is empty, so its subscriptions may continue.
     Drained(Arc<Client>),
 }

@@ -156,6 +156,7 @@ impl Core {
                 let jobs = self.abandon(now, client);
                 self.leave_sessions(now, client, &jobs);
             }
+            Input::PartRefused { client } => self.batches.leave(client),
             Input::Configure { limits, groups } => self.configure(limits, groups),
             Input::GoOn => {}
             Input::HoldStarts(holds) => self.holds_starts = holds,

@@ -95,6 +95,17 @@ fn keyed(batch: u128, count: u64, more: bool) -> Part {
     part
 }
 
+#[test]
+fn r112_a_part_that_is_refused_elsewhere_ends_its_batch() {
+    let mut desk = desk();
+    let (batch, _) = taken(&submit(&mut desk, part(2, &[], true)));
+    let rest = || Part { batch, first: None, items: items(2, 1), more: false };
+    assert!(desk.input(Input::PartRefused { client: 99 }).is_empty());
+    assert!(desk.input(Input::PartRefused { client: 1 }).is_empty());
+    assert!(matches!(only_reply(&submit(&mut desk, rest())), Reply::Error(_)));
+    assert_eq!((desk.core.summary().total(), desk.core.held()), (0, 0));
+}
+
 /// Returns the answer to a part.
 fn taken(effects: &[Effect]) -> (TaskId, Vec<TaskId>) {
     let Reply::Many { batch, ids } = only_reply(effects) else { panic!("{effects:?}") };

@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
-use bgd_shared::request::{SubmitManyParams, SubmitParams};
+use bgd_shared::message::parse_params;
+use bgd_shared::request::{Method as _, SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_shared::text::OsText;
+use serde_json::value::RawValue;
 
 use super::body::Body;
 use super::checks::{check_no_nul, invalid};
@@ -15,8 +17,14 @@ use super::submit::{common, environment, on_request};
 use crate::core::{BatchItem, BatchLimits, Command, Part};
 use crate::remotes::OnRequest;
 
-/// Parses a part and checks it like the submission of a single task.
-pub fn part(params: SubmitManyParams, fds: Vec<OwnedFd>, peer: Option<i32>) -> Result<Body, RpcError> {
+/// Parses a part. An error becomes [`Body::PartRefused`].
+pub fn read(params: Option<&RawValue>, fds: Vec<OwnedFd>, peer: Option<i32>) -> Body {
+    let params = parse_params(TaskSubmitMany::NAME, params);
+    params.and_then(|params| part(params, fds, peer)).unwrap_or_else(Body::PartRefused)
+}
+
+/// Checks a part like the submission of a single task.
+fn part(params: SubmitManyParams, fds: Vec<OwnedFd>, peer: Option<i32>) -> Result<Body, RpcError> {
     let SubmitManyParams { task, batch, argvs, jobs, max_fails, more } = params;
     let mut on = OnRequest::default();
     let first = match (task, batch) {

@@ -80,6 +80,8 @@ pub enum Body {
     Reload,
     /// `daemon.upgrade`
     Upgrade(UpgradeParams),
+    /// `task.submit_many` with a part that is not valid, with which its batch ends.
+    PartRefused(RpcError),
     /// A line that is not a valid request.
     Refused(RpcError),
 }
@@ -127,6 +129,7 @@ impl Body {
             | Self::Status
             | Self::Reload
             | Self::Upgrade(_)
+            | Self::PartRefused(_)
             | Self::Refused(_) => 0,
         }
     }

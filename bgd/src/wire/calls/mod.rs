@@ -31,7 +31,8 @@ pub use self::submission::PromptRequest;
 use crate::core::{Cancel, Leaves, Request, Selection};
 
 impl Body {
-    /// Parses and checks a request; `peer` is the process that sent it. An error becomes [`Body::Refused`].
+    /// Parses and checks a request; `peer` is the process that sent it. An error becomes [`Body::Refused`]
+    /// or [`Body::PartRefused`].
     pub fn read(request: &Envelope<'_>, fds: Vec<OwnedFd>, peer: Option<i32>) -> Self {
         Self::try_read(request, fds, peer).unwrap_or_else(Self::Refused)
     }
@@ -41,7 +42,7 @@ impl Body {
         let params = request.params;
         Ok(match method {
             request::TaskSubmit::NAME => submit::submitted(parse_params(method, params)?, fds, peer)?,
-            request::TaskSubmitMany::NAME => batch::part(parse_params(method, params)?, fds, peer)?,
+            request::TaskSubmitMany::NAME => batch::read(params, fds, peer),
             request::TaskAttach::NAME => foreground::attach(parse_params(method, params)?)?,
             request::TaskDetach::NAME => foreground::detach(parse_params(method, params)?),
             request::TaskResize::NAME => foreground::resize(parse_params(method, params)?)?,

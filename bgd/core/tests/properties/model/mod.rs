@@ -315,6 +315,7 @@ impl Model {
             Input::Fact { task, run, fact } => self.fact(now, *task, *run, fact),
             Input::GoOn => {}
             Input::HoldStarts(holds) => self.holds_starts = *holds,
+            Input::PartRefused { client } => _ = self.staged.remove(client),
             Input::Disconnected { client } => {
                 self.staged.remove(client);
                 let theirs = |call: &Call| call.to.is_some_and(|to| to.client == *client);

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bgd_shared::agent::AgentListParams;
@@ -122,14 +123,26 @@ pub fn machines() -> ArgValueCandidates {
     ArgValueCandidates::new(|| hosts::known().into_iter().map(CompletionCandidate::new).collect())
 }
 
-/// Programs on `PATH`, and files.
+/// Whether the word to complete comes after the first word of a command.
+static IS_ARGUMENT: OnceLock<bool> = OnceLock::new();
+
+/// Takes whether the word to complete is an argument of the command that is to run.
+pub fn take_argument(is_argument: bool) {
+    // Only the first one counts: one word is completed in a process.
+    let _ = IS_ARGUMENT.set(is_argument);
+}
+
+/// The words of a command: for the first one, programs on `PATH` and folders that may lead to one, or files if it has a
+/// slash; for the others, files.
 pub fn commands() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
-        let mut found = PathCompleter::any().complete(current);
         let begin = current.to_string_lossy();
-        if !begin.is_empty() && !begin.contains('/') {
-            found.extend(programs(&begin).into_iter().map(CompletionCandidate::new));
+        let is_argument = IS_ARGUMENT.get().copied().unwrap_or_default();
+        if is_argument || begin.is_empty() || begin.contains('/') {
+            return PathCompleter::any().complete(current);
         }
+        let mut found = PathCompleter::dir().complete(current);
+        found.extend(programs(&begin).into_iter().map(CompletionCandidate::new));
         found
     })
 }

@@ -12,7 +12,7 @@ use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 
 use crate::cli::{self, ShellName};
-use crate::hosts;
+use crate::{candidates, hosts};
 
 /// The variable that names the shell requesting candidates; set by the scripts that `completions` prints.
 pub const VARIABLE: &str = "BGCTL_COMPLETE";
@@ -26,9 +26,23 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
         return Ok(false);
     }
     hosts::take_line(args);
+    candidates::take_argument(is_argument(args));
     let folder = std::env::current_dir().ok();
     let shells = Shells(&[&Expected(DescribingBash), &Expected(Zsh), &Expected(Fish), &Nushell]);
     CompleteEnv::with_factory(cli::command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
+}
+
+/// Whether the word to complete comes after the first word of the command that `run` or `submit` is to start.
+fn is_argument(args: &[OsString]) -> bool {
+    let line: Vec<OsString> = args.iter().skip_while(|word| *word != "--").skip(1).cloned().collect();
+    let before = line.iter().take(place_of_word(&line));
+    // An unfinished line lacks what it will need.
+    let matches = cli::command().ignore_errors(true).try_get_matches_from(before);
+    let words = matches.ok().and_then(|matches| {
+        let (_, of_verb) = matches.subcommand()?;
+        of_verb.try_get_raw("command").ok()?.map(Iterator::count)
+    });
+    words.is_some_and(|count| count > 0)
 }
 
 /// Returns the script that registers completion with a shell.

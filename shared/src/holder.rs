@@ -54,6 +54,9 @@ pub struct Note {
     /// Whether its tasks outlive it, so that the next daemon goes on with them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub durable: bool,
+    /// Whether it has left tasks running at its end, which the next daemon goes on with.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left: bool,
 }
 
 impl Note {
@@ -170,6 +173,7 @@ mod tests {
             cgroup: None,
             pid: NonZeroI32::new(7),
             durable: true,
+            left: true,
         };
         std::fs::write(&path, note.text()).unwrap();
         assert_eq!(Note::read(&path), note);

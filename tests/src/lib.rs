@@ -31,6 +31,7 @@ pub mod far;
 pub mod handed;
 pub mod hooks;
 pub mod http;
+pub mod hung_disk;
 pub mod kernel;
 pub mod mcp;
 pub mod model;

@@ -539,47 +539,6 @@ fn each_verb_has_help_with_examples() {
 }
 
 #[test]
-fn completions_are_scripts_that_their_shells_can_read() {
-    let home = TestDaemon::home_only();
-    for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
-        for verb in ["completions", "shell-init"] {
-            let script = home.run(&[verb, shell]).success().stdout;
-            let path = home.home().join(shell);
-            fs::write(&path, script).unwrap();
-            let output = Command::new(shell).arg(check).arg(&path).output();
-            let output = output.unwrap_or_else(|error| panic!("{shell}, which tests/run installs: {error}"));
-            assert!(output.status.success(), "{shell}: {output:?}");
-        }
-    }
-    home.run(&["completions", "tcsh"]).expect_code(2);
-    assert!(home.processes().is_empty(), "completing starts no daemon");
-}
-
-#[test]
-fn completions_know_verbs_programs_and_the_tasks_that_are_there() {
-    let daemon = TestDaemon::start();
-    let [id, other] = ["echo one", "echo two"].map(|line| daemon.submit_shell(line));
-    daemon.block(&[id, other]);
-    let candidates = |shell: &str, words: &[&str], listing: &str| {
-        let place = (words.len() - 1).to_string();
-        let mut command = daemon.bgctl(&[&["--"], words].concat());
-        command.env("BGCTL_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
-        Outcome::of(command.env("_CLAP_COMPLETE_COMP_TYPE", listing)).success().stdout_text()
-    };
-    assert!(candidates("fish", &["bgctl", "sub"], "9").starts_with("submit\t"));
-    for verb in ["status", "output", "clear"] {
-        let line = candidates("fish", &["bgctl", verb, ""], "9");
-        assert!(line.contains(&format!("{}\tcompleted: echo one\n", id.short())), "{verb}: {line}");
-    }
-    // Bash shows what a task is only in the list of a second Tab.
-    let (first, second) = (["9", "63"]).map(|kind| candidates("bash", &["bgctl", "status", ""], kind)).into();
-    assert!(first.lines().any(|line| line == id.short()), "{first}");
-    assert!(second.contains(&format!("{}  (completed: echo one)", id.short())), "{second}");
-    assert!(!candidates("fish", &["bgctl", "cancel", ""], "9").contains(&id.short()), "it has ended");
-    assert!(candidates("fish", &["bgctl", "run", "set"], "9").lines().any(|line| line == "setpriv"));
-}
-
-#[test]
 fn daemon_verbs_tell_what_is_so() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 5\n").start();
     let text = daemon.run(&["daemon", "status"]).success().stdout_text();

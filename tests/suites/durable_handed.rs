@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -46,17 +47,44 @@ impl End {
     }
 }
 
-/// Hands a shell command over whose output goes to a pipe or to a socket.
-fn handed(daemon: &TestDaemon, line: &str, is_socket: bool) -> (Job, TaskId) {
-    let mut command = Command::new("sh");
-    command.args(["-c", line]);
-    if !is_socket {
-        let (job, pipe) = Job::piped(daemon, &mut command);
-        let id = job.hand_over_pipe(daemon, &pipe).id;
-        return (job, id);
+/// What a handed-over process writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    Pipe,
+    UnixSocket,
+    /// A blocking one.
+    TcpSocket,
+}
+
+impl To {
+    const ALL: [Self; 3] = [Self::Pipe, Self::UnixSocket, Self::TcpSocket];
+
+    /// Returns the daemon's end and that of the process.
+    fn ends(self) -> (OwnedFd, OwnedFd) {
+        match self {
+            Self::Pipe => {
+                let (reader, writer) = std::io::pipe().expect("a pipe");
+                (reader.into(), writer.into())
+            }
+            Self::UnixSocket => {
+                let (near, far) = UnixStream::pair().expect("a pair of sockets");
+                (near.into(), far.into())
+            }
+            Self::TcpSocket => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+                let near = TcpStream::connect(listener.local_addr().expect("its address"));
+                let (far, _) = listener.accept().expect("a connection");
+                (near.expect("a connection").into(), far.into())
+            }
+        }
     }
-    let (near, far) = UnixStream::pair().expect("a pair of sockets");
-    command.stdout(OwnedFd::from(far));
+}
+
+/// Hands a shell command over with its output.
+fn handed(daemon: &TestDaemon, line: &str, to: To) -> (Job, TaskId) {
+    let (near, far) = to.ends();
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).stderr(far.try_clone().expect("a copy")).stdout(far);
     let job = Job::start(daemon, &mut command);
     drop(command);
     let id = job.hand_over(&mut daemon.client(), &[(HandoffStream::Stdout, near.as_fd())]).id;
@@ -66,10 +94,10 @@ fn handed(daemon: &TestDaemon, line: &str, is_socket: bool) -> (Job, TaskId) {
 #[test]
 fn r126_a_handed_over_process_goes_on_over_a_kill_and_a_stop() {
     for end in End::ALL {
-        for is_socket in [false, true] {
+        for to in To::ALL {
             let mut daemon = durable();
             let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
-            let (mut job, id) = handed(&daemon, line, is_socket);
+            let (mut job, id) = handed(&daemon, line, to);
             job.say("one");
             wait::poll_until("it is kept", || (daemon.output(id) == b"<one>\n").then_some(()));
             end.of(&mut daemon);
@@ -89,7 +117,7 @@ fn r126_a_handed_over_process_goes_on_over_a_kill_and_a_stop() {
             job.wait_dead();
             assert_eq!(job.wait().code(), Some(7));
             daemon.launch();
-            assert_eq!(exit_of(&daemon, id), Exit::Code(7), "{end:?} {is_socket}");
+            assert_eq!(exit_of(&daemon, id), Exit::Code(7), "{end:?} {to:?}");
             assert_eq!(daemon.output(id), b"<one>\n<two>\n<three>\n<four>\n");
         }
     }
@@ -100,12 +128,31 @@ fn output(daemon: &TestDaemon, id: TaskId) -> PathBuf {
 }
 
 #[test]
+fn r126_a_quiet_tcp_socket_holds_up_neither_other_outputs_nor_an_upgrade() {
+    let mut daemon = durable();
+    let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
+    let mut all = [To::TcpSocket, To::Pipe].map(|to| handed(&daemon, line, to));
+    for (job, id) in &mut all {
+        job.say("word");
+        wait::poll_until("it is kept", || (daemon.output(*id) == b"<word>\n").then_some(()));
+    }
+    upgrade(&daemon);
+    for (job, id) in &mut all {
+        job.say("end");
+        job.wait_dead();
+        job.wait();
+        assert_eq!(exit_of(&daemon, *id), Exit::Code(7));
+    }
+    assert!(daemon.stop().success());
+}
+
+#[test]
 fn r126_no_byte_that_is_drained_is_lost_or_doubled_by_kills() {
     const BYTES: u64 = 300_000_000;
-    for is_socket in [false, true] {
+    for to in To::ALL {
         let mut daemon = durable();
         let bytes = format!("seq 1000000000 | head -c {BYTES}");
-        let (mut job, id) = handed(&daemon, &format!("read go; {bytes}; exit 3"), is_socket);
+        let (mut job, id) = handed(&daemon, &format!("read go; {bytes}; exit 3"), to);
         job.say("go");
         for part in 1..=8 {
             let size = || fs::metadata(output(&daemon, id)).map_or(0, |meta| meta.len());
@@ -117,7 +164,7 @@ fn r126_no_byte_that_is_drained_is_lost_or_doubled_by_kills() {
         assert_eq!(exit_of(&daemon, id), Exit::Code(3));
         let compare = format!("{bytes} | cmp - '{}'", output(&daemon, id).display());
         let compared = Command::new("sh").args(["-c", &compare]).output().expect("sh");
-        assert!(compared.status.success(), "socket: {is_socket}: {compared:?}");
+        assert!(compared.status.success(), "{to:?}: {compared:?}");
         assert_eq!(daemon.task(id).output.bytes, BYTES);
     }
 }
@@ -125,7 +172,7 @@ fn r126_no_byte_that_is_drained_is_lost_or_doubled_by_kills() {
 #[test]
 fn r126_a_handed_over_tree_is_cancelled_whole_after_a_kill() {
     let mut daemon = durable();
-    let (mut job, id) = handed(&daemon, "sleep 1000 & sleep 1000 & echo up; wait", false);
+    let (mut job, id) = handed(&daemon, "sleep 1000 & sleep 1000 & echo up; wait", To::Pipe);
     wait::poll_until("it is up", || (daemon.output(id) == b"up\n").then_some(()));
     End::Kill.again(&mut daemon);
     daemon.cancel(&[id]);
@@ -207,7 +254,7 @@ fn r130_what_is_handed_over_as_the_disk_turns_read_only_is_followed_to_its_end_a
     let daemon = durable();
     let read_only = ReadOnly::of(&daemon);
     // The first that can't be written down.
-    let (mut job, id) = handed(&daemon, "read word; echo \"<$word>\"; exit 7", false);
+    let (mut job, id) = handed(&daemon, "read word; echo \"<$word>\"; exit 7", To::Pipe);
     let warnings = daemon.status().warnings.join("; ");
     assert!(warnings.contains("the journal can't be written"), "{warnings}");
     assert_eq!(daemon.task(id).status, Status::Running);
@@ -220,7 +267,7 @@ fn r130_what_is_handed_over_as_the_disk_turns_read_only_is_followed_to_its_end_a
 #[test]
 fn r131_a_stop_says_that_a_handed_over_process_goes_on_and_cancels_it_on_request() {
     let mut daemon = durable();
-    let (mut job, id) = handed(&daemon, "read word; exit 5", false);
+    let (mut job, id) = handed(&daemon, "read word; exit 5", To::Pipe);
     let stopped = daemon.run(&["daemon", "stop"]).success();
     assert_eq!(stopped.stdout_text(), "stopped; 1 task goes on, and the next daemon finds it again\n");
     assert!(daemon.ended().success());
@@ -239,7 +286,7 @@ fn r131_a_stop_says_that_a_handed_over_process_goes_on_and_cancels_it_on_request
 fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_what_was_handed_over() {
     let mut daemon = durable();
     let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
-    let mut all = [false, true].map(|is_socket| handed(&daemon, line, is_socket));
+    let mut all = To::ALL.map(|to| handed(&daemon, line, to));
     let descriptors = |daemon: &TestDaemon| {
         let keepers = daemon.keepers();
         let keeper = keepers.first()?;

@@ -9,13 +9,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use bgd_shared::client::{Client, ClientError};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::limits::WRITE_BYTES;
 use bgd_shared::request::{
     BlockMode, BlockParams, ClearParams, DaemonStatusOf, Encoding, NoParams, OutputParams, SignalParams,
     Stdin, SubmitParams, TaskBlock, TaskClear, TaskOutput, TaskSignal, TaskSubmit, TaskWrite, WriteParams,
 };
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Exit, Status, Task};
+use bgd_tests::upgrades::upgrade;
 use bgd_tests::{Process, TestDaemon, bgctl_path, executable, wait};
 
 const LIMIT: u64 = 1024 * 1024;
@@ -223,6 +226,42 @@ fn a_write_right_after_a_submit_is_never_refused() {
         assert_eq!(task.status, Status::Completed);
         assert_eq!(daemon.output(*id), format!("number {number}").as_bytes());
     }
+}
+
+#[test]
+fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 10").start();
+    let submit = |argv: &[&str]| daemon.submit_with(&with_pipe(&daemon, argv)).id;
+    let quiet: Vec<TaskId> = (0..5).map(|_| submit(&["sleep", "1000"])).collect();
+    let reader = submit(&["cat"]);
+    let written = |id: TaskId, data: String| WriteParams { data, eof: false, ..last_words(id, "") };
+    // No task has as many writes as it may have, but all together are 75 MiB.
+    let mut writers: Vec<(Client, u64)> = Vec::new();
+    for id in &quiet {
+        let (mut client, mut last) = (daemon.client(), 0);
+        for _ in 0..60 {
+            let params = written(*id, "x".repeat(WRITE_BYTES));
+            last = client.send::<TaskWrite>(&params, &[]).expect("it is sent");
+        }
+        writers.push((client, last));
+    }
+    let is_full = |error: &ClientError| {
+        assert_eq!(error.kind(), Some(ErrorKind::TooManyRequests), "{error}");
+        assert!(error.to_string().contains("64 MiB"), "{error}");
+    };
+    let (client, last) = writers.last_mut().expect("five of them");
+    is_full(&client.answer::<TaskWrite>(*last).expect_err("it is too much"));
+    let write_word = || daemon.client().call::<TaskWrite>(&written(reader, "word".into()));
+    is_full(&write_word().expect_err("it is too much"));
+    upgrade(&daemon);
+    is_full(&write_word().expect_err("it still is"));
+
+    daemon.cancel(&quiet);
+    daemon.block(&quiet);
+    wait::poll_until("room for more", || write_word().ok());
+    write(&daemon, reader, "");
+    daemon.block(&[reader]);
+    assert_eq!(daemon.output(reader), b"word");
 }
 
 /// A process's pending signals, one bit each.

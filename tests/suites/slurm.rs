@@ -280,6 +280,27 @@ fn r148_others_cancel_and_requeue_as_root() {
 }
 
 #[test]
+fn r148_a_requeued_task_is_ready_by_what_its_next_attempt_writes_as_root() {
+    let site = Site::start();
+    let gate = site.daemon.home().join("gate");
+    fs::write(&gate, "").unwrap();
+    let wait_at = format!("until [ -e {} ]; do sleep 0.1; done", gate.display());
+    let id = site.submit(&["--ready", "line:^up"], &format!("echo begins; {wait_at}; echo up; sleep 1000"));
+    site.until(id, "it is ready", |task| task.ready_at.is_some());
+    let job = site.job(id);
+    fs::remove_file(&gate).unwrap();
+    site.cluster.run(&["scontrol", "requeue", &job]).success();
+    site.until(id, "it waits again", |task| task.status == Status::Pending);
+    site.cluster.start_requeued(&job);
+    let twice = "begins\nup\nbegins\n";
+    let task = site.until(id, "it begins again", |task| task.output.bytes == twice.len() as u64);
+    assert_eq!((task.status, task.ready_at), (Status::Running, None), "the first attempt does not count");
+    fs::write(&gate, "").unwrap();
+    site.until(id, "it is ready again", |task| task.ready_at.is_some());
+    assert_eq!(site.daemon.cancel(&[id])[0].status, Status::Cancelled);
+}
+
+#[test]
 fn r148_too_much_memory_is_told_as_root() {
     let site = Site::of(Builder::default().memory_limits(), "");
     let line = "exec perl -e 'my $x = q(x) x 200_000_000; sleep 1000'";

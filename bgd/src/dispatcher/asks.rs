@@ -3,6 +3,7 @@
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
+use bgd_shared::limits::UNREAD_INPUT_BYTES;
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
@@ -11,6 +12,19 @@ use crate::exec::executor::{Ask, Asked};
 use crate::wire::{refusals, view};
 
 impl Dispatcher {
+    /// Has the executor of a task write to it, unless tasks have too much input that they have not read.
+    pub(super) fn ask_to_write(&mut self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {
+        let Some(unread) = self.context.unread.add(data.len()) else {
+            let limit = UNREAD_INPUT_BYTES >> 20;
+            let message = format!(
+                "tasks have not read {limit} MiB of their input, which is the limit for all together"
+            );
+            let error = RpcError::new(ErrorKind::TooManyRequests, message);
+            return answer.refuse(&error.hint("write again once they have read some of it"));
+        };
+        self.ask_executor(answer, task, Ask::Write { data, eof, unread });
+    }
+
     /// Forwards a client's request to the executor of a running task.
     pub(super) fn ask_executor(&mut self, answer: Answer, task: &TaskRef, mut what: Ask) {
         let snapshot = match self.core.get(task) {

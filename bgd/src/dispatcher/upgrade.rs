@@ -199,7 +199,9 @@ impl Dispatcher {
     /// Returns about how many bytes it takes at most to write down the state: tasks and events as text, and again in the
     /// parts of the state.
     fn state_bytes(&self) -> usize {
-        2 * (self.core.held() + self.subscribers.bytes()) + STATE_REST
+        // Input is copied once, and written in base64.
+        let input = 2 * self.context.unread.bytes();
+        2 * (self.core.held() + self.subscribers.bytes() + input) + STATE_REST
     }
 
     /// Returns the whole state.

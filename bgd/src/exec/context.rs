@@ -9,6 +9,7 @@ use super::helper::Lives;
 use super::messages::{Facts, Reports};
 use super::output::{OutputFolder, OutputWatch};
 use super::silence::Waits;
+use super::unread::Unread;
 use super::workers::Workers;
 
 /// Shared handles, cheap to clone.
@@ -30,6 +31,8 @@ pub struct Context {
     pub helpers: Lives,
     /// Clients that wait for other machines.
     pub waits: Waits,
+    /// Counts what clients have written and tasks have not read.
+    pub unread: Unread,
     /// Whether a signal has told the daemon to end: the cgroups of tasks stay until it does.
     pub is_told_to_end: Arc<AtomicBool>,
     /// The path of the daemon's socket.
@@ -56,6 +59,7 @@ impl Context {
             adopted: Arc::default(),
             helpers: Lives::default(),
             waits: Waits::default(),
+            unread: Unread::default(),
             is_told_to_end: Arc::default(),
             socket,
         }

@@ -65,7 +65,7 @@ impl Supervisor {
         self.shown.works();
         self.give_up_at = None;
         let tree = self.tree.clone();
-        let left = self.context.workers.run(move || tree.survivors()).await;
+        let left = self.context.workers.walk(move || tree.survivors()).await;
         let left = left.unwrap_or_else(|| "it is not known which".into());
         let seconds = GIVE_UP.as_secs();
         tracing::error!(task = %self.tree.task, %left, "processes do not end after SIGKILL");
@@ -76,7 +76,7 @@ impl Supervisor {
     /// Signals every process of the tree.
     pub(super) async fn signal(&self, signal: i32) -> Signalled {
         let tree = self.tree.clone();
-        self.context.workers.run(move || tree.signal(signal)).await.unwrap_or_default()
+        self.context.workers.walk(move || tree.signal(signal)).await.unwrap_or_default()
     }
 
     /// Ends processes that were born while the others were signalled and whose parents have ended: nobody else would

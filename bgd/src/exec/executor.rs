@@ -21,6 +21,7 @@ use super::carried::Carried;
 use super::handed::Handoff;
 use super::left::{Left, Resumed, Spared};
 use super::messages::Inherited;
+use super::unread::UnreadBytes;
 use crate::agents::{Agent, Agents};
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
@@ -298,6 +299,8 @@ pub enum Ask {
         data: Vec<u8>,
         /// Whether this ends the input.
         eof: bool,
+        /// Counts the bytes until they are read.
+        unread: UnreadBytes,
     },
     /// Show its terminal to the client.
     Attach {

@@ -49,7 +49,7 @@ pub enum Life {
     Running,
     /// Its leader has ended, but others of its tree have not.
     Exited(Exit),
-    /// Its whole tree has ended.
+    /// Its whole tree has ended, or is not waited for any more as it survives SIGKILL.
     Gone(Exit),
 }
 
@@ -102,18 +102,58 @@ impl Watcher {
     pub(super) fn fact(&self, fact: Fact) -> bool {
         match fact {
             Fact::Exited { exit, others } => {
-                self.life.send_replace(if others { Life::Exited(exit) } else { Life::Gone(exit) });
+                self.become_unless_gone(|_| if others { Life::Exited(exit) } else { Life::Gone(exit) });
                 !others
             }
             Fact::TreeEmpty => {
-                self.life.send_modify(|life| {
-                    if let Life::Exited(exit) = life {
-                        *life = Life::Gone(exit.clone());
-                    }
+                self.become_unless_gone(|life| match life {
+                    Life::Exited(exit) => Life::Gone(exit),
+                    life => life,
                 });
                 true
             }
+            // It may hang in the kernel for ever, and nobody can do more than has been done.
+            Fact::GaveUp { why } => {
+                self.become_unless_gone(|life| match life {
+                    Life::Exited(exit) => Life::Gone(exit),
+                    Life::Running | Life::Gone(_) => Life::Gone(Exit::Unknown(why)),
+                });
+                false
+            }
             _ => false,
         }
+    }
+
+    fn become_unless_gone(&self, next: impl FnOnce(Life) -> Life) {
+        self.life.send_if_modified(|life| {
+            if matches!(life, Life::Gone(_)) {
+                return false;
+            }
+            *life = next(std::mem::replace(life, Life::Running));
+            true
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_that_survives_sigkill_is_not_waited_for() {
+        let watched = |facts: Vec<Fact>| {
+            let (life, lives) = watch::channel(Life::Running);
+            let watcher = Watcher { begun: None, life };
+            let has_ended: Vec<bool> = facts.into_iter().map(|fact| watcher.fact(fact)).collect();
+            (has_ended, lives.borrow().clone())
+        };
+        let gave_up = || Fact::GaveUp { why: "it hangs".into() };
+        let exited = |others| Fact::Exited { exit: Exit::Code(3), others };
+        let gone = |exit| Life::Gone(exit);
+        assert_eq!(watched(vec![gave_up()]), (vec![false], gone(Exit::Unknown("it hangs".into()))));
+        assert_eq!(watched(vec![exited(true), gave_up()]), (vec![false, false], gone(Exit::Code(3))));
+        // It is known until all of it has ended, but stays gone for whoever waits.
+        let late = watched(vec![gave_up(), exited(true), Fact::TreeEmpty]);
+        assert_eq!(late, (vec![false, false, true], gone(Exit::Unknown("it hangs".into()))));
     }
 }

@@ -243,11 +243,13 @@ pub fn processes_of_user() -> Vec<i32> {
 /// Describes a process that survives SIGKILL, and why it does.
 pub(super) fn survivor(pid: i32) -> String {
     let me = nix::unistd::Uid::effective();
-    let why = match (proc::owner(pid), Stat::of(pid).map(|stat| stat.state)) {
+    let why = match (proc::owner(pid), Stat::of(pid).map(|stat| (stat.state, stat.threads))) {
         (Ok(uid), _) if uid != me.as_raw() && !me.is_root() => format!("belongs to uid {uid}"),
-        (_, Some('D')) => "waits in the kernel, uninterruptibly".to_owned(),
-        (_, Some('Z' | 'X')) => "is held by a debugger".to_owned(),
-        (_, Some(state)) => format!("is in state {state}"),
+        (_, Some(('D', _))) => "waits in the kernel, uninterruptibly".to_owned(),
+        // The state is that of the first thread, which has ended.
+        (_, Some(('Z' | 'X', 2..))) => "has a thread that does not end".to_owned(),
+        (_, Some(('Z' | 'X', _))) => "is held by a debugger".to_owned(),
+        (_, Some((state, _))) => format!("is in state {state}"),
         (_, None) => "has ended by now".to_owned(),
     };
     format!("process {pid} ({}) {why}", String::from_utf8_lossy(&proc::name(pid)))

@@ -28,8 +28,8 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::replace::replace;
 use bgd_shared::request::Stream;
-use nix::fcntl::{FallocateFlags, OFlag, fallocate, openat};
-use nix::sys::stat::{FileStat, Mode, fstatat};
+use nix::fcntl::{AtFlags, FallocateFlags, OFlag, fallocate, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -216,13 +216,29 @@ impl OutputFolder {
     }
 
     fn stat(&self, task: TaskId, stream: Stream) -> Option<FileStat> {
-        fstatat(&*self.kept.handle(), name(task, stream).as_str(), nix::fcntl::AtFlags::empty()).ok()
+        fstatat(&*self.kept.handle(), name(task, stream).as_str(), AtFlags::empty()).ok()
     }
 
     /// Returns the size of a task's output in bytes, per stream.
     pub fn sizes(&self, task: TaskId, split: bool) -> [u64; 2] {
         let size = |stream| self.stat(task, stream).map_or(0, |stat| stat.st_size.cast_unsigned());
         [size(Stream::Stdout), if split { size(Stream::Stderr) } else { 0 }]
+    }
+
+    /// Like [`Self::sizes`], without leaving the folder. `None` if a file is a link: its target may be on a disk that
+    /// hangs.
+    pub fn sizes_unless_linked(&self, task: TaskId, split: bool) -> Option<[u64; 2]> {
+        let size = |stream| {
+            let (folder, name) = (self.kept.handle(), name(task, stream));
+            let stat = fstatat(&*folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+            let is_link = |stat: &FileStat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits();
+            match stat {
+                Ok(stat) if is_link(&stat) => None,
+                Ok(stat) => Some(stat.st_size.cast_unsigned()),
+                Err(_) => Some(0),
+            }
+        };
+        Some([size(Stream::Stdout)?, if split { size(Stream::Stderr)? } else { 0 }])
     }
 
     /// Removes the files of a task that has had `runs` runs; 0 if it never became a task. Missing files are fine.
@@ -372,12 +388,12 @@ impl OutputWatch {
             self.shared.lock().remove(&task);
         }
         let limit = self.shared.limit();
-        // A file outside of our folder may be on a slow disk.
-        if tracked.own.is_none() {
-            let bytes = self.shared.folder.sizes(task, tracked.split);
-            if bytes.iter().sum::<u64>() <= limit / 2 {
-                return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
-            }
+        // A file outside of our folder may be on a disk that is slow or hangs.
+        if tracked.own.is_none()
+            && let Some(bytes) = self.shared.folder.sizes_unless_linked(task, tracked.split)
+            && bytes.iter().sum::<u64>() <= limit / 2
+        {
+            return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
         }
         let (folder, before) = (Arc::clone(&self.shared.folder), tracked.clone());
         let looked =
@@ -432,9 +448,9 @@ impl Shared {
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
             tracked.unreported = !tell;
             let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell };
-            // The task may have ended meanwhile; then `settle` reports its final size.
-            if let Some(known) = self.lock().get_mut(&task) {
-                let run = tracked.run;
+            // The run may have ended meanwhile; then `settle` reports its final size. Another one has its own.
+            let run = tracked.run;
+            if let Some(known) = self.lock().get_mut(&task).filter(|known| known.run == run) {
                 *known = tracked;
                 self.facts.send(task, run, fact);
             }
@@ -476,7 +492,12 @@ async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
     loop {
         // Other processes of this user may have released an inotify instance.
         watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok());
-        let is_armed = watch.as_mut().is_some_and(|watch| watch.arm(&shared.own_files()));
+        let armed = match watch.take() {
+            Some(watch) => arm(&shared, watch).await,
+            None => None,
+        };
+        let is_armed = armed.as_ref().is_some_and(|(_, is_armed)| *is_armed);
+        watch = armed.map(|(watch, _)| watch);
         shared.note_watching(is_armed);
         match watch.as_ref().filter(|_| is_armed) {
             // A write between the last look and arming would go unseen, so look once more.
@@ -500,81 +521,21 @@ async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
     }
 }
 
+/// Arms a watch, on a worker if there are files elsewhere: their disk may hang. Returns whether that is done.
+async fn arm(shared: &Shared, mut watch: FirstWrite) -> Option<(FirstWrite, bool)> {
+    let elsewhere = shared.own_files();
+    let is_near = elsewhere.is_empty();
+    let arm = move || {
+        let is_armed = watch.arm(&elsewhere);
+        (watch, is_armed)
+    };
+    if is_near { Some(arm()) } else { shared.workers.run(arm).await }
+}
+
 async fn tick_on_worker(shared: &Arc<Shared>) -> bool {
     let job = Arc::clone(shared);
     shared.workers.run(move || job.tick()).await.unwrap_or(false)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn folder() -> (tempfile::TempDir, OutputFolder) {
-        let home = tempfile::tempdir().unwrap();
-        let folder = OutputFolder::open(home.path().to_path_buf()).unwrap();
-        (home, folder)
-    }
-
-    #[test]
-    fn parts_skip_what_was_dropped() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("f");
-        let bytes: Vec<u8> = (0..400_000_u32).map(|number| (number % 251) as u8).collect();
-        fs::write(&path, &bytes).unwrap();
-        let dropped = 131_072;
-        let mut got = Vec::new();
-        let mut offset = 0;
-        loop {
-            let part = read_part(&path, true, offset, 10_000, dropped).unwrap();
-            if part.next == offset.cast_unsigned() {
-                break;
-            }
-            got.extend(part.bytes);
-            offset = part.next.cast_signed();
-        }
-        let kept = [&bytes[..65_536], &bytes[65_536 + 131_072..]].concat();
-        assert_eq!(got, kept);
-    }
-
-    #[test]
-    fn a_negative_offset_counts_from_the_end() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("f");
-        fs::write(&path, "0123456789").unwrap();
-        assert_eq!(read_part(&path, true, -3, 100, 0).unwrap().bytes, b"789");
-        assert_eq!(read_part(&path, true, -30, 2, 0).unwrap().bytes, b"01");
-        assert_eq!(read_part(&path, true, 30, 2, 0).unwrap().next, 10);
-    }
-
-    #[test]
-    fn bounding_frees_the_middle_and_keeps_both_ends() {
-        let (_home, folder) = folder();
-        let task = TaskId::random();
-        let file = fs::File::from(folder.create(task, Stream::Stdout).unwrap());
-        io::Write::write_all(&mut &file, &vec![b'x'; 4 << 20]).unwrap();
-        let dropped = folder.bound(task, Stream::Stdout, 4 << 20, 0, 1 << 20).unwrap();
-        let stat = folder.stat(task, Stream::Stdout).unwrap();
-        assert_eq!(stat.st_size, 4 << 20);
-        assert_eq!(dropped, (4 << 20) - (1 << 20));
-        assert!(stat.st_blocks * 512 <= (1 << 20) + (64 << 10), "{} blocks", stat.st_blocks);
-        let path = folder.files(task, false).path(Stream::Stdout).to_path_buf();
-        let bytes = fs::read(path).unwrap();
-        assert!(bytes[..65_536].iter().all(|byte| *byte == b'x'));
-        assert!(bytes[65_536..65_536 + usize::try_from(dropped).unwrap()].iter().all(|byte| *byte == 0));
-        assert!(bytes[65_536 + usize::try_from(dropped).unwrap()..].iter().all(|byte| *byte == b'x'));
-    }
-
-    #[test]
-    fn the_last_line_is_short_and_clean() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("f");
-        fs::write(&path, "first\n\x1b[31mred\x1b[0m line\n\n  \n").unwrap();
-        assert_eq!(last_line(&path).unwrap(), "\u{fffd}[31mred\u{fffd}[0m line");
-        fs::write(&path, b"\xff\xfe").unwrap();
-        assert_eq!(last_line(&path).unwrap(), "\u{fffd}\u{fffd}");
-        fs::write(&path, "x".repeat(100_000)).unwrap();
-        assert_eq!(last_line(&path).unwrap().len(), read::LAST_LINE_CHARS);
-        fs::write(&path, "").unwrap();
-        assert_eq!(last_line(&path), None);
-    }
-}
+mod tests;

@@ -24,7 +24,7 @@ impl Supervisor {
         let end = Instant::now() + STOPPING;
         loop {
             let (tree, before) = (self.tree.clone(), self.paused.take());
-            let looked = self.context.workers.run(move || tree.pause(before)).await;
+            let looked = self.context.workers.walk(move || tree.pause(before)).await;
             let Some((paused, all)) = looked else { return };
             self.paused = Some(paused);
             if all {
@@ -41,7 +41,7 @@ impl Supervisor {
     pub(super) async fn unpause(&mut self) {
         if let Some(before) = self.paused.take() {
             let tree = self.tree.clone();
-            let _ = self.context.workers.run(move || tree.go_on(&before)).await;
+            let _ = self.context.workers.walk(move || tree.go_on(&before)).await;
         }
     }
 }

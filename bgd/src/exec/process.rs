@@ -21,9 +21,9 @@ use super::input::{InputPipe, UnreadState};
 use super::members::{Member, send};
 use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
+use super::pool::Pool;
 use super::progress::{Progress, Shown, Stage};
 use super::ready::{self, Probe};
-use super::start_queue::StartSender;
 use super::terminal::Terminal;
 use super::tree::Tree;
 use super::tree::pause::Paused;
@@ -111,13 +111,13 @@ pub struct Processes {
     pub(super) supervised: HashMap<TaskId, Supervised>,
     /// How many processes are being started.
     pub(super) starting: usize,
-    orders: StartSender,
+    orders: Pool<StartOrder>,
     pub(super) context: Context,
 }
 
 impl Processes {
     /// Creates the owner without processes; `orders` goes to the spawner threads.
-    pub fn new(orders: StartSender, context: Context) -> Self {
+    pub fn new(orders: Pool<StartOrder>, context: Context) -> Self {
         Self { supervised: HashMap::new(), starting: 0, orders, context }
     }
 
@@ -566,7 +566,7 @@ impl Supervisor {
         }
         loop {
             let tree = self.tree.clone();
-            match self.context.workers.run(move || tree.members(WATCHED)).await {
+            match self.context.workers.walk(move || tree.members(WATCHED)).await {
                 Some(Ok(members)) => return members,
                 Some(Err(error)) => {
                     tracing::warn!(task = %self.tree.task, %error, "cannot look at a tree");

@@ -1,7 +1,7 @@
 //! Threads that start processes. Starting one takes up to a millisecond, so the dispatcher delegates it.
 //!
 //! The threads live as long as the daemon and have all signals blocked. The reaper relies on their not being the
-//! first thread.
+//! first thread. Where a start hangs, as its folder or program is on a disk that does, others take over.
 
 mod in_terminal;
 
@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::proc;
@@ -35,7 +34,7 @@ use super::members::{INSTANCE_MARK, TASK_MARK};
 use super::messages::{Begun, Inherited, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::place;
-use super::start_queue::{StartSender, start_queue};
+use super::pool::{Pool, Size};
 use crate::core::{SpawnFailure, Spec, Work};
 use crate::keeper::PID_AT;
 use crate::keeper::client::{Keeper, Socket};
@@ -64,34 +63,31 @@ pub struct SpawnSettings {
 /// Two threads keep both cores busy, as a thread waits while its child executes the program.
 const THREADS: usize = 2;
 
-/// Starts the threads; they end when the returned sender is dropped.
+/// Starts the threads; they end when the pool is dropped.
 ///
 /// # Errors
 /// The system allows no more threads, or `/dev/null` can't be opened.
-pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<StartSender> {
-    let (orders, queue) = start_queue::<StartOrder>();
+pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<Pool<StartOrder>> {
     let common = Arc::new(Common {
         settings,
         null: Null::open()?,
         reset_signals: ignored_signals(),
         own_limits: own_limits(),
     });
-    for number in 0..THREADS {
-        let (queue, common, reports) = (queue.clone(), Arc::clone(&common), reports.clone());
-        thread::Builder::new().name(format!("spawner-{number}")).stack_size(256 * 1024).spawn(move || {
-            if let Err(error) = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None) {
-                tracing::error!(%error, "cannot block signals in a spawner");
-                return;
-            }
-            let mut stack = ChildStack::default();
-            while let Some(order) = queue.receive() {
-                let (task, run) = (order.task, order.run);
-                let result = common.begin(order, &mut stack);
-                reports.send(Report::Begun { task, run, result: result.map(Box::new) });
-            }
-        })?;
-    }
-    Ok(orders)
+    let reports = reports.clone();
+    Pool::start(Size::new("spawner", THREADS), move || {
+        if let Err(error) = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None) {
+            tracing::error!(%error, "cannot block signals in a spawner");
+            return None;
+        }
+        let (common, reports) = (Arc::clone(&common), reports.clone());
+        let mut stack = ChildStack::default();
+        Some(Box::new(move |order: StartOrder| {
+            let (task, run) = (order.task, order.run);
+            let result = common.begin(order, &mut stack);
+            reports.send(Report::Begun { task, run, result: result.map(Box::new) });
+        }))
+    })
 }
 
 /// `/dev/null`, for reading.

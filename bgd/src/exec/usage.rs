@@ -21,7 +21,7 @@ impl Supervisor {
         let all = match self.tree.cgroup.clone() {
             Some(cgroup) => {
                 let known = leader.unwrap_or_default();
-                self.context.workers.run(move || of_cgroup(&cgroup, known)).await.flatten()
+                self.context.workers.walk(move || of_cgroup(&cgroup, known)).await.flatten()
             }
             None => None,
         };

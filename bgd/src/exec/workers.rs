@@ -1,25 +1,29 @@
 //! A few threads for blocking jobs: reading output files, removing them, walking process trees.
 //!
 //! They are created at start-up, not on demand, so that a process limit reached later can't take them away. Their
-//! queue needs no bound of its own: a connection has a bounded number of requests, a task's tree is walked by one job
+//! queues need no bound of their own: a connection has a bounded number of requests, a task's tree is walked by one job
 //! at a time, and removals come in large batches.
 //!
-//! Looks at a disk for a status have a thread of their own: they wait for no tree walk, and a disk that hangs holds up
-//! nothing else. Only so many are queued, as clients may ask again and again meanwhile.
+//! A path that a user has chosen may be on a disk that hangs. It must hold up nothing else: trees are walked and signalled
+//! by threads of their own, and where all threads of a queue are stuck, it gets spare ones, up to a limit.
+//!
+//! Looks at a disk for a status have a thread of their own, too. Only so many are queued, as clients may ask again and
+//! again meanwhile.
 
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError, mpsc};
-use std::thread;
+use std::sync::{Arc, Barrier};
 
 use tokio::sync::{Semaphore, oneshot};
+
+use super::pool::{Pool, Size};
 
 /// A blocking job.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// How many blocking jobs run at once.
+/// How many blocking jobs run at once, and how many tree walks besides.
 const THREADS: usize = 2;
 
 /// How many looks may be queued or under way; further ones wait with whoever asks.
@@ -29,6 +33,7 @@ const LOOKS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Workers {
     jobs: Queue,
+    trees: Queue,
     looks: Queue,
     /// The places in the queue of looks.
     places: Arc<Semaphore>,
@@ -44,7 +49,7 @@ struct Queue {
 /// Where jobs go.
 #[derive(Clone)]
 enum Jobs {
-    Threads(mpsc::Sender<Job>),
+    Threads(Pool<Job>),
     Simulated(Arc<dyn Fn(Job) + Send + Sync>),
 }
 
@@ -58,35 +63,25 @@ impl fmt::Debug for Jobs {
 }
 
 impl Queue {
-    /// Starts so many threads for a queue. `name` is that of the threads, with a number.
-    fn start(name: &str, threads: usize) -> io::Result<Self> {
-        let (jobs, queue) = mpsc::channel::<Job>();
-        let (queue, waiting) = (Arc::new(Mutex::new(queue)), Arc::<AtomicUsize>::default());
-        for number in 0..threads {
-            let (queue, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
-            let thread = thread::Builder::new().name(format!("{name}-{number}")).stack_size(256 * 1024);
-            thread.spawn(move || {
-                loop {
-                    let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    match job {
-                        // A job that panics loses its answer, but does not end the thread.
-                        Ok(job) => {
-                            let _ = catch_unwind(AssertUnwindSafe(job));
-                            waiting.fetch_sub(1, Ordering::Release);
-                        }
-                        Err(mpsc::RecvError) => break,
-                    }
-                }
-            })?;
-        }
-        Ok(Self { target: Jobs::Threads(jobs), waiting })
+    fn start(size: Size) -> io::Result<Self> {
+        let waiting = Arc::<AtomicUsize>::default();
+        let undone = Arc::clone(&waiting);
+        let threads = Pool::start(size, move || {
+            let undone = Arc::clone(&undone);
+            Some(Box::new(move |job: Job| {
+                // A job that panics loses its answer, but does not end the thread.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                undone.fetch_sub(1, Ordering::Release);
+            }))
+        })?;
+        Ok(Self { target: Jobs::Threads(threads), waiting })
     }
 
     fn push(&self, job: impl FnOnce() + Send + 'static) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         match &self.target {
-            // The threads live as long as this handle, so the queue is open.
-            Jobs::Threads(jobs) => drop(jobs.send(Box::new(job))),
+            // The threads live as long as this handle.
+            Jobs::Threads(threads) => drop(threads.send(Box::new(job))),
             Jobs::Simulated(take) => {
                 let waiting = Arc::clone(&self.waiting);
                 take(Box::new(move || {
@@ -104,6 +99,14 @@ impl Queue {
         });
         receiver.await.ok()
     }
+
+    /// How many threads take its jobs.
+    fn threads(&self) -> usize {
+        match &self.target {
+            Jobs::Threads(threads) => threads.threads(),
+            Jobs::Simulated(_) => 1,
+        }
+    }
 }
 
 impl Workers {
@@ -112,18 +115,21 @@ impl Workers {
     /// # Errors
     /// The system allows no more threads.
     pub fn start() -> io::Result<Self> {
-        Ok(Self::of(Queue::start("worker", THREADS)?, Queue::start("look", 1)?))
+        let (jobs, trees) = (Size::new("worker", THREADS), Size::new("tree", THREADS));
+        let looks = Size { spares: 0, ..Size::new("look", 1) };
+        Ok(Self::of(Queue::start(jobs)?, Queue::start(trees)?, Queue::start(looks)?))
     }
 
     /// Creates workers without threads: a simulation takes the jobs, and does each when it likes.
     pub fn simulated(take: impl Fn(Job) + Send + Sync + 'static) -> Self {
         let jobs = Queue { target: Jobs::Simulated(Arc::new(take)), waiting: Arc::default() };
-        let looks = Queue { waiting: Arc::default(), ..jobs.clone() };
-        Self::of(jobs, looks)
+        let another = || Queue { waiting: Arc::default(), ..jobs.clone() };
+        let (trees, looks) = (another(), another());
+        Self::of(jobs, trees, looks)
     }
 
-    fn of(jobs: Queue, looks: Queue) -> Self {
-        Self { jobs, looks, places: Arc::new(Semaphore::new(LOOKS)) }
+    fn of(jobs: Queue, trees: Queue, looks: Queue) -> Self {
+        Self { jobs, trees, looks, places: Arc::new(Semaphore::new(LOOKS)) }
     }
 
     /// Whether jobs go to a simulation.
@@ -136,15 +142,16 @@ impl Workers {
         self.jobs.push(job);
     }
 
-    /// Whether every job and every look is done, so that its result has been sent.
+    /// Whether every job, tree walk and look is done, so that its result has been sent.
     pub fn are_idle(&self) -> bool {
-        [&self.jobs, &self.looks].iter().all(|queue| queue.waiting.load(Ordering::Acquire) == 0)
+        [&self.jobs, &self.trees, &self.looks].iter().all(|queue| queue.waiting.load(Ordering::Acquire) == 0)
     }
 
-    /// Waits until every job queued so far is done. Looks are not waited for.
+    /// Waits until every job queued so far is done. Tree walks and looks are not waited for.
     pub async fn drain(&self) {
-        let all = Arc::new(Barrier::new(THREADS));
-        let waits: Vec<_> = (0..THREADS)
+        let threads = self.jobs.threads();
+        let all = Arc::new(Barrier::new(threads));
+        let waits: Vec<_> = (0..threads)
             .map(|_| {
                 let (sender, receiver) = oneshot::channel::<()>();
                 let all = Arc::clone(&all);
@@ -163,6 +170,12 @@ impl Workers {
     /// Runs a job and returns its result; `None` if it panicked.
     pub async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         self.jobs.run(job).await
+    }
+
+    /// Walks or signals the processes of a task and returns the result; `None` if that panicked. What it reads must be of
+    /// processes alone.
+    pub async fn walk<T: Send + 'static>(&self, walk: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.trees.run(walk).await
     }
 
     /// Runs a look at a disk once there is a place for it, and returns its result; `None` if it panicked. Waits as long as the
@@ -205,6 +218,19 @@ mod tests {
         assert_eq!(within(workers.run(|| 2)).await, Some(2));
         end_looks.wait();
         assert_eq!(within(workers.look(|| 3)).await, Some(3));
+    }
+
+    #[tokio::test]
+    async fn trees_are_walked_while_files_do_not_answer() {
+        let workers = Workers::start().unwrap();
+        let end_jobs = Arc::new(Barrier::new(THREADS + 1));
+        for _ in 0..THREADS {
+            let end = Arc::clone(&end_jobs);
+            workers.later(move || _ = end.wait());
+        }
+        assert_eq!(within(workers.walk(|| 1)).await, Some(1));
+        assert!(!workers.are_idle());
+        end_jobs.wait();
     }
 
     #[tokio::test]

@@ -214,26 +214,16 @@ impl Store {
                 _ => unread += 1,
             }
         }
-        let (mut holding_tasks, mut holding_entering, mut values) = (Vec::new(), Vec::new(), Vec::new());
-        for [ordinal, value, needed] in
-            self.rows("SELECT ordinal, value, envs FROM task ORDER BY ordinal", &mut unread)
-        {
-            unread += usize::from(!matches!(needed, Value::Text(_)));
-            holding_tasks.push((ordinal, needed));
-            values.push(value);
-        }
+        let query = "SELECT ordinal, value, envs FROM task ORDER BY ordinal";
+        let (holding_tasks, values) = self.rows_with_envs(query, &mut unread);
         for ((ordinal, _), row) in holding_tasks.iter().zip(parse_all(values, &envs)) {
             match (integer(ordinal), row) {
                 (Some(ordinal), Some(row)) => read.kept.tasks.push((Ordinal(ordinal), row)),
                 _ => unread += 1,
             }
         }
-        let mut values = Vec::new();
-        for [id, value, needed] in self.rows("SELECT id, value, envs FROM entering", &mut unread) {
-            unread += usize::from(!matches!(needed, Value::Text(_)));
-            holding_entering.push((id, needed));
-            values.push(value);
-        }
+        let (holding_entering, values) =
+            self.rows_with_envs("SELECT id, value, envs FROM entering", &mut unread);
         for ((id, _), row) in holding_entering.iter().zip(parse_all::<Entering>(values, &envs)) {
             // Without its id the row could not be removed once the batch has entered.
             let is_whole = row.as_ref().is_some_and(|entering| task_id(id) == Some(entering.batch));
@@ -287,6 +277,17 @@ impl Store {
     /// Returns the first two columns of every row.
     fn all(&self, query: &str) -> rusqlite::Result<Vec<(Value, Value)>> {
         self.database.prepare(query)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    }
+
+    /// Returns the key of each row with the environments that it needs, and in the same order what the rows hold. A row
+    /// counts as unread if what it needs can't be read.
+    fn rows_with_envs(&self, query: &str, unread: &mut usize) -> (Vec<(Value, Value)>, Vec<Value>) {
+        let rows = self.rows(query, unread).into_iter();
+        rows.map(|[key, value, needed]| {
+            *unread += usize::from(!matches!(needed, Value::Text(_)));
+            ((key, needed), value)
+        })
+        .unzip()
     }
 
     /// Returns the columns of every row that can be read, from the first one on, and behind a damage from the last one on.

@@ -212,7 +212,10 @@ impl Daemon {
         notify_manager(sd_notify::NotifyState::Stopping);
         leaving.send_replace(true);
         let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
-        address.tell(Note { phase: Phase::Ending, ..note });
+        let note = Note { phase: Phase::Ending, left: !ending.left().is_empty(), ..note };
+        // Clients find the one or the other, and must not take this daemon for one that has lost its socket.
+        instance.tell(note.clone());
+        address.tell(note);
         address.leave();
         // Responses that are being read from output files are still sent.
         if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
@@ -293,8 +296,8 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> El
 fn end_all(strays: &Strays, ending: &Ending, instance: &Instance, address: &mut Address) {
     if strays.end(ending.is_hurried(), ending.left(), &instance.output()) {
         instance.end();
-        let durable = address.note().durable;
-        address.tell(Note { phase: Phase::Ending, durable, ..Note::default() });
+        let Note { durable, left, .. } = address.note();
+        address.tell(Note { phase: Phase::Ending, durable, left, ..Note::default() });
     } else {
         tracing::warn!("some processes do not end; the next daemon will try again");
     }

@@ -156,6 +156,7 @@ fn limits_table() -> String {
         ("Maximum size of one `task.output`", bytes(limits::OUTPUT_CHUNK_BYTES)),
         ("Maximum size of one `task.result` of a process", bytes(limits::RESULT_BYTES)),
         ("Maximum size of one `task.write`", bytes(limits::WRITE_BYTES as u64)),
+        ("Input that all tasks together have not read", bytes(limits::UNREAD_INPUT_BYTES as u64)),
         ("Size of the beginning of an output that is always kept", bytes(limits::OUTPUT_HEAD_BYTES)),
         ("Foreground jobs per connection", limits::FOREGROUND_JOBS.to_string()),
         ("Connections attached to one terminal", limits::TERMINAL_VIEWERS.to_string()),

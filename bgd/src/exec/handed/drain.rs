@@ -500,6 +500,12 @@ impl Sink {
 
     /// Moves what a socket holds through a pipe, at most what fits into that. Returns 0 at its end.
     fn splice_through(&mut self, socket: &OwnedFd, via: &Via) -> io::Result<usize> {
+        // `splice` from a TCP socket waits for bytes whatever its flags say, unless the socket itself is non-blocking,
+        // which is up to its other holders. Its errors come from here, too.
+        let (peeked, _) = rustix::net::recv(socket, &mut [0_u8], RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+        if peeked == 0 {
+            return Ok(0);
+        }
         let count = splice_once(socket, &via.into, None)?;
         self.empty(via)?;
         Ok(count)

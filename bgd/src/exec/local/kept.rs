@@ -292,7 +292,7 @@ impl Local {
             self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
         }
         process.resume(&mut self.processes, &mut self.terminals, drains, &mut came)?;
-        self.terminals.go_on(&HashMap::new());
+        self.terminals.go_on(&HashMap::new(), &self.context.unread);
         self.handoffs.go_on();
         let supervised = self.processes.supervised.get(&task);
         let job = supervised.and_then(|supervised| supervised.job.as_ref());

@@ -33,8 +33,9 @@ use super::handed::Handoff;
 use super::input::InputPipe;
 use super::left::{self, Left, Resumed, Spared};
 use super::messages::{Begun, Report, StartOrder, Streams};
+use super::pool::Pool;
 use super::process::Processes;
-use super::start_queue::StartSender;
+use super::unread::UnreadBytes;
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
 use crate::client::answer::write_error;
@@ -74,7 +75,7 @@ pub struct Local {
 impl Local {
     /// Creates the executor without processes. `orders` goes to the spawner threads, whose reports come through
     /// `reports`.
-    pub fn new(orders: StartSender, reports: mpsc::UnboundedReceiver<Report>, context: Context) -> Self {
+    pub fn new(orders: Pool<StartOrder>, reports: mpsc::UnboundedReceiver<Report>, context: Context) -> Self {
         Self {
             processes: Processes::new(orders, context.clone()),
             terminals: OpenTerminals::default(),
@@ -176,10 +177,12 @@ impl Local {
     /// Writes to the standard input of a task, if it has one.
     fn write(&self, asked: Asked) {
         let Some(input) = self.processes.input(asked.task.id) else { return asked.refuse() };
-        let Asked { answer, task, what: Ask::Write { data, eof } } = asked else { return asked.refuse() };
+        let Asked { answer, task, what: Ask::Write { data, eof, unread } } = asked else {
+            return asked.refuse();
+        };
         let number = input.owed.keep(answer);
         let written = input.write(number, data, eof);
-        self.answer_write(task.id, input, (number, eof), written);
+        self.answer_write(task.id, input, (number, eof), unread, written);
     }
 
     /// Answers when a write to a standard input is done.
@@ -188,12 +191,14 @@ impl Local {
         task: TaskId,
         input: InputPipe,
         (number, eof): (u64, bool),
+        unread: UnreadBytes,
         written: impl Future<Output = io::Result<u64>> + Send + 'static,
     ) {
         let keeper = self.keeper.clone().filter(|_| eof);
         let run = self.processes.supervised.get(&task).map_or(0, |supervised| supervised.run);
         tokio::spawn(async move {
             let written = written.await;
+            drop(unread);
             if let Some(keeper) = keeper {
                 keeper.close_part(Key { task, run }, left::INPUT);
             }
@@ -213,7 +218,8 @@ impl Local {
             let Some(input) = self.processes.input(task) else { continue };
             for write in input.again(unread, clients) {
                 let about = (write.write.number, write.eof);
-                self.answer_write(task, input.clone(), about, input.go_on_writing(write));
+                let unread = self.context.unread.again(write.write.data.len());
+                self.answer_write(task, input.clone(), about, unread, input.go_on_writing(write));
             }
         }
     }
@@ -354,7 +360,7 @@ impl Executor for Local {
     fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let owners = std::mem::take(&mut self.owners_before).into_iter();
         self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
-        self.terminals.go_on(clients);
+        self.terminals.go_on(clients, &self.context.unread);
         self.handoffs.go_on();
         self.go_on_writing(clients);
         // Who is gone reports nothing any more.

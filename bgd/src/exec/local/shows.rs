@@ -20,6 +20,7 @@ use crate::exec::owed::Owed;
 use crate::exec::terminal::still::{Before, Hold, Taken};
 use crate::exec::terminal::viewers::{Door, Viewer};
 use crate::exec::terminal::{Opening, Resting, Terminal, Terminals, written};
+use crate::exec::unread::{Unread, UnreadBytes};
 
 /// An open terminal and its viewers.
 #[derive(Debug)]
@@ -117,7 +118,7 @@ impl OpenTerminals {
     }
 
     /// Follows the terminals of the program before.
-    pub(super) fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+    pub(super) fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>, unread: &Unread) {
         for Rests { task, taken, loss, owed, resting } in std::mem::take(&mut self.resting) {
             let Some(shown) = self.open.get_mut(&task) else { continue };
             let Taken { mut state, master, slave, leader_news, output } = taken;
@@ -132,8 +133,8 @@ impl OpenTerminals {
             }
             shown.owed.keep_again(owed, clients);
             for write in writes {
-                let number = write.number;
-                shown.answer_write(task, number, written(shown.terminal.go_on_writing(write)));
+                let (number, unread) = (write.number, unread.again(write.data.len()));
+                shown.answer_write(task, number, unread, written(shown.terminal.go_on_writing(write)));
             }
             let (size, owner) = (state.size(), None);
             let before = Some(Box::new(Before { state, viewers }));
@@ -230,7 +231,9 @@ impl Shown {
     }
 
     fn write(&self, asked: Asked) {
-        let Asked { answer, task, what: Ask::Write { data, eof } } = asked else { return asked.refuse() };
+        let Asked { answer, task, what: Ask::Write { data, eof, unread } } = asked else {
+            return asked.refuse();
+        };
         let id = task.id;
         if eof {
             let message = format!("`eof`: task {id} reads from a terminal, which can't be closed");
@@ -239,7 +242,7 @@ impl Shown {
                 .refuse(&error.hint("send the end-of-file character instead, as Ctrl-D does: \"\\u0004\""));
         }
         let number = self.owed.keep(answer);
-        self.answer_write(id, number, self.terminal.write(number, data));
+        self.answer_write(id, number, unread, self.terminal.write(number, data));
     }
 
     /// Answers when what was typed is written.
@@ -247,11 +250,13 @@ impl Shown {
         &self,
         task: TaskId,
         number: u64,
+        unread: UnreadBytes,
         written: impl Future<Output = io::Result<u64>> + Send + 'static,
     ) {
         let owed = self.owed.clone();
         tokio::spawn(async move {
             let result = written.await;
+            drop(unread);
             match (owed.take(number), result) {
                 (Some(answer), Ok(written)) => answer.give(&WriteResult { written }),
                 (Some(answer), Err(error)) => answer.refuse(&write_error(task, &error)),

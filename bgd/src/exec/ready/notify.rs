@@ -30,7 +30,7 @@ pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
             continue;
         }
         let (tree, sender) = (tree.clone(), message.sender);
-        let is_foreign = workers.run(move || sender.is_some_and(|sender| tree.is_foreign(sender))).await;
+        let is_foreign = workers.walk(move || sender.is_some_and(|sender| tree.is_foreign(sender))).await;
         if is_foreign != Some(true) {
             return;
         }

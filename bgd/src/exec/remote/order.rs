@@ -69,11 +69,13 @@ pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>, mut 
         let error = RpcError::new(ErrorKind::Unsupported, message);
         return asked.answer.refuse(&error.hint("`bgctl status` says since when; write again later"));
     };
-    let Asked { answer, what: Ask::Write { data, eof }, .. } = asked else { return };
+    let Asked { answer, what: Ask::Write { data, eof, unread }, .. } = asked else { return };
     let (data, encoding) = Encoding::encode(data);
     let params = WriteParams { id: id.into(), data, encoding, eof };
     tokio::spawn(async move {
-        match wait.until(bridge.wait::<TaskWrite>(&params)).await {
+        let result = wait.until(bridge.wait::<TaskWrite>(&params)).await;
+        drop(unread);
+        match result {
             None => answer.refuse(&silence::given_up("it was written")),
             Some(Ok(result)) => answer.give(&result),
             Some(Err(ClientError::Rpc(error))) => answer.refuse(&error),

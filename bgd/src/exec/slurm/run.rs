@@ -100,6 +100,8 @@ pub struct Run {
     pub missing_output: [u64; 2],
     /// Whether it was reported to be ready before it was taken up.
     pub is_ready: bool,
+    /// How many looks at where its output begins are under way.
+    pub base_looks: u32,
     /// When it got its id.
     accepted: Option<Instant>,
     /// Since when it runs.
@@ -169,6 +171,7 @@ impl Run {
             is_to_compare: false,
             missing_output: [0; 2],
             is_ready: false,
+            base_looks: 0,
             accepted: None,
             running: None,
             restarts: 0,

@@ -53,6 +53,8 @@ pub enum Done {
     Acted(Vec<Act>, Result<(), Trouble>),
     /// All that is left to report of a run, and its files.
     Settled(TaskId, u32, Vec<Fact>, Files),
+    /// A look at where the output of a run's next attempt begins.
+    Based(TaskId, u32),
     /// A search for what earlier daemons have left; `false` if it must be repeated.
     Swept(bool),
 }
@@ -303,6 +305,14 @@ pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done
     let output = context.outputs.settle(task, false).await;
     let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
     Done::Settled(task, run, output.into_iter().chain([end]).collect(), files)
+}
+
+/// Notes how much the attempts of a run so far have written.
+pub async fn base(tools: Tools, (task, run): (TaskId, u32), job: Arc<Job>) -> Done {
+    let Tools { context, .. } = &tools;
+    let folder = Arc::clone(&context.folder);
+    let _ = context.workers.run(move || job.set_base(folder.sizes(task, job.spec.split))).await;
+    Done::Based(task, run)
 }
 
 /// Removes what only a job has needed.

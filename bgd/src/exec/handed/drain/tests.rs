@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::*;
 use crate::core::Fact;
@@ -39,6 +41,13 @@ async fn begin_through(source: Source, via: Option<Via>) -> Begun {
     Begun { drains: prepared.begin(&loss), path: home.path().join("out"), home }
 }
 
+/// Returns both ends of a TCP connection. They are blocking.
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
 fn numbered(bytes: usize) -> Vec<u8> {
     (0..).flat_map(|number: u64| format!("{number}\n").into_bytes()).take(bytes).collect()
 }
@@ -61,10 +70,14 @@ async fn every_byte_arrives_up_to_the_end() {
     let (reader, pipe) = io::pipe().unwrap();
     let (near, far) = UnixStream::pair().unwrap();
     let (kept, its_far) = UnixStream::pair().unwrap();
-    let cases: [(Source, bool, OwnedFd); 3] = [
+    let (tcp, tcp_far) = tcp_pair();
+    let (kept_tcp, kept_tcp_far) = tcp_pair();
+    let cases: [(Source, bool, OwnedFd); 5] = [
         (Source::Pipe(reader.into()), false, pipe.into()),
         (Source::Socket(near.into()), false, far.into()),
         (Source::Socket(kept.into()), true, its_far.into()),
+        (Source::Socket(tcp.into()), false, tcp_far.into()),
+        (Source::Socket(kept_tcp.into()), true, kept_tcp_far.into()),
     ];
     for (source, is_kept, end) in cases {
         let begun = begin_through(source, is_kept.then(|| Via::new().unwrap())).await;
@@ -93,6 +106,31 @@ async fn what_is_in_the_pipe_is_taken_out_when_that_is_asked_for() {
     begun.drains.end().await;
     begun.drains.settle().await;
     assert!(begun.drains.have_ended());
+}
+
+#[tokio::test]
+async fn a_blocking_tcp_socket_is_not_waited_for_by_the_thread_of_all_drains() {
+    for is_kept in [false, true] {
+        let (near, mut far) = tcp_pair();
+        let via = is_kept.then(|| Via::new().unwrap());
+        let begun = begin_through(Source::Socket(near.into()), via).await;
+        let size = || fs::metadata(&begun.path).unwrap().len();
+        for round in 1..=20 {
+            far.write_all(&[b'x'; 300]).unwrap();
+            let arrived = async {
+                while size() < round * 300 {
+                    begun.drains.settle().await;
+                }
+                begun.drains.settle().await;
+            };
+            let in_time = tokio::time::timeout(Duration::from_mins(1), arrived).await;
+            in_time.expect("the thread waits for the socket");
+        }
+        drop(far);
+        begun.drains.end().await;
+        assert_eq!(size(), 20 * 300);
+        begun.home.close().unwrap();
+    }
 }
 
 #[tokio::test]

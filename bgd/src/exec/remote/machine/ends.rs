@@ -8,7 +8,7 @@ use bgd_shared::task::Task;
 
 use super::{Called, Machine, Outcome};
 use crate::core::Fact;
-use crate::exec::remote::run::conclusion;
+use crate::exec::remote::run::{Run, conclusion};
 use crate::exec::remote::sweep;
 
 impl Machine {
@@ -54,12 +54,11 @@ impl Machine {
     }
 
     /// Tells the dispatcher that the end of a run can't be confirmed. The machine is still told to end it.
-    pub(super) fn give_up_on(&mut self, task: TaskId) {
+    pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
         let why =
             format!("{}: it may still run there, and is ended once that is possible", self.unreachable());
-        let Some(run) = self.runs.get_mut(&task).filter(|run| run.stop.is_some() && !run.is_given_up) else {
-            return;
-        };
+        let is_ending = |run: &&mut Run| run.number == number && run.stop.is_some() && !run.is_given_up;
+        let Some(run) = self.runs.get_mut(&task).filter(is_ending) else { return };
         run.is_given_up = true;
         let fact = if run.is_waiting() {
             Fact::StartFailed { failure: why.into() }

@@ -68,7 +68,7 @@ pub struct Machine {
     /// The instance of the daemon that has the runs.
     instance: Option<String>,
     /// When the ends of these runs are no longer waited for.
-    give_up: BTreeSet<(Instant, TaskId)>,
+    give_up: BTreeSet<(Instant, TaskId, u32)>,
     /// The ids of concluded tasks there that were not cleared yet.
     concluded: Vec<TaskRef>,
     /// Whether a call that clears some is under way.
@@ -274,7 +274,7 @@ impl Machine {
         }
         // One that waits there ends at once, so that SIGKILL never follows.
         if signal == SIGKILL || run.is_waiting() {
-            self.give_up.insert((Instant::now() + CONFIRMED_WITHIN, task));
+            self.give_up.insert((Instant::now() + CONFIRMED_WITHIN, task, number));
         }
         self.tell_to_end(task);
         self.ready.push_back(task);
@@ -559,18 +559,18 @@ impl Machine {
             Link::Idle | Link::Opening(_) | Link::Open(..) => None,
         };
         let sweeps = self.sweeps_at.filter(|_| matches!(self.link, Link::Idle | Link::Open(..)));
-        let give_up = self.give_up.first().map(|(at, _)| *at);
+        let give_up = self.give_up.first().map(|(at, ..)| *at);
         link.into_iter().chain(sweeps).chain(give_up).min()
     }
 
     /// Does what is due.
     fn fire(&mut self) {
         let now = Instant::now();
-        while let Some((at, task)) = self.give_up.first().copied()
+        while let Some((at, task, number)) = self.give_up.first().copied()
             && at <= now
         {
             self.give_up.pop_first();
-            self.give_up_on(task);
+            self.give_up_on(task, number);
         }
         let sweeps = self.sweeps_at.is_some_and(|at| at <= now);
         match &self.link {

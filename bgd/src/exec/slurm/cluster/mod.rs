@@ -532,6 +532,7 @@ impl Cluster {
                     self.remove(task);
                 }
             }
+            Done::Based(task, run) => self.based(task, run),
             Done::Swept(true) | Done::Abandoned => {}
             Done::Swept(false) => self.sweep_at = Some(now + CONFIRMED_WITHIN),
         }

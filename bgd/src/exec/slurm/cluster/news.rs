@@ -65,13 +65,31 @@ impl Cluster {
             }
             if is_requeued {
                 self.readiness.remove(&task);
-                if let Some(run) = self.runs.get_mut(&task) {
-                    run.is_ready = false;
-                    run.job.set_base(self.tools.context.folder.sizes(task, run.job.spec.split));
-                }
+                self.look_at_base(task);
             }
             self.pace.moved(now);
             self.expect_more(now);
+        }
+    }
+
+    /// Notes where the output of a run's next attempt begins.
+    fn look_at_base(&mut self, task: TaskId) {
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        run.is_ready = false;
+        if let Some(sizes) = self.tools.context.folder.sizes_unless_linked(task, run.job.spec.split) {
+            return run.job.set_base(sizes);
+        }
+        run.base_looks += 1;
+        let (number, job) = (run.number, Arc::clone(&run.job));
+        self.works.push(Box::pin(work::base(self.tools.clone(), (task, number), job)));
+    }
+
+    /// Takes in that this is noted.
+    pub(super) fn based(&mut self, task: TaskId, number: u32) {
+        let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
+        run.base_looks = run.base_looks.saturating_sub(1);
+        if run.base_looks == 0 && !run.is_waiting() && !run.is_concluded {
+            self.started(task);
         }
     }
 
@@ -84,7 +102,9 @@ impl Cluster {
         if self.tracked.insert(task) {
             context.outputs.track(task, number, spec.split);
         }
-        if let Some(Ready::Line(pattern)) = spec.ready.as_deref().filter(|_| !run.is_ready) {
+        if let Some(Ready::Line(pattern)) =
+            spec.ready.as_deref().filter(|_| !run.is_ready && run.base_looks == 0)
+        {
             let files = context.folder.files(task, spec.split);
             let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
             // What earlier attempts have written does not count.

@@ -1,0 +1,110 @@
+//! Tests of output files.
+
+use super::*;
+use crate::exec::messages;
+
+fn folder() -> (tempfile::TempDir, OutputFolder) {
+    let home = tempfile::tempdir().unwrap();
+    let folder = OutputFolder::open(home.path().to_path_buf()).unwrap();
+    (home, folder)
+}
+
+#[test]
+fn parts_skip_what_was_dropped() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("f");
+    let bytes: Vec<u8> = (0..400_000_u32).map(|number| (number % 251) as u8).collect();
+    fs::write(&path, &bytes).unwrap();
+    let dropped = 131_072;
+    let mut got = Vec::new();
+    let mut offset = 0;
+    loop {
+        let part = read_part(&path, true, offset, 10_000, dropped).unwrap();
+        if part.next == offset.cast_unsigned() {
+            break;
+        }
+        got.extend(part.bytes);
+        offset = part.next.cast_signed();
+    }
+    let kept = [&bytes[..65_536], &bytes[65_536 + 131_072..]].concat();
+    assert_eq!(got, kept);
+}
+
+#[test]
+fn a_negative_offset_counts_from_the_end() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("f");
+    fs::write(&path, "0123456789").unwrap();
+    assert_eq!(read_part(&path, true, -3, 100, 0).unwrap().bytes, b"789");
+    assert_eq!(read_part(&path, true, -30, 2, 0).unwrap().bytes, b"01");
+    assert_eq!(read_part(&path, true, 30, 2, 0).unwrap().next, 10);
+}
+
+#[test]
+fn bounding_frees_the_middle_and_keeps_both_ends() {
+    let (_home, folder) = folder();
+    let task = TaskId::random();
+    let file = fs::File::from(folder.create(task, Stream::Stdout).unwrap());
+    io::Write::write_all(&mut &file, &vec![b'x'; 4 << 20]).unwrap();
+    let dropped = folder.bound(task, Stream::Stdout, 4 << 20, 0, 1 << 20).unwrap();
+    let stat = folder.stat(task, Stream::Stdout).unwrap();
+    assert_eq!(stat.st_size, 4 << 20);
+    assert_eq!(dropped, (4 << 20) - (1 << 20));
+    assert!(stat.st_blocks * 512 <= (1 << 20) + (64 << 10), "{} blocks", stat.st_blocks);
+    let path = folder.files(task, false).path(Stream::Stdout).to_path_buf();
+    let bytes = fs::read(path).unwrap();
+    assert!(bytes[..65_536].iter().all(|byte| *byte == b'x'));
+    assert!(bytes[65_536..65_536 + usize::try_from(dropped).unwrap()].iter().all(|byte| *byte == 0));
+    assert!(bytes[65_536 + usize::try_from(dropped).unwrap()..].iter().all(|byte| *byte == b'x'));
+}
+
+#[test]
+fn the_last_line_is_short_and_clean() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("f");
+    fs::write(&path, "first\n\x1b[31mred\x1b[0m line\n\n  \n").unwrap();
+    assert_eq!(last_line(&path).unwrap(), "\u{fffd}[31mred\u{fffd}[0m line");
+    fs::write(&path, b"\xff\xfe").unwrap();
+    assert_eq!(last_line(&path).unwrap(), "\u{fffd}\u{fffd}");
+    fs::write(&path, "x".repeat(100_000)).unwrap();
+    assert_eq!(last_line(&path).unwrap().len(), read::LAST_LINE_CHARS);
+    fs::write(&path, "").unwrap();
+    assert_eq!(last_line(&path), None);
+}
+
+#[tokio::test]
+async fn paths_that_lead_out_of_the_folder_are_followed_by_workers_alone() {
+    let (home, folder) = folder();
+    let jobs = Arc::new(AtomicU64::new(0));
+    let pushed = Arc::clone(&jobs);
+    let workers = Workers::simulated(move |job| {
+        pushed.fetch_add(1, Ordering::Relaxed);
+        job();
+    });
+    let (facts, _reports) = messages::facts();
+    let folder = Arc::new(folder);
+    let watch = OutputWatch::start(Arc::clone(&folder), 1 << 20, facts, workers);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let target = elsewhere.path().join("out");
+    fs::write(&target, "12345").unwrap();
+    let (plain, linked) = (TaskId::random(), TaskId::random());
+    folder.create(plain, Stream::Stdout).unwrap();
+    fs::write(folder.files(plain, false).path(Stream::Stdout), "123").unwrap();
+    folder.link(linked, Stream::Stdout, &target).unwrap();
+    assert_eq!(folder.sizes_unless_linked(plain, false), Some([3, 0]));
+    assert_eq!(folder.sizes_unless_linked(linked, false), None);
+    for (task, size, looks) in [(plain, 3, 0), (linked, 5, 1)] {
+        watch.track(task, 1, false);
+        let settled = watch.settle(task, false).await;
+        let Some(Fact::Output { bytes, .. }) = settled else { panic!("{settled:?}") };
+        assert_eq!((bytes, jobs.swap(0, Ordering::Relaxed)), ([size, 0], looks));
+    }
+    let arm = |first| arm(&watch.shared, first);
+    let (first, is_armed) = arm(FirstWrite::new(home.path()).unwrap()).await.unwrap();
+    assert_eq!((is_armed, jobs.swap(0, Ordering::Relaxed)), (true, 0));
+    watch.track_own(plain, 1, &target);
+    let (first, is_armed) = arm(first).await.unwrap();
+    assert_eq!((is_armed, jobs.swap(0, Ordering::Relaxed)), (true, 1));
+    fs::write(&target, "more").unwrap();
+    first.wait().await.unwrap();
+}

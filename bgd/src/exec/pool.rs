@@ -1,0 +1,335 @@
+//! Threads that take blocking work from a queue. Whoever takes an order wakes no other thread: with a receiver that threads
+//! share by a lock, each order wakes one that waits for it and one that waits for the lock.
+//!
+//! Work may hang: on a file system whose server is gone, in the kernel. Where orders wait and no thread takes one for a
+//! while, a watcher starts a spare thread, up to a limit. It knows nothing of the work.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How many threads a pool has.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Their name, which a number follows.
+    pub name: &'static str,
+    /// How many are started at once, so that a process limit reached later can't take them away.
+    pub threads: usize,
+    /// How many more it gets at most. They stay.
+    pub spares: usize,
+    /// How long orders wait untaken until a spare thread is started.
+    pub patience: Duration,
+}
+
+impl Size {
+    /// So many threads at once, and three times as many more when none has taken an order for a second.
+    pub const fn new(name: &'static str, threads: usize) -> Self {
+        Self { name, threads, spares: 3 * threads, patience: Duration::from_secs(1) }
+    }
+}
+
+/// A handle to the threads. They end when the last one is dropped and they have taken all orders.
+pub struct Pool<T>(Arc<Handle<T>>);
+
+struct Handle<T>(Arc<Shared<T>>);
+
+/// Makes what a thread does with each order, on that thread; `None` if it can't serve.
+type Make<T> = dyn Fn() -> Option<Box<dyn FnMut(T)>> + Send + Sync;
+
+struct Shared<T> {
+    size: Size,
+    make: Box<Make<T>>,
+    state: Mutex<State<T>>,
+    /// An order has come for a thread that waits.
+    ordered: Condvar,
+    /// More orders have come than threads wait.
+    crowded: Condvar,
+}
+
+struct State<T> {
+    /// Those who give orders bound their number.
+    orders: VecDeque<T>,
+    /// How many orders were taken so far.
+    taken: u64,
+    threads: usize,
+    /// How many threads wait for an order.
+    idle: usize,
+    watcher: Watcher,
+    is_closed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watcher {
+    /// There is none as yet.
+    None,
+    /// It waits until [`Shared::crowded`].
+    Idle,
+    /// It looks again by itself.
+    Watches,
+}
+
+impl<T> Clone for Pool<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> fmt::Debug for Pool<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("size", &self.0.0.size).finish_non_exhaustive()
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.ordered.notify_all();
+        self.0.crowded.notify_all();
+    }
+}
+
+impl<T: Send + 'static> Pool<T> {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system allows no more threads.
+    pub fn start(
+        size: Size,
+        make: impl Fn() -> Option<Box<dyn FnMut(T)>> + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let (orders, watcher) = (VecDeque::new(), Watcher::None);
+        let state = State { orders, taken: 0, threads: 0, idle: 0, watcher, is_closed: false };
+        let (state, make) = (Mutex::new(state), Box::new(make));
+        let (ordered, crowded) = (Condvar::new(), Condvar::new());
+        let pool = Self(Arc::new(Handle(Arc::new(Shared { size, make, state, ordered, crowded }))));
+        for _ in 0..size.threads {
+            pool.0.0.add_thread()?;
+        }
+        Ok(pool)
+    }
+
+    /// Gives an order to the thread that is free first.
+    ///
+    /// # Errors
+    /// No thread is left: the order comes back.
+    pub fn send(&self, order: T) -> Result<(), T> {
+        let shared = &self.0.0;
+        let mut state = shared.lock();
+        if state.threads == 0 {
+            return Err(order);
+        }
+        state.orders.push_back(order);
+        let (is_awaited, is_crowded) = (state.idle > 0, state.orders.len() > state.idle);
+        let watcher = state.watcher;
+        if is_crowded && watcher == Watcher::None {
+            // In its name: a thread that is started twice would be one too many.
+            state.watcher = Watcher::Watches;
+        }
+        drop(state);
+        if is_awaited {
+            shared.ordered.notify_one();
+        }
+        match watcher {
+            Watcher::None if is_crowded => shared.start_watcher(),
+            Watcher::Idle if is_crowded => shared.crowded.notify_one(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How many threads take orders.
+    pub fn threads(&self) -> usize {
+        self.0.0.lock().threads
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next order. `None`: there will be none.
+    fn take(&self) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if let Some(order) = state.orders.pop_front() {
+                state.taken += 1;
+                return Some(order);
+            }
+            if state.is_closed {
+                return None;
+            }
+            state.idle += 1;
+            state = self.ordered.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+}
+
+impl<T: Send + 'static> Shared<T> {
+    fn add_thread(self: &Arc<Self>) -> io::Result<()> {
+        let shared = Arc::clone(self);
+        let number = {
+            let mut state = self.lock();
+            state.threads += 1;
+            state.threads - 1
+        };
+        let started = thread_of(format!("{}-{number}", self.size.name)).spawn(move || {
+            if let Some(mut work) = (shared.make)() {
+                while let Some(order) = shared.take() {
+                    work(order);
+                }
+            }
+            shared.lock().threads -= 1;
+        });
+        if started.is_err() {
+            self.lock().threads -= 1;
+        }
+        started.map(drop)
+    }
+
+    fn start_watcher(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        if let Err(error) = thread_of(format!("{}-watch", self.size.name)).spawn(move || shared.watch()) {
+            tracing::warn!(%error, "nobody watches whether threads hang");
+            // The next order tries it again.
+            self.lock().watcher = Watcher::None;
+        }
+    }
+
+    /// Starts a spare thread whenever orders wait and none has been taken for a while.
+    fn watch(self: &Arc<Self>) {
+        let Size { name, threads, spares, patience } = self.size;
+        let mut state = self.lock();
+        // When it began to wait, and how many orders had been taken by then.
+        let mut waits: Option<(Instant, u64)> = None;
+        while !state.is_closed {
+            let since = match waits {
+                _ if state.orders.is_empty() || state.threads >= threads + spares => None,
+                Some((since, taken)) if taken == state.taken => Some(since),
+                _ => Some(Instant::now()),
+            };
+            waits = since.map(|since| (since, state.taken));
+            let Some(since) = since else {
+                state.watcher = Watcher::Idle;
+                state = self.crowded.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.watcher = Watcher::Watches;
+            let left = patience.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                drop(state);
+                tracing::warn!(name, "all threads are busy for long: a spare one is started");
+                if let Err(error) = self.add_thread() {
+                    tracing::error!(%error, "no thread can be started");
+                }
+                waits = None;
+                state = self.lock();
+            } else {
+                state = self.crowded.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+fn thread_of(name: String) -> thread::Builder {
+    thread::Builder::new().name(name).stack_size(256 * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, mpsc};
+
+    use super::*;
+
+    const TEST: Size = Size { name: "test", threads: 2, spares: 3, patience: Duration::ZERO };
+
+    /// No test takes that long.
+    const LIMIT: Duration = Duration::from_mins(1);
+
+    type Job = Box<dyn FnOnce() + Send>;
+
+    fn pool(size: Size) -> Pool<Job> {
+        Pool::start(size, || Some(Box::new(|job: Job| job()))).unwrap()
+    }
+
+    fn send(pool: &Pool<Job>, job: impl FnOnce() + Send + 'static) {
+        assert!(pool.send(Box::new(job)).is_ok());
+    }
+
+    #[test]
+    fn each_order_is_taken_once_also_after_the_last_handle_is_gone() {
+        let (taken, all) = mpsc::channel();
+        let pool = Pool::start(TEST, move || {
+            let taken = taken.clone();
+            Some(Box::new(move |order: u32| taken.send(order).unwrap()))
+        })
+        .unwrap();
+        for order in 1..=100 {
+            pool.send(order).unwrap();
+        }
+        drop(pool);
+        let mut orders: Vec<u32> = std::iter::from_fn(|| all.recv_timeout(LIMIT).ok()).collect();
+        assert_eq!(all.recv_timeout(LIMIT), Err(mpsc::RecvTimeoutError::Disconnected));
+        orders.sort_unstable();
+        assert_eq!(orders, (1..=100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_order_that_nobody_can_take_comes_back() {
+        let (fails, failed) = mpsc::channel();
+        let pool: Pool<u32> = Pool::start(Size { threads: 1, ..TEST }, move || {
+            fails.send(()).unwrap();
+            None
+        })
+        .unwrap();
+        failed.recv_timeout(LIMIT).unwrap();
+        let comes_back = || (0..u32::MAX).find(|_| pool.send(7) == Err(7));
+        assert!(comes_back().is_some());
+    }
+
+    #[test]
+    fn orders_go_on_beside_stuck_ones_up_to_a_limit() {
+        let pool = pool(TEST);
+        let end = Arc::new(Barrier::new(5 + 1));
+        for number in 0..5 {
+            let (begins, begun) = mpsc::channel();
+            let end = Arc::clone(&end);
+            send(&pool, move || {
+                begins.send(()).unwrap();
+                end.wait();
+            });
+            begun.recv_timeout(LIMIT).unwrap();
+            if number < 4 {
+                let (ends, ended) = mpsc::channel();
+                send(&pool, move || ends.send(()).unwrap());
+                ended.recv_timeout(LIMIT).unwrap();
+            }
+        }
+        assert_eq!(pool.threads(), 5);
+        let (ends, ended) = mpsc::channel();
+        send(&pool, move || ends.send(()).unwrap());
+        // Nobody can take it before one of the others has ended.
+        assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
+        assert_eq!(pool.threads(), 5);
+        end.wait();
+        ended.recv_timeout(LIMIT).unwrap();
+    }
+
+    #[test]
+    fn threads_that_take_orders_get_no_spare_ones() {
+        let pool = pool(Size { patience: LIMIT, ..TEST });
+        let (ends, ended) = mpsc::channel();
+        for _ in 0..1000 {
+            let ends = ends.clone();
+            send(&pool, move || ends.send(()).unwrap());
+        }
+        for _ in 0..1000 {
+            ended.recv_timeout(LIMIT).unwrap();
+        }
+        assert_eq!(pool.threads(), 2);
+    }
+}

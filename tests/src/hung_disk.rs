@@ -1,0 +1,44 @@
+//! A file system that never answers, like one whose server is gone. Only root can mount it.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+/// The file system, until it is dropped. Whoever waits for it gets an error then.
+pub struct HungDisk {
+    folder: PathBuf,
+    /// What serves it: nobody ever reads from here.
+    device: Option<File>,
+}
+
+impl HungDisk {
+    /// Mounts it at this folder, which is created.
+    ///
+    /// # Panics
+    /// The system has no FUSE, or this is not root.
+    #[track_caller]
+    pub fn mount(folder: &Path) -> Self {
+        fs::create_dir(folder).expect("a folder");
+        let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let options = CString::new(options).expect("no NUL");
+        mount("hung", folder, "fuse", MountFlags::empty(), Some(&*options)).expect("a mount");
+        Self { folder: folder.to_owned(), device: Some(device) }
+    }
+
+    /// Returns its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        // Without it, all requests fail at once.
+        drop(self.device.take());
+        let _ = unmount(&self.folder, UnmountFlags::DETACH);
+    }
+}

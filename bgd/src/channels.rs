@@ -228,6 +228,13 @@ impl Channels {
         Self { by_name, default }
     }
 
+    /// Whether nothing in the configuration mentions this channel: it is built-in, and not the first of
+    /// `default_deliver_to`.
+    pub fn is_unset(&self, name: &str) -> bool {
+        let default = self.default.as_ref().and_then(|names| names.first());
+        BUILT_IN.contains(&name) && default.is_none_or(|default| **default != *name)
+    }
+
     /// Returns the channel of this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Channel>> {
         self.by_name.get(name)

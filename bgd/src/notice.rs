@@ -86,8 +86,13 @@ pub fn head(notice: &Wire) -> String {
         NoticeKind::Failed => "FAILED",
         NoticeKind::Cancelled => "CANCELLED",
     };
-    let asks = if notice.kind == NoticeKind::NeedsInput { "asks: " } else { "" };
-    let why = reason(notice).map(|why| format!(" {asks}{}", one_line(why))).unwrap_or_default();
+    let lead = match notice.kind {
+        NoticeKind::NeedsInput => "asks: ",
+        // The reason is a clause: "its parent session ended".
+        NoticeKind::Cancelled => "because ",
+        NoticeKind::Started | NoticeKind::Completed | NoticeKind::Failed => "",
+    };
+    let why = reason(notice).map(|why| format!(" {lead}{}", one_line(why))).unwrap_or_default();
     let comma = if why.is_empty() { "" } else { "," };
     let time = match (notice.kind, notice.duration_ms) {
         (NoticeKind::Completed, Some(ms)) => format!(" in {}", show::elapsed(ms)),
@@ -250,22 +255,41 @@ mod tests {
         assert_eq!(one_line(&"x".repeat(TITLE_PART_CHARS + 1)), "x".repeat(TITLE_PART_CHARS) + "…");
     }
 
-    #[test]
-    fn r164_the_notice_of_a_long_run_says_what_it_used() {
+    /// A notice of a task that has run for this long, with these facts about it.
+    fn notice(kind: &str, ms: u64, more: &serde_json::Value) -> Wire {
         let at = "1970-01-01T00:00:00.000Z";
-        let id = "00000000-0000-0000-0000-000000000001";
-        let usage = json!({"user_ms": 50_000, "system_ms": 20_000, "written_bytes": 0});
         let progress = json!({"output_bytes": 0, "tool_calls": 0, "denied": 0, "stalled": false});
         let output = json!({"path": "/o", "bytes": 0, "dropped_bytes": 0});
-        let task = json!({"id": id, "kind": "process", "origin": "submit", "status": "completed",
-            "description": "d", "cwd": "/", "run": 1, "resume_count": 0, "created_at": at, "exit": {"code": 0},
-            "usage": usage, "progress": progress, "output": output});
-        let notice = |ms: u64| -> Wire {
-            let notice = json!({"key": "k", "kind": "completed", "at": at, "resume": false, "title": "", "text": "",
-                "duration_ms": ms, "task": task});
-            serde_json::from_value(notice).unwrap()
-        };
+        let mut task = json!({"id": "00000000-0000-0000-0000-000000000001", "kind": "process", "origin": "submit",
+            "status": kind, "description": "d", "cwd": "/", "run": 1, "resume_count": 0, "created_at": at,
+            "progress": progress, "output": output});
+        for (key, value) in more.as_object().unwrap() {
+            task[key] = value.clone();
+        }
+        let notice = json!({"key": "k", "kind": kind, "at": at, "resume": false, "title": "", "text": "",
+            "duration_ms": ms, "task": task});
+        serde_json::from_value(notice).unwrap()
+    }
+
+    #[test]
+    fn r164_the_notice_of_a_long_run_says_what_it_used() {
+        let id = "00000000-0000-0000-0000-000000000001";
+        let usage = json!({"user_ms": 50_000, "system_ms": 20_000, "written_bytes": 0});
+        let notice = |ms| notice("completed", ms, &json!({"exit": {"code": 0}, "usage": usage}));
         assert_eq!(facts(&notice(60_000)), format!("ID {id}; exit code 0; 1m 10s of CPU"));
         assert_eq!(facts(&notice(59_999)), format!("ID {id}; exit code 0"));
+    }
+
+    #[test]
+    fn the_title_of_a_cancelled_task_reads_as_a_sentence() {
+        let why = json!({"error": "its terminal was closed or its client ended"});
+        assert_eq!(
+            title(&notice("cancelled", 1000, &why)),
+            "[BACKGROUND TASK CANCELLED] 00000000 because its terminal was closed or its client ended, after 1s: \"d\""
+        );
+        assert_eq!(
+            title(&notice("cancelled", 1000, &json!({}))),
+            "[BACKGROUND TASK CANCELLED] 00000000 after 1s: \"d\""
+        );
     }
 }

@@ -281,3 +281,34 @@ fn r121_where_a_prompt_is_new_is_known_after_an_upgrade() {
     terminal.type_line("-line");
     terminal.wait_text("\nhalf-typed-line\n$");
 }
+
+#[test]
+fn r121_of_more_held_notices_than_a_channel_may_queue_the_oldest_are_only_counted() {
+    let config = "[limits]\nchannel_queue = 3";
+    let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    let from = origin(&terminal);
+    occupy(&mut terminal);
+    let log = daemon.state_dir().join("bgd.log");
+    let hold = |numbers: std::ops::RangeInclusive<u64>| {
+        for number in numbers {
+            submit_from(&daemon, &from, "true");
+            wait::for_lines(&log, number, HELD);
+            wait::for_lines(&log, number.saturating_sub(3), "a held notice is only counted");
+        }
+    };
+    hold(1..=5);
+
+    upgrade(&daemon);
+
+    assert_eq!(daemon.channel("tty").queued, 5);
+    hold(6..=7);
+    let status = daemon.channel("tty");
+    assert_eq!((status.queued, status.dropped), (7, 0));
+    terminal.type_keys("\x04");
+    terminal.wait_text("[BACKGROUND TASKS] and 2 more completed (bgctl inbox shows them)\n$");
+    let status = wait::poll_until("they are delivered", || {
+        Some(daemon.channel("tty")).filter(|channel| channel.queued == 0)
+    });
+    assert_eq!((status.sent, status.failed), (7, 0));
+}

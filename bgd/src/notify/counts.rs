@@ -19,6 +19,8 @@ pub struct Counts {
     pub queued: AtomicU64,
     /// Undelivered notices that the adapter holds; they no longer take up room in the queue.
     pub held: AtomicU64,
+    /// How many notices the channel may queue, and how many more it may hold without only counting them.
+    limit: AtomicU64,
     sent: AtomicU64,
     failed: AtomicU64,
     /// Notices that wait for another terminal because their own is closed.
@@ -57,7 +59,7 @@ impl Counts {
     pub fn state(&self) -> CountsState {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         // The others are counted again from what is queued.
-        let Self { sent, failed, dropped, queued: _, held: _, missed: _, known: _ } = self;
+        let Self { sent, failed, dropped, queued: _, held: _, limit: _, missed: _, known: _ } = self;
         let last_error = self.known().last_error.clone();
         CountsState { sent: count(sent), failed: count(failed), dropped: count(dropped), last_error }
     }
@@ -89,6 +91,16 @@ impl Counts {
     /// Returns the number of notices that take up room in the queue.
     pub fn in_queue(&self) -> u64 {
         self.waiting().saturating_sub(self.held.load(Ordering::Relaxed))
+    }
+
+    /// Changes how many notices the channel may queue.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit as u64, Ordering::Relaxed);
+    }
+
+    /// Returns how many notices the channel may hold without only counting them.
+    pub fn held_limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

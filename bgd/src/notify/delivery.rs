@@ -175,7 +175,7 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut signs): Receiver
         }
         worker.adapter.finish().await;
     };
-    let record_wait = async {
+    let pass_signs = async {
         while let Some(sign) = signs.recv().await {
             match sign {
                 ChannelEvent::Visited(leader) => worker.adapter.visited(leader),
@@ -184,7 +184,7 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut signs): Receiver
             }
         }
     };
-    tokio::join!(show, record_wait, deliver);
+    tokio::join!(show, pass_signs, deliver);
 }
 
 /// Delivers a notice and reports the outcome, even if delivering panics.

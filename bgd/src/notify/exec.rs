@@ -27,14 +27,14 @@ use crate::core::Spec;
 use crate::exec::context::Context;
 use crate::exec::feed::Feed;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, how_ended, pipe};
-use crate::exec::members::{AGENT_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
+use crate::exec::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 use crate::os::dirs;
 
 /// How long to wait for output still in the pipe once every writer has ended.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
 
 /// Variables in the daemon's own environment that describe whoever started it. They do not apply to the command.
-const OF_OTHERS: [&str; 5] = [TASK_MARK, AGENT_MARK, HOOK_MARK, INSTANCE_MARK, "BGD_SESSION"];
+const OF_OTHERS: [&str; 6] = [TASK_MARK, AGENT_MARK, HOOK_MARK, BRIDGE_MARK, INSTANCE_MARK, "BGD_SESSION"];
 
 /// The adapter that runs a command for each notice.
 pub struct Exec {
@@ -122,8 +122,12 @@ impl Exec {
             // Standard output and error combined, in their true order.
             streams: [their_in, their_out, their_err],
         };
-        let process = self.host.start(launch).await.map_err(|why| Undelivered(why.into()))?;
-        let process = Leased(process);
+        // Its folder or program may be on a file system that hangs. A start that is given up is ended once it succeeds.
+        let started = tokio::time::timeout(self.timeout, self.host.start(launch)).await.map_err(|_| {
+            let timeout = humantime::format_duration(self.timeout);
+            Undelivered(format!("{name} could not be started within {timeout}"))
+        })?;
+        let process = Leased(started.map_err(|why| Undelivered(why.into()))?);
         let mut line = serde_json::to_vec(notice).unwrap_or_default();
         line.push(b'\n');
         let hook = Hook {

@@ -164,6 +164,7 @@ impl Notifier {
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
         self.channels = channels;
         self.queue_limit = queue_limit;
+        self.counts.values().for_each(|counts| counts.set_limit(queue_limit));
         self.look_at_settings();
         let unheard = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
         let unheard: Vec<TaskId> = unheard.map(|(task, _)| *task).collect();
@@ -312,7 +313,9 @@ impl Notifier {
     }
 
     fn counts_of(&mut self, name: &Arc<str>) -> Arc<Counts> {
-        Arc::clone(self.counts.entry(Arc::clone(name)).or_default())
+        let counts = self.counts.entry(Arc::clone(name)).or_default();
+        counts.set_limit(self.queue_limit);
+        Arc::clone(counts)
     }
 
     /// Logs a warning with a hint if the end of a run is reported to nobody (R52); other notices are
@@ -404,13 +407,13 @@ impl Notifier {
         Ok(())
     }
 
-    /// Returns the status of the configured channels, of built-in ones that were used, and of removed ones with
-    /// waiting notices.
+    /// Returns the status of the configured channels, of built-in ones that were used or are the default, and of removed
+    /// ones with waiting notices.
     pub fn status(&self) -> Vec<ChannelStatus> {
         let none = Counts::default();
         let known = self.channels.iter().filter_map(|channel| match self.counts.get(&channel.name) {
             Some(counts) => Some(counts.status(&channel.name, channel.kind.as_str())),
-            None if crate::channels::BUILT_IN.contains(&&*channel.name) => None,
+            None if self.channels.is_unset(&channel.name) => None,
             None => Some(none.status(&channel.name, channel.kind.as_str())),
         });
         let gone = self

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -28,6 +29,23 @@ impl Outcomes {
     /// Reports what has become of a notice.
     pub(super) fn report(&self, number: u64, delivery: Delivery) {
         self.internals.send(Internal::Notice { number, delivery });
+    }
+
+    /// Counts and logs the outcome of a notice.
+    fn settled(&self, was_held: bool, outcome: Result<(), Undelivered>) {
+        let Self { channel, counts, log, internals: _, holds: _ } = self;
+        if was_held {
+            Counts::subtract(&counts.held);
+        }
+        counts.done(outcome.clone());
+        match outcome {
+            Ok(()) => tracing::debug!(channel = %channel.name, "a notice was delivered"),
+            Err(Undelivered(why)) => {
+                if let Some(more) = log.borrow_mut().is_due() {
+                    tracing::warn!(channel = %channel.name, %why, more, "a notice was not delivered");
+                }
+            }
+        }
     }
 
     /// Waits while an upgrade is about to happen.
@@ -74,30 +92,69 @@ impl Done {
     }
 
     fn take(&mut self, outcome: Result<(), Undelivered>) {
-        let Outcomes { channel, counts, log, .. } = &*self.of;
         self.is_told = true;
         self.of.report(self.number, Delivery::Over);
-        if self.is_held {
-            Counts::subtract(&counts.held);
-        }
-        counts.done(outcome.clone());
-        match outcome {
-            Ok(()) => tracing::debug!(channel = %channel.name, "a notice was delivered"),
-            Err(Undelivered(why)) => {
-                if let Some(more) = log.borrow_mut().is_due() {
-                    tracing::warn!(channel = %channel.name, %why, more, "a notice was not delivered");
-                }
-            }
-        }
+        self.of.settled(self.is_held, outcome);
     }
 }
 
 impl Drop for Done {
     fn drop(&mut self) {
         if !self.is_told {
-            self.take(Err(Undelivered("the adapter has panicked".to_owned())));
+            self.take(Err(panicked()));
         }
     }
+}
+
+/// Reports the outcome of notices that their channel holds and the daemon has forgotten but for their number. Dropped
+/// without a report, they count as not delivered.
+pub struct Counted {
+    of: Rc<Outcomes>,
+    count: u64,
+}
+
+impl Counted {
+    /// Goes on with so many that the channel held before an upgrade.
+    pub(super) fn again(of: &Rc<Outcomes>, count: u64) -> Self {
+        of.counts.queued.fetch_add(count, Ordering::Relaxed);
+        of.counts.held.fetch_add(count, Ordering::Relaxed);
+        Self { of: Rc::clone(of), count }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Takes over a held notice, which a durable daemon does not have in its journal any more, either.
+    pub(super) fn add(&mut self, mut held: Done) {
+        held.is_told = true;
+        self.of.report(held.number, Delivery::Over);
+        self.count += 1;
+        tracing::debug!(channel = %self.of.channel.name, "a held notice is only counted");
+    }
+
+    /// Reports whether they were delivered.
+    pub(super) fn tell(mut self, outcome: &Result<(), Undelivered>) {
+        self.take(outcome);
+    }
+
+    fn take(&mut self, outcome: &Result<(), Undelivered>) {
+        for _ in 0..std::mem::take(&mut self.count) {
+            self.of.settled(true, outcome.clone());
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.take(&Err(panicked()));
+        }
+    }
+}
+
+fn panicked() -> Undelivered {
+    Undelivered("the adapter has panicked".to_owned())
 }
 
 /// How often the same kind of event is logged per `LOG_EVERY`: a task without a channel, a full queue, a failing

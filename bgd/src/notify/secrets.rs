@@ -35,7 +35,8 @@ impl Secrets {
     /// Replaces all secrets in the beginning of a text that was cut at an arbitrary place, including a part of a
     /// secret at the cut.
     pub fn hide_in_beginning(&self, text: &str) -> String {
-        let text = self.hide(text);
+        // Half a character at the cut stands for more of the secret.
+        let text = self.hide(text.trim_end_matches(char::REPLACEMENT_CHARACTER));
         let beginnings = self.0.iter().flat_map(|secret| secret.char_indices().map(|(at, _)| &secret[..at]));
         let cut = beginnings.filter(|part| is_part(part) && text.ends_with(part)).map(str::len).max();
         cut.map_or(text.clone(), |cut| format!("{}{HIDDEN}", &text[..text.len() - cut]))
@@ -44,7 +45,7 @@ impl Secrets {
     /// Replaces all secrets in the end of a text that was cut at an arbitrary place, including a part of a
     /// secret at the cut.
     pub fn hide_in_end(&self, text: &str) -> String {
-        let text = self.hide(text);
+        let text = self.hide(text.trim_start_matches(char::REPLACEMENT_CHARACTER));
         let ends = self.0.iter().flat_map(|secret| secret.char_indices().map(|(at, _)| &secret[at..]));
         let cut = ends.filter(|part| is_part(part) && text.starts_with(part)).map(str::len).max();
         cut.map_or(text.clone(), |cut| format!("{HIDDEN}{}", &text[cut..]))

@@ -8,6 +8,7 @@
 
 mod carry;
 mod device;
+mod dones;
 mod keys;
 mod line;
 mod lines;
@@ -28,10 +29,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
+use self::dones::Dones;
 use self::keys::Keys;
 use self::lines::{At, Lines};
 use super::adapter::{Adapter, Notification};
-use super::outcomes::{Done, Outcomes};
+use super::outcomes::Outcomes;
 use super::undelivered::Undelivered;
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
@@ -54,7 +56,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 struct Held {
     lines: Lines,
     /// Report the outcome of the lines.
-    dones: Vec<Done>,
+    dones: Dones,
     /// The rest of a partial write.
     rest: Rc<RefCell<Option<Rest>>>,
     /// Wakes the terminal's task for another check.
@@ -62,7 +64,7 @@ struct Held {
 }
 
 impl Held {
-    fn new(lines: Lines, dones: Vec<Done>) -> Self {
+    fn new(lines: Lines, dones: Dones) -> Self {
         Self { lines, dones, rest: Rc::default(), again: Rc::default() }
     }
 }
@@ -74,11 +76,13 @@ struct Rest {
     written: usize,
     /// The notices that they belong to.
     numbers: Vec<u64>,
+    /// How many more of them are only counted.
+    counted: u64,
 }
 
 impl Rest {
-    fn new(bytes: &[u8], dones: &[Done]) -> Self {
-        Self { bytes: bytes.to_vec(), written: 0, numbers: dones.iter().map(Done::number).collect() }
+    fn new(bytes: &[u8], dones: &Dones) -> Self {
+        Self { bytes: bytes.to_vec(), written: 0, numbers: dones.numbers(), counted: dones.counted() }
     }
 }
 
@@ -126,7 +130,7 @@ impl Adapter for Terminals {
             held.lines.absorb(lines);
             return held.again.notify_one();
         }
-        self.hold(&terminal, Held::new(lines, Vec::new()), At::Top, None);
+        self.hold(&terminal, Held::new(lines, self.no_dones()), At::Top, None);
     }
 
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
@@ -194,13 +198,16 @@ impl Terminals {
     fn tell(&self, notification: &Notification) -> Result<(), String> {
         let terminal = notification.place.as_ref().and_then(|place| place.terminal.as_ref());
         let terminal = terminal.ok_or("the task was not submitted from a terminal")?;
-        if let Some(held) = self.held.borrow_mut().get_mut(terminal) {
+        let mut all = self.held.borrow_mut();
+        if let Some(held) = all.get_mut(terminal) {
             held.lines.push(notification);
             held.dones.extend(notification.hold());
             // The last wake-up for this terminal may have been missed.
             held.again.notify_one();
+            count_oldest(&mut all, self.outcomes.counts.held_limit());
             return Ok(());
         }
+        drop(all);
         let mut lines = Lines::new();
         lines.push(notification);
         let written = if self.rests_until(terminal).is_some() {
@@ -211,16 +218,26 @@ impl Terminals {
         match written {
             Written::All => self.rest(terminal),
             Written::Nothing(at) => {
-                let held = Held::new(lines, notification.hold().into_iter().collect());
-                self.hold(terminal, held, at, None);
+                self.hold(terminal, Held::new(lines, self.dones_of(notification)), at, None);
             }
             Written::UpTo(rest) => {
                 self.rest(terminal);
-                let held = Held::new(Lines::new(), Vec::new());
-                self.hold(terminal, held, At::Top, Some((rest, notification.hold().into_iter().collect())));
+                let held = Held::new(Lines::new(), self.no_dones());
+                self.hold(terminal, held, At::Top, Some((rest, self.dones_of(notification))));
             }
         }
         Ok(())
+    }
+
+    fn no_dones(&self) -> Dones {
+        Dones::new(&self.outcomes)
+    }
+
+    /// Holds a notice.
+    fn dones_of(&self, notification: &Notification) -> Dones {
+        let mut dones = self.no_dones();
+        dones.extend(notification.hold());
+        dones
     }
 
     /// Writes lines if a shell is editing a line right now.
@@ -260,7 +277,7 @@ impl Terminals {
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
-    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, Vec<Done>)>) {
+    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, Dones)>) {
         let serving = Serving {
             all: self.clone(),
             terminal: terminal.clone(),
@@ -276,7 +293,10 @@ impl Terminals {
             // Before anything can come in between.
             held.rest.replace(Some(Rest::new(bytes, dones)));
         }
-        self.held.borrow_mut().insert(terminal.clone(), held);
+        let mut all = self.held.borrow_mut();
+        all.insert(terminal.clone(), held);
+        count_oldest(&mut all, self.outcomes.counts.held_limit());
+        drop(all);
         tokio::task::spawn_local(async move {
             let written = match rest {
                 Some((rest, dones)) => serving.write_rest(&rest, dones).await,
@@ -290,6 +310,17 @@ impl Terminals {
                 serving.give_up(&why);
             }
         });
+    }
+}
+
+/// Only counts the oldest of more held notices than this many: an editor may have a terminal for days while tasks end.
+fn count_oldest(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
+    let mut each: u64 = all.values().map(|held| held.dones.len() as u64).sum();
+    while each > most {
+        let oldest = all.values_mut().filter_map(|held| Some((held.dones.oldest()?, held)));
+        let Some((_, held)) = oldest.min_by_key(|(number, _)| *number) else { return };
+        held.dones.count_oldest();
+        each -= 1;
     }
 }
 
@@ -367,15 +398,16 @@ impl Serving {
     }
 
     /// Discards the held lines after they were written, and returns who reports their outcome.
-    fn take(&self) -> Vec<Done> {
+    fn take(&self) -> Dones {
         let mut all = self.all.held.borrow_mut();
-        let Some(held) = all.get_mut(&self.terminal) else { return Vec::new() };
+        let none = self.all.no_dones();
+        let Some(held) = all.get_mut(&self.terminal) else { return none };
         held.lines = Lines::new();
-        std::mem::take(&mut held.dones)
+        std::mem::replace(&mut held.dones, none)
     }
 
     /// Writes the rest of a partial write, whoever has the terminal by now: half a sequence would do more harm.
-    async fn write_rest(&self, rest: &[u8], dones: Vec<Done>) -> Result<(), String> {
+    async fn write_rest(&self, rest: &[u8], dones: Dones) -> Result<(), String> {
         let written = if rest.is_empty() {
             Ok(())
         } else {
@@ -388,9 +420,7 @@ impl Serving {
             self.rest.replace(None);
             written.map_err(|error| unusable(&self.terminal.path, &error))
         };
-        for done in dones {
-            done.tell(written.clone().map_err(Undelivered));
-        }
+        dones.tell(&written.clone().map_err(Undelivered));
         written
     }
 
@@ -402,9 +432,7 @@ impl Serving {
         if lines.count() > 0 {
             self.all.miss(&self.terminal, lines);
         }
-        for done in self.take() {
-            done.tell(Err(Undelivered(why.to_owned())));
-        }
+        self.take().tell(&Err(Undelivered(why.to_owned())));
     }
 
     /// Whether a line does no harm now.
@@ -427,7 +455,7 @@ impl Serving {
                 writes.arm(&self.terminal);
             }
             let device::Look { front, .. } = device::look(&self.terminal)?;
-            let token_checked = Instant::now();
+            let looked_at = Instant::now();
             match front {
                 Front::Bgctl(_) if self.can_write(&front) => {
                     return Ok(Ready { at: At::Cursor, never_edits: false });
@@ -452,14 +480,14 @@ impl Serving {
                 }
                 Front::Bgctl(program) | Front::Program(program) => {
                     (looks, at) = (1, At::Cursor);
-                    self.until_change(program, token_checked).await?;
+                    self.until_change(program, looked_at).await?;
                 }
             }
         }
     }
 
     /// Waits for an event that may give the terminal back to its shell.
-    async fn until_change(&self, program: PidFd, token_checked: Instant) -> Result<(), String> {
+    async fn until_change(&self, program: PidFd, looked_at: Instant) -> Result<(), String> {
         let path = &self.terminal.path;
         let leader =
             PidFd::open(self.terminal.leader).map_err(|_| format!("the terminal {path} is closed"))?;
@@ -468,7 +496,7 @@ impl Serving {
                 Some(writes) => writes.next().await,
                 None => tokio::time::sleep(LOOK_EVERY).await,
             }
-            tokio::time::sleep_until(token_checked + PAUSE).await;
+            tokio::time::sleep_until(looked_at + PAUSE).await;
         };
         tokio::select! {
             ended = ended(program) => ended,

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::http::{ChatResponse, DeliveryError, Http, Post};
@@ -66,6 +67,8 @@ pub struct Bot {
     counts: Arc<Counts>,
     /// Whether the warning that others can read the token was logged.
     has_warned: Cell<bool>,
+    /// Allows one look at the file of the token at a time.
+    reading: Arc<Semaphore>,
 }
 
 impl Bot {
@@ -79,6 +82,7 @@ impl Bot {
             silence: RateLimits::default(),
             counts: Arc::clone(&outcomes.counts),
             has_warned: Cell::new(false),
+            reading: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -199,10 +203,13 @@ impl Bot {
             }
             Token::File(path) => path,
         };
-        let file = path.clone();
-        // Not on a runtime worker: the file may be on a file system that hangs.
-        let read = tokio::task::spawn_blocking(move || read_token(&file)).await;
-        let read = read.unwrap_or_else(|error| Err(error.to_string()));
+        let timeout = self.settings.timeout;
+        let read = tokio::time::timeout(timeout, self.read_token(path)).await.map_err(|_| {
+            let (shown, timeout) = (path.display(), humantime::format_duration(timeout));
+            DeliveryError::passing(format!(
+                "its token can't be read from {shown} (token_file) within {timeout}"
+            ))
+        })?;
         self.counts.token_checked(path, read.as_ref().err().map(String::as_str));
         let (token, is_open) = read.map_err(DeliveryError::lasting)?;
         if is_open && !self.has_warned.replace(true) {
@@ -211,6 +218,22 @@ impl Bot {
                  {shown}");
         }
         Ok(token)
+    }
+}
+
+impl Bot {
+    async fn read_token(&self, path: &Path) -> Result<(String, bool), String> {
+        let Ok(turn) = Arc::clone(&self.reading).acquire_owned().await else {
+            return Err("the daemon is ending".to_owned());
+        };
+        let file = path.to_owned();
+        // Not on a runtime worker: the file may be on a file system that hangs. Then it is the only look at it, even when
+        // whoever wanted it has given up.
+        let read = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            read_token(&file)
+        });
+        read.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 }
 

@@ -238,8 +238,13 @@ fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> 
     let Some(mut to) = location.and_then(|location| from.join(location).ok()) else {
         return refused("but not to a valid address");
     };
-    let is_upgrade = from.scheme() == "http" && to.scheme() == "https";
-    let is_same = to.scheme() == from.scheme() && to.port_or_known_default() == from.port_or_known_default();
+    let of = Url::port_or_known_default;
+    let is_same_port = of(&to) == of(from);
+    // Another port is another server, but for that of the other scheme.
+    let is_upgrade = from.scheme() == "http"
+        && to.scheme() == "https"
+        && (is_same_port || (of(from), of(&to)) == (Some(80), Some(443)));
+    let is_same = to.scheme() == from.scheme() && is_same_port;
     if to.host_str() != from.host_str() || !(is_same || is_upgrade) {
         // The target is the server's text, which may repeat what was sent to it.
         let there = post.hide(&place(&to));

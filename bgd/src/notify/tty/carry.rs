@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::keys::KeysState;
-use super::{At, Done, Held, Lines, Rest, Terminals};
+use super::{At, Dones, Held, Lines, Rest, Terminals};
 use crate::carry::bytes;
 
 #[derive(Serialize, Deserialize)]
@@ -26,6 +26,9 @@ struct HeldState {
     lines: Lines,
     /// The numbers of their notices.
     numbers: Vec<u64>,
+    /// How many more of them are only counted.
+    #[serde(default)]
+    counted: u64,
     rest: Option<RestState>,
 }
 
@@ -35,6 +38,8 @@ struct RestState {
     #[serde(with = "bytes")]
     bytes: Vec<u8>,
     numbers: Vec<u64>,
+    #[serde(default)]
+    counted: u64,
 }
 
 impl Terminals {
@@ -46,12 +51,13 @@ impl Terminals {
         let held = held.iter().map(|(terminal, held)| {
             let Held { lines, dones, rest, again: _ } = held;
             let rest = rest.borrow();
-            let rest = rest.as_ref().map(|Rest { bytes, written, numbers }| RestState {
+            let rest = rest.as_ref().map(|Rest { bytes, written, numbers, counted }| RestState {
                 bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
                 numbers: numbers.clone(),
+                counted: *counted,
             });
-            let numbers = dones.iter().map(Done::number).collect();
-            HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, rest }
+            let (numbers, counted) = (dones.numbers(), dones.counted());
+            HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, counted, rest }
         });
         let (missed, keys) = (missed.borrow().clone(), keys.state());
         let state = TerminalsState { held: held.collect(), missed, keys };
@@ -68,12 +74,10 @@ impl Terminals {
         self.outcomes.counts.missed.store(missed.count(), Ordering::Relaxed);
         self.missed.replace(missed);
         self.keys.go_on_with(keys);
-        let dones = |numbers: Vec<u64>| -> Vec<Done> {
-            numbers.into_iter().map(|number| Done::held(&self.outcomes, number)).collect()
-        };
-        for HeldState { terminal, lines, numbers, rest } in held {
-            let rest = rest.map(|rest| (rest.bytes, dones(rest.numbers)));
-            self.hold(&terminal, Held::new(lines, dones(numbers)), At::Top, rest);
+        for HeldState { terminal, lines, numbers, counted, rest } in held {
+            let again = |numbers, counted| Dones::again(&self.outcomes, numbers, counted);
+            let rest = rest.map(|rest| (rest.bytes, again(rest.numbers, rest.counted)));
+            self.hold(&terminal, Held::new(lines, again(numbers, counted)), At::Top, rest);
         }
     }
 }

@@ -90,12 +90,14 @@ pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
 
 /// Whether a terminal was closed: its leader has ended or its device is gone, whichever happens first.
 pub fn is_closed(terminal: &OriginTerminal) -> bool {
-    Stat::of(terminal.leader).is_none() || !fs::exists(&terminal.path).unwrap_or(true)
+    let is_gone = || is_tty(&terminal.path) && !fs::exists(&terminal.path).unwrap_or(true);
+    Stat::of(terminal.leader).is_none() || is_gone()
 }
 
 /// Whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. Nothing else is opened, as
-/// opening a device may have side effects.
-fn is_tty(path: &str) -> bool {
+/// opening a device may have side effects. Nor is it looked for: submitters may name any path, on a disk that hangs for
+/// instance.
+pub fn is_tty(path: &str) -> bool {
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let rest = |start: &str| path.strip_prefix(start).filter(|rest| !rest.is_empty());
@@ -310,6 +312,9 @@ impl Writes {
     /// Watches for the next write, discarding events of earlier ones.
     pub fn arm(&self, terminal: &OriginTerminal) {
         while self.inotify.read_events().is_ok() {}
+        if !is_tty(&terminal.path) {
+            return;
+        }
         let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
         if let Err(error) = self.inotify.add_watch(&*terminal.path, once) {
             tracing::debug!(path = terminal.path, %error, "a terminal can't be watched");
@@ -336,6 +341,21 @@ mod tests {
     fn device_numbers_are_compared_as_the_kernel_prints_them() {
         assert_eq!(as_in_stat(nix::sys::stat::makedev(136, 4)), 34820);
         assert_eq!(as_in_stat(nix::sys::stat::makedev(136, 511)), (136 << 8) | 0xff | (1 << 20));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_terminal_is_not_looked_for() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("file");
+        fs::write(&path, "").unwrap();
+        let me = std::process::id().cast_signed();
+        let at =
+            |path: &std::path::Path| OriginTerminal { path: path.to_str().unwrap().to_owned(), leader: me };
+        assert!(!is_closed(&at(&home.path().join("missing"))));
+        let writes = Writes::new().unwrap();
+        writes.arm(&at(&path));
+        fs::write(&path, "text").unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(1), writes.next()).await.is_err());
     }
 
     #[test]

@@ -100,6 +100,9 @@ impl Keys {
     }
 
     fn watched(&self, origin: &OriginTerminal, submitter: Option<i32>) -> io::Result<()> {
+        if !device::is_tty(&origin.path) {
+            return Err(io::Error::other("it is no terminal"));
+        }
         let mut watched = self.0.borrow_mut();
         let Watched { inotify, terminals } = match &mut *watched {
             Some(watched) => watched,
@@ -202,5 +205,22 @@ async fn follow(keys: Keys, inotify: Rc<AsyncFd<Changes>>) {
             watched.read();
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_terminals_are_watched() {
+        let home = tempfile::tempdir().unwrap();
+        let leader = std::process::id().cast_signed();
+        let keys = Keys::default();
+        for path in [home.path().to_str().unwrap(), "/dev/pts/../null", "/dev/null"] {
+            let origin = OriginTerminal { path: path.to_owned(), leader };
+            assert!(keys.watched(&origin, None).is_err(), "{path}");
+        }
+        assert!(keys.0.borrow().is_none());
     }
 }

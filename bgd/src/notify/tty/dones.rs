@@ -1,0 +1,131 @@
+//! Who reports the outcome of the notices that are held for a terminal: one for each, up to the limit of their channel,
+//! and one for all older ones, which are only counted. A terminal may be in use for days while tasks end.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use crate::notify::outcomes::{Counted, Done, Outcomes};
+use crate::notify::undelivered::Undelivered;
+
+/// Report the outcome of held notices.
+pub struct Dones {
+    /// Those that are known one by one, oldest first.
+    each: VecDeque<Done>,
+    /// Those before them.
+    counted: Counted,
+}
+
+impl Dones {
+    /// Creates none.
+    pub fn new(of: &Rc<Outcomes>) -> Self {
+        Self { each: VecDeque::new(), counted: Counted::again(of, 0) }
+    }
+
+    /// Goes on with what a channel held before an upgrade: the numbers of notices, and how many more there are.
+    pub fn again(of: &Rc<Outcomes>, numbers: Vec<u64>, counted: u64) -> Self {
+        let each = numbers.into_iter().map(|number| Done::held(of, number)).collect();
+        Self { each, counted: Counted::again(of, counted) }
+    }
+
+    /// Returns the numbers of those that are known one by one.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.each.iter().map(Done::number).collect()
+    }
+
+    /// Returns how many are only counted.
+    pub fn counted(&self) -> u64 {
+        self.counted.count()
+    }
+
+    /// Returns how many are known one by one.
+    pub fn len(&self) -> usize {
+        self.each.len()
+    }
+
+    /// Returns the number of the oldest one that is known.
+    pub fn oldest(&self) -> Option<u64> {
+        self.each.front().map(Done::number)
+    }
+
+    /// Only counts the oldest one from now on.
+    pub fn count_oldest(&mut self) {
+        if let Some(oldest) = self.each.pop_front() {
+            self.counted.add(oldest);
+        }
+    }
+
+    /// Reports whether they were delivered.
+    pub fn tell(self, outcome: &Result<(), Undelivered>) {
+        let Self { each, counted } = self;
+        counted.tell(outcome);
+        for done in each {
+            done.tell(outcome.clone());
+        }
+    }
+}
+
+impl Extend<Done> for Dones {
+    fn extend<T: IntoIterator<Item = Done>>(&mut self, dones: T) {
+        self.each.extend(dones);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use bgd_shared::request::OriginTerminal;
+
+    use super::*;
+    use crate::channels::{Channel, ChannelKind};
+    use crate::core::Delivery;
+    use crate::notify::counts::Counts;
+    use crate::notify::tty::lines::Lines;
+    use crate::notify::tty::{Held, count_oldest};
+    use crate::wire::mailbox::{self, Internal};
+
+    #[test]
+    fn of_too_many_held_notices_the_oldest_are_forgotten_but_for_their_number() {
+        let counts = Arc::new(Counts::default());
+        let (_calls, _facts, internals, mut mailbox) = mailbox::new();
+        let channel = Channel { name: "t".into(), kind: ChannelKind::Tty, started: true };
+        let outcomes = Rc::new(Outcomes {
+            channel: Arc::new(channel),
+            counts: Arc::clone(&counts),
+            log: RefCell::default(),
+            internals,
+            holds: tokio::sync::watch::channel(false).1,
+        });
+        let terminal = |leader: i32| OriginTerminal { path: format!("/dev/pts/{leader}"), leader };
+        let none = |leader| (terminal(leader), Held::new(Lines::new(), Dones::new(&outcomes)));
+        let mut all: HashMap<OriginTerminal, Held> = [1, 2].map(none).into();
+        for number in 1..=9_u64 {
+            Counts::add(&counts.queued);
+            let mut done = Done::new(&outcomes, number);
+            done.hold();
+            let at = terminal(1 + i32::from(number % 3 == 0));
+            all.get_mut(&at).unwrap().dones.extend([done]);
+            count_oldest(&mut all, 4);
+        }
+        let mut over = Vec::new();
+        while let Ok(internal) = mailbox.internals.try_recv() {
+            if let Internal::Notice { number, delivery: Delivery::Over } = internal {
+                over.push(number);
+            }
+        }
+        assert_eq!(over, [1, 2, 3, 4, 5], "the dispatcher forgets them");
+        let mut of = |leader| all.remove(&terminal(leader)).unwrap().dones;
+        let (one, two) = (of(1), of(2));
+        assert_eq!((one.numbers(), one.counted()), (vec![7, 8], 4));
+        assert_eq!((two.numbers(), two.counted()), (vec![6, 9], 1));
+        assert_eq!((counts.waiting(), counts.in_queue()), (9, 0), "they still wait");
+        one.tell(&Err(Undelivered("it is closed".to_owned())));
+        two.tell(&Ok(()));
+        let status = counts.status("t", "tty");
+        assert_eq!((status.queued, status.failed, status.sent), (0, 6, 3));
+        drop(Dones::again(&outcomes, Vec::new(), 2));
+        assert_eq!((counts.waiting(), counts.status("t", "tty").failed), (0, 8));
+    }
+}

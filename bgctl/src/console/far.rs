@@ -1,24 +1,25 @@
 //! What is different if the console's jobs run on another machine: its folders are found by a shell there, and a lost
 //! connection, which ends the foreground jobs, is made again.
 
+use std::io;
+use std::os::fd::AsFd as _;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::Client;
 use bgd_shared::request::{
-    BlockParams, ClearParams, Hello, HelloParams, OutputParams, SubmitParams, TaskBlock, TaskClear,
-    TaskOutput, TaskSubmit,
+    BlockParams, ClearParams, OutputParams, SubmitParams, TaskBlock, TaskClear, TaskOutput, TaskSubmit,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::Status;
 
+use super::prompt::{gives_up, interrupted};
 use super::{Console, Folder, Jobs, news, say};
-use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::Work;
-use crate::link::{Way, is_lost};
-
-/// The pause between attempts to connect again.
-const PAUSE: Duration = Duration::from_millis(500);
+use crate::link::{Way, end_children, is_lost, reach};
+use crate::terminal::Wants;
 
 /// The most bytes of a path, or of a shell's message about it.
 const PATH_BYTES: u64 = 8192;
@@ -27,33 +28,40 @@ impl Console {
     /// Changes the folder for later lines.
     pub(super) fn change_folder(&mut self, words: &str) -> Result<(), Failure> {
         if self.way.host().is_none() {
-            return self.folder.change(words);
+            return self.folder.change(words, &self.signals, &mut self.ends_with);
         }
         let params = self.params("cd", Work::Shell(Folder::finding(words).into()))?;
         let task = self.call::<TaskSubmit>(&SubmitParams { foreground: true, ..params })?.task;
-        let ended = self.call::<TaskBlock>(&BlockParams::until_ended(task.id))?.tasks.pop();
+        let until_ended = BlockParams::until_ended(task.id);
+        let ended = self.call_about::<TaskBlock>(&until_ended, Some(task.id))?.tasks.pop();
         let output = OutputParams { id: task.id.into(), offset: None, limit: Some(PATH_BYTES), stream: None };
         let output = self.call::<TaskOutput>(&output)?;
         let said = output.encoding.decode(output.data).map_err(Failure::unreadable_output)?;
         // Nobody wants to see it in a list.
         let clear = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
         self.call::<TaskClear>(&clear)?;
-        if ended.is_some_and(|task| task.status == Status::Completed) {
-            self.folder.changed(said);
-            return Ok(());
+        match ended.map(|task| task.status) {
+            Some(Status::Completed) => {
+                self.folder.changed(said);
+                Ok(())
+            }
+            Some(Status::Cancelled) => Err(interrupted("cd")),
+            _ => Err(Folder::refused(&String::from_utf8_lossy(&said))),
         }
-        Err(Folder::refused(&String::from_utf8_lossy(&said)))
     }
 
     /// Connects to the other machine again after this failure, and says so.
     ///
     /// # Errors
-    /// The failure, if it is another one or the daemon is on this machine; the machine can't be reached in time, or a
-    /// signal asks to leave.
+    /// The failure, if it is another one or the daemon is on this machine; the machine can't be reached in time, or
+    /// refuses; or a signal asks to leave.
     pub(super) fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
-        let Some(host) = self.way.host().filter(|_| is_lost(&failure)).map(ToString::to_string) else {
+        let way = Arc::clone(&self.way);
+        let Way::There(there) = &*way else { return Err(failure) };
+        if !is_lost(&failure) {
             return Err(failure);
-        };
+        }
+        let host = there.host();
         let ended = self.jobs.beside().len();
         let what = if ended > 0 {
             format!("; {} ended with it", count(ended, "foreground job"))
@@ -62,29 +70,45 @@ impl Console {
         };
         self.tell(&format!("bgctl: the connection to {host} is lost{what}; connecting again\n"))?;
         self.jobs = Jobs::new(self.key);
-        let deadline = Instant::now() + self.connect_timeout;
-        let (link, news, instance) = loop {
-            match reconnect(&self.way) {
-                Ok(made) => break made,
-                Err(failure) if Instant::now() + PAUSE > deadline => return Err(failure),
-                Err(_) => {}
-            }
-            if self.is_asked_to_leave() {
-                return Err(Failure::new(
-                    Code::INTERRUPTED,
-                    "interrupted",
-                    "interrupted while connecting again",
-                ));
-            }
-            // Nothing reports that a host is back.
-            std::thread::sleep(PAUSE);
-        };
+        there.forget_shared();
+        let (link, news, instance) = self.reconnected()?;
         self.link = link.into();
         news::follow(news, &self.session, self.editor.speaker())?;
         let lost =
             if instance == self.instance { "" } else { "; its daemon was restarted, and its tasks are lost" };
         self.instance = instance;
         self.tell(&format!("bgctl: connected to {host} again{lost}\n"))
+    }
+
+    /// Makes the connections again on a thread of its own, and keeps an eye on signals meanwhile.
+    fn reconnected(&mut self) -> Result<Made, Failure> {
+        let cannot = |error: io::Error| Failure::io("can't connect again", &error);
+        let deadline = Instant::now() + self.connect_timeout;
+        let way = Arc::clone(&self.way);
+        let (woken, wakes) = io::pipe().map_err(cannot)?;
+        let (sender, made) = mpsc::channel();
+        let run = move || {
+            // Nobody waits for it any more if the console ends.
+            let _ = sender.send(reach(deadline, |within| connect(&way, within)));
+            drop(wakes);
+        };
+        thread::Builder::new().name("connect".to_owned()).spawn(run).map_err(cannot)?;
+        loop {
+            let wants = Wants { changes: Some(woken.as_fd()), ..Wants::new(self.signals.as_fd()) };
+            let ready = wants.wait().map_err(cannot)?;
+            while let Some(caught) = self.signals.next_caught() {
+                if gives_up(caught, &mut self.ends_with) {
+                    // Its ssh would go on for as long as the host is silent.
+                    end_children();
+                    let failure = interrupted("connecting again");
+                    return Err(Failure { code: self.ends_with.unwrap_or(failure.code), ..failure });
+                }
+            }
+            if ready.changes {
+                let ended = || cannot(io::ErrorKind::UnexpectedEof.into());
+                return made.try_recv().unwrap_or_else(|_| Err(ended()));
+            }
+        }
     }
 
     /// Prints above the prompt, or where it would be.
@@ -97,9 +121,13 @@ impl Console {
     }
 }
 
-/// Makes the two connections of a console, and learns which daemon it is.
-fn reconnect(way: &Way) -> Result<(Client, Client, String), Failure> {
-    let (mut link, news) = (way.client()?, way.client()?);
-    let instance = link.call::<Hello>(&HelloParams::default())?.instance;
+/// The connection that owns the console's jobs, that for notifications, and the daemon's instance.
+type Made = (Client, Client, String);
+
+/// Makes one attempt at both connections.
+fn connect(way: &Way, within: Duration) -> Result<Made, Failure> {
+    let Way::There(there) = way else { return Err(interrupted("connecting again")) };
+    let (link, instance) = there.client(within)?;
+    let (news, _) = there.client(within)?;
     Ok((link, news, instance))
 }

@@ -4,10 +4,13 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
+use super::child::{self, Ended};
+use super::prompt;
+use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::clean;
+use crate::terminal::Signals;
 
 /// The current folder and the previous one.
 #[derive(Debug)]
@@ -85,22 +88,30 @@ impl Folder {
         Failure::usage(format!("cd: {why}"))
     }
 
-    /// Changes the folder. `words` is what follows `cd`.
+    /// Changes the folder. `words` is what follows `cd`. Ctrl-C and signals that ask to leave end the wait for the
+    /// shell; `ends_with` becomes the code to exit with, if a signal asks for that.
     ///
     /// # Errors
-    /// The shell's error message.
-    pub fn change(&mut self, words: &str) -> Result<(), Failure> {
-        let output = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(Self::finding(words))
-            .envs(self.variables())
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| Failure::io("/bin/sh", &error))?;
-        if !output.status.success() {
-            return Err(Self::refused(&String::from_utf8_lossy(&output.stderr)));
+    /// The shell's error message; or a signal has come.
+    pub fn change(
+        &mut self,
+        words: &str,
+        signals: &Signals,
+        ends_with: &mut Option<Code>,
+    ) -> Result<(), Failure> {
+        let ended = child::shell(
+            &Self::finding(words),
+            &self.variables(),
+            |caught| prompt::gives_up(caught, ends_with),
+            signals,
+        )?;
+        let Some(Ended { is_success, output, errors }) = ended else {
+            return Err(prompt::interrupted("cd"));
+        };
+        if !is_success {
+            return Err(Self::refused(&String::from_utf8_lossy(&errors)));
         }
-        let path = path_of(output.stdout);
+        let path = path_of(output);
         std::env::set_current_dir(&path)
             .map_err(|error| Failure::usage(format!("cd: {}: {error}", path.display())))?;
         self.before = self.path.replace(path);

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
+use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::foreground::{Answer, Can, Finished, Foreground, Key, Outcome, Press};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -102,8 +103,10 @@ impl Jobs {
     /// # Errors
     /// The daemon is gone.
     pub fn put(&mut self, link: &mut PolledClient, job: Job) -> Result<(), ClientError> {
-        let call = link.call::<TaskBlock>(&BlockParams::until_ended(job.id))?;
-        self.calls.insert(call, Call::End(job.id));
+        if self.end_call(job.id).is_none() {
+            let call = link.call::<TaskBlock>(&BlockParams::until_ended(job.id))?;
+            self.calls.insert(call, Call::End(job.id));
+        }
         let state = if job.stopped { "stopped" } else { "running" };
         let hint = self.rules.hint().filter(|_| !job.direct && !job.stopped);
         let hint = hint.map(|hint| format!("  {hint}")).unwrap_or_default();
@@ -167,6 +170,14 @@ impl Jobs {
         Ok(())
     }
 
+    /// The unanswered call that waits for the end of this task. There is at most one for each task.
+    fn end_call(&self, task: TaskId) -> Option<u64> {
+        self.calls.iter().find_map(|(call, purpose)| match purpose {
+            Call::End(id) if *id == task => Some(*call),
+            Call::End(_) | Call::Detach(_) => None,
+        })
+    }
+
     fn output(&mut self, news: OutputNews) -> Result<(), ClientError> {
         let Some(job) = self.beside.iter_mut().find(|job| job.id == news.id) else { return Ok(()) };
         if let Some(restore) = news.restore {
@@ -188,6 +199,21 @@ impl Jobs {
             let mut job = self.beside.remove(place);
             self.say_lines(&mut job);
             self.say(&format!("[{}] {}  {}", job.number, how(&task), shown(&job.text)));
+        }
+    }
+
+    /// The daemon has refused to tell how this job ends.
+    fn end_refused(&mut self, id: TaskId, error: &RpcError) {
+        let Some(place) = self.beside.iter().position(|job| job.id == id) else { return };
+        let why = clean(&error.message);
+        if error.kind() == ErrorKind::TaskNotFound {
+            let mut job = self.beside.remove(place);
+            self.ended(id);
+            self.say_lines(&mut job);
+            self.say(&format!("[{}] gone: {why}", job.number));
+        } else {
+            let number = self.beside[place].number;
+            self.say(&format!("[{number}] its end can't be told: {why}; `fg %{number}` asks again"));
         }
     }
 
@@ -244,6 +270,16 @@ impl Host for Jobs {
         Ok(())
     }
 
+    fn take_end_call(&mut self, task: TaskId) -> Option<u64> {
+        let call = self.end_call(task)?;
+        self.calls.remove(&call);
+        Some(call)
+    }
+
+    fn keep_end_call(&mut self, task: TaskId, call: u64) {
+        self.calls.insert(call, Call::End(task));
+    }
+
     fn received(&mut self, received: Received) -> Result<(), ClientError> {
         match received {
             Received::Output(news) => self.output(*news)?,
@@ -256,11 +292,16 @@ impl Host for Jobs {
                 }
             }
             Received::Answer { call, outcome } => match self.calls.remove(&call) {
-                Some(Call::End(id)) => {
-                    if let Some(task) = Protocol::result::<TaskBlock>(outcome)?.tasks.pop() {
-                        self.finished(id, task);
+                Some(Call::End(id)) => match Protocol::result::<TaskBlock>(outcome) {
+                    Ok(mut result) => {
+                        if let Some(task) = result.tasks.pop() {
+                            self.finished(id, task);
+                        }
                     }
-                }
+                    // The other jobs go on.
+                    Err(ClientError::Rpc(error)) => self.end_refused(id, &error),
+                    Err(error) => return Err(error),
+                },
                 Some(Call::Detach(id)) => match Protocol::result::<TaskDetach>(outcome) {
                     Ok(result) => self.answered(id, Answer::Backgrounded(result.task.id)),
                     Err(ClientError::Rpc(error)) => self.answered(id, Answer::from(&error)),
@@ -303,6 +344,14 @@ impl Host for Visit<'_> {
         self.jobs.hand_over(link, job)
     }
 
+    fn take_end_call(&mut self, task: TaskId) -> Option<u64> {
+        self.jobs.take_end_call(task)
+    }
+
+    fn keep_end_call(&mut self, task: TaskId, call: u64) {
+        self.jobs.keep_end_call(task, call);
+    }
+
     fn received(&mut self, received: Received) -> Result<(), ClientError> {
         self.jobs.received(received)
     }
@@ -323,221 +372,4 @@ pub fn shown(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{BufRead as _, BufReader};
-    use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixStream;
-
-    use bgd_shared::client::Client;
-    use bgd_shared::error::ErrorKind;
-    use bgd_shared::error::RpcError;
-    use bgd_shared::request::{BlockResult, DetachResult, Encoding, StoppedNews};
-    use bgd_shared::task::Exit;
-    use serde::Serialize;
-    use serde_json::value::to_raw_value;
-
-    use crate::render::samples;
-
-    /// A console's jobs, and the daemon's end of their connection.
-    struct Bench {
-        jobs: Jobs,
-        link: PolledClient,
-        daemon: BufReader<UnixStream>,
-    }
-
-    impl Bench {
-        fn new() -> Self {
-            let (here, there) = UnixStream::pair().unwrap();
-            let link = Client::over(OwnedFd::from(here).into()).into();
-            Self { jobs: Jobs::new(Key::default()), link, daemon: BufReader::new(there) }
-        }
-
-        fn beside(&mut self, number: u128, direct: bool) -> TaskId {
-            let id = TaskId::from_u128(number);
-            let job = self.jobs.new_job(id, format!("job {number}"), direct);
-            self.jobs.put(&mut self.link, job).unwrap();
-            id
-        }
-
-        /// The next call that the daemon sees: its number, method and task.
-        fn called(&mut self) -> (u64, String, TaskId) {
-            let mut line = String::new();
-            self.daemon.read_line(&mut line).unwrap();
-            let call: serde_json::Value = serde_json::from_str(&line).unwrap();
-            let params = &call["params"];
-            let id = if params["id"].is_null() { &params["ids"][0] } else { &params["id"] };
-            let id = serde_json::from_value(id.clone()).unwrap();
-            (call["id"].as_u64().unwrap(), call["method"].as_str().unwrap().to_owned(), id)
-        }
-
-        fn answer(&mut self, call: u64, outcome: Result<&impl Serialize, ErrorKind>) {
-            let refused = |kind| RpcError::new(kind, "so it is");
-            let outcome = outcome.map(|result| to_raw_value(result).unwrap()).map_err(refused);
-            self.jobs.received(Received::Answer { call, outcome }).unwrap();
-        }
-
-        fn ends(&mut self, call: u64, id: TaskId) {
-            let exit = Some(Exit::Code(0));
-            let task = Task { id, status: Status::Completed, exit, ..samples::task() };
-            let result =
-                BlockResult { tasks: vec![task], timed_out: false, finished: vec![id], active: Vec::new() };
-            self.answer(call, Ok(&result));
-        }
-
-        fn is_moved(&mut self, call: u64, id: TaskId) {
-            let result = DetachResult { task: Task { id, ..samples::task() }, message: String::new() };
-            self.answer(call, Ok(&result));
-        }
-
-        fn shows(&mut self, id: TaskId, data: &str) {
-            let (data, encoding) = (data.to_owned(), Encoding::default());
-            let news = OutputNews { id, offset: 0, data, encoding, redraw: false, restore: None };
-            self.jobs.received(Received::Output(Box::new(news))).unwrap();
-        }
-
-        fn press(&mut self) {
-            self.jobs.pressed(&mut self.link).unwrap();
-        }
-
-        #[track_caller]
-        fn says(&mut self, text: &str) {
-            assert_eq!(self.jobs.take_output(), text);
-        }
-    }
-
-    fn moved(id: TaskId) -> String {
-        format!("Command was manually backgrounded by user with ID {id}\n")
-    }
-
-    #[test]
-    fn a_job_beside_the_prompt_shows_its_lines_and_its_end() {
-        let mut bench = Bench::new();
-        let id = bench.beside(1, false);
-        bench.says("[1] 00000000 running  job 1  [Ctrl-B] Background\n");
-        let (end, method, task) = bench.called();
-        assert_eq!((method.as_str(), task), ("task.block", id));
-        bench.shows(id, "half");
-        bench.says("");
-        bench.shows(id, " a line\r\nrest");
-        bench.says("[1] half a line\n");
-        bench.ends(end, id);
-        bench.says("[1] rest\n[1] completed  job 1\n");
-        assert!(bench.jobs.beside().is_empty());
-        bench.press();
-        bench.shows(id, "late\n");
-        bench.says("");
-    }
-
-    #[test]
-    fn r63_the_key_takes_the_latest_that_may_be() {
-        let mut bench = Bench::new();
-        let ids = [(1, false), (2, false), (3, true)].map(|(number, direct)| bench.beside(number, direct));
-        let said = bench.jobs.take_output();
-        assert!(said.ends_with("[3] 00000000 running  job 3\n"), "no hint for what can't be moved: {said}");
-        for _ in ids {
-            bench.called();
-        }
-        bench.press();
-        bench.press();
-        let (detach, method, task) = bench.called();
-        assert_eq!((method.as_str(), task), ("task.detach", ids[1]));
-        bench.shows(ids[1], "so far\n");
-        bench.is_moved(detach, ids[1]);
-        bench.says(&format!("[2] so far\n{}", moved(ids[1])));
-        bench.press();
-        let (detach, _, task) = bench.called();
-        assert_eq!(task, ids[0], "and the press in between was ignored");
-        bench.is_moved(detach, ids[0]);
-        bench.says(&moved(ids[0]));
-        bench.press();
-        bench.says("");
-        assert_eq!(bench.jobs.beside().len(), 1);
-        assert_eq!(bench.beside(4, false), TaskId::from_u128(4));
-        bench.says("[1] 00000000 running  job 4  [Ctrl-B] Background\n");
-    }
-
-    #[test]
-    fn r66_a_job_that_finished_first_shows_its_own_end() {
-        for end_comes_first in [true, false] {
-            let mut bench = Bench::new();
-            let id = bench.beside(1, false);
-            bench.jobs.take_output();
-            let (end, ..) = bench.called();
-            bench.press();
-            let (detach, ..) = bench.called();
-            let refusal = Err::<&(), _>(ErrorKind::AlreadyFinished);
-            if end_comes_first {
-                bench.ends(end, id);
-                bench.says("");
-                bench.answer(detach, refusal);
-            } else {
-                bench.answer(detach, refusal);
-                bench.says("");
-                bench.ends(end, id);
-            }
-            bench.says("[1] completed  job 1\n");
-            assert!(bench.jobs.beside().is_empty());
-        }
-    }
-
-    #[test]
-    fn r68_a_job_that_could_not_be_moved_says_so_and_stays() {
-        let mut bench = Bench::new();
-        let id = bench.beside(1, false);
-        bench.jobs.take_output();
-        let (end, ..) = bench.called();
-        bench.press();
-        let (detach, ..) = bench.called();
-        bench.answer(detach, Err::<&(), _>(ErrorKind::NotBackgroundable));
-        bench.says("This job could not be backgrounded and keeps running here: so it is\n");
-        bench.ends(end, id);
-        bench.says("[1] completed  job 1\n");
-    }
-
-    #[test]
-    fn a_stopped_job_goes_on_in_the_background() {
-        let mut bench = Bench::new();
-        let id = bench.beside(1, false);
-        bench.called();
-        bench.jobs.take_output();
-        for _ in 0..2 {
-            bench.jobs.received(Received::Stopped(StoppedNews { id })).unwrap();
-        }
-        bench.says("[1] stopped  job 1\n");
-        bench.press();
-        let methods = [bench.called().1, bench.called().1];
-        assert_eq!(methods, ["task.signal", "task.detach"]);
-    }
-
-    #[test]
-    fn jobs_are_found_by_what_users_call_them() {
-        let mut bench = Bench::new();
-        let ids = [1, 2, 3].map(|number| bench.beside(number, false));
-        let whole = Which::Task(ids[0].into());
-        for (which, id) in [(Which::Number(2), ids[1]), (Which::Latest, ids[2]), (whole, ids[0])] {
-            assert_eq!(bench.jobs.take(&which).unwrap().id, id, "{which:?}");
-        }
-        for which in [Which::Number(1), Which::Latest, Which::Task(ids[1].into())] {
-            assert!(bench.jobs.take(&which).is_none(), "{which:?}");
-        }
-        bench.beside(4, false);
-        bench.beside(5, false);
-        let ambiguous = Which::Task("0000".parse().unwrap());
-        assert!(bench.jobs.take(&ambiguous).is_none());
-    }
-
-    #[test]
-    fn a_job_that_ended_on_the_terminal_stands_in_nobodys_way() {
-        let mut bench = Bench::new();
-        let other = bench.beside(1, false);
-        let (.., first) = bench.called();
-        assert_eq!(first, other);
-        let job = bench.jobs.new_job(TaskId::from_u128(2), "job 2".into(), false);
-        // Its hand-over is in flight when it ends.
-        assert_eq!(bench.jobs.jobs().pressed(), Press::Take(job.id));
-        bench.jobs.ended(job.id);
-        bench.press();
-        assert_eq!(bench.called().2, other);
-    }
-}
+mod tests;

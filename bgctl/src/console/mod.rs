@@ -5,6 +5,7 @@
 //! the next prompt. All jobs belong to one connection, so they end with the console (R71).
 
 mod agent;
+mod child;
 mod editor;
 mod far;
 mod folder;
@@ -17,6 +18,7 @@ mod prompt;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::client::{Client, PolledClient, Protocol};
@@ -101,7 +103,7 @@ pub struct Console {
     key: Key,
     session: String,
     socket: Option<String>,
-    way: Way,
+    way: Arc<Way>,
     instance: String,
     connect_timeout: Duration,
     shell: Vec<OsString>,
@@ -126,6 +128,11 @@ fn shell() -> OsString {
 
 /// The user's shell on another machine, which knows it.
 const SHELL_THERE: [&str; 3] = ["/bin/sh", "-c", "exec \"${SHELL:-/bin/sh}\" -c \"$0\""];
+
+/// Whether a failure with this code is the user's own: what was typed, or Ctrl-C.
+fn is_users(code: Code) -> bool {
+    matches!(code, Code::USAGE | Code::INTERRUPTED)
+}
 
 impl Console {
     /// Takes over signals and terminal.
@@ -154,7 +161,7 @@ impl Console {
             key,
             session,
             socket,
-            way,
+            way: Arc::new(way),
             instance,
             connect_timeout,
             shell,
@@ -196,18 +203,12 @@ impl Console {
     fn settle<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<Option<T>, Failure> {
         match act(self) {
             Ok(outcome) => Ok(Some(outcome)),
-            Err(failure) if failure.rpc_code.is_some() || failure.code == Code::USAGE => {
+            Err(failure) if failure.rpc_code.is_some() || is_users(failure.code) => {
                 failure.tell(false);
                 Ok(None)
             }
             Err(failure) => self.recover(failure).map(|()| None),
         }
-    }
-
-    /// Whether a signal has asked to leave while nothing else could see it.
-    fn is_asked_to_leave(&mut self) -> bool {
-        let asks = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
-        std::iter::from_fn(|| self.signals.next_caught()).any(|caught| asks.contains(&caught.signal))
     }
 
     // At the prompt.
@@ -278,7 +279,15 @@ impl Console {
         screen.show(b"", Some(std::mem::take(&mut job.restore)))?;
         let subject =
             Subject { link: &mut self.link, host: &mut self.jobs, task: job.id, role, key: self.key };
-        match ScreenView::begin(subject, screen, self.size)?.run()? {
+        let left = match ScreenView::begin(subject, screen, self.size).and_then(ScreenView::run) {
+            // The daemon does not tell how it ends. It still is a job of this console.
+            Err(failure) if failure.rpc_code.is_some() => {
+                self.jobs.put(&mut self.link, job)?;
+                return Err(failure);
+            }
+            left => left?,
+        };
+        match left {
             Left::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
@@ -376,10 +385,20 @@ impl Console {
 
     /// Makes a call and waits for its answer.
     fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
+        self.call_about::<M>(params, None)
+    }
+
+    /// Makes a call and waits for its answer. Ctrl-C meanwhile cancels the task, and the second one ends the wait.
+    fn call_about<M: Method>(
+        &mut self,
+        params: &M::Params,
+        task: Option<TaskId>,
+    ) -> Result<M::Result, Failure> {
         let call = self.link.call::<M>(params)?;
         let Self { link, jobs, signals, ends_with, .. } = self;
-        let outcome = terminal::run(&mut Asking { link, jobs, signals, ends_with, call, outcome: None })?;
-        Ok(Protocol::result::<M>(outcome)?)
+        let (is_cancelled, outcome) = (false, None);
+        let mut asking = Asking { link, jobs, signals, ends_with, call, task, is_cancelled, outcome };
+        Ok(Protocol::result::<M>(terminal::run(&mut asking)?)?)
     }
 
     /// Sends a changed terminal size to the jobs.

@@ -5,6 +5,8 @@ use std::os::fd::AsFd as _;
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::error::RpcError;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{CancelParams, TaskCancel};
 use nix::sys::signal::Signal;
 use serde_json::value::RawValue;
 
@@ -46,6 +48,10 @@ pub struct Asking<'a> {
     pub ends_with: &'a mut Option<Code>,
     /// The number of the call.
     pub call: u64,
+    /// The task that the call waits for, and a signal that asks to leave cancels: so does Ctrl-C.
+    pub task: Option<TaskId>,
+    /// Whether that was asked for.
+    pub is_cancelled: bool,
     /// Its answer.
     pub outcome: Option<Result<Box<RawValue>, RpcError>>,
 }
@@ -53,6 +59,17 @@ pub struct Asking<'a> {
 /// The code to exit with, if this signal asks for it. Signals from keys are for jobs, and none is there.
 fn ends_with(caught: Caught) -> Option<Code> {
     matches!(caught.signal, Signal::SIGHUP | Signal::SIGTERM).then(|| Code(caught.shell_code()))
+}
+
+/// Notes whether a signal asks to leave. Returns whether it ends what the console waits for: Ctrl-C does, too.
+pub fn gives_up(caught: Caught, code: &mut Option<Code>) -> bool {
+    *code = ends_with(caught).or(*code);
+    matches!(caught.signal, Signal::SIGHUP | Signal::SIGINT | Signal::SIGTERM)
+}
+
+/// The failure of something that such a signal has ended.
+pub fn interrupted(what: &str) -> Failure {
+    Failure::new(Code::INTERRUPTED, "interrupted", format!("{what}: interrupted"))
 }
 
 impl Prompt<'_> {
@@ -128,6 +145,16 @@ impl View for Prompt<'_> {
     }
 }
 
+impl Asking<'_> {
+    /// Cancels the task that the call waits for, if there is one.
+    fn cancel(&mut self) -> Result<(), Failure> {
+        let Some(task) = self.task else { return Ok(()) };
+        self.is_cancelled = true;
+        let params = CancelParams { ids: vec![task.into()], ..CancelParams::default() };
+        self.link.call::<TaskCancel>(&params).map(drop).map_err(lost)
+    }
+}
+
 impl View for Asking<'_> {
     type End = Result<Box<RawValue>, RpcError>;
 
@@ -151,9 +178,17 @@ impl View for Asking<'_> {
         self.outcome.is_none()
     }
 
+    fn prepare(&mut self) -> Result<(), Failure> {
+        // The signal may have come before the call.
+        if self.ends_with.is_some() && !self.is_cancelled { self.cancel() } else { Ok(()) }
+    }
+
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
-        *self.ends_with = ends_with(caught).or(*self.ends_with);
-        Ok(())
+        if !gives_up(caught, self.ends_with) {
+            return Ok(());
+        }
+        // One that can't be ended, as at a dead disk, is not waited for.
+        if self.is_cancelled { Err(interrupted("cd")) } else { self.cancel() }
     }
 
     fn received(&mut self, received: Received) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ mod host;
 mod listener;
 mod lost;
 mod programs;
+mod reach;
 mod ssh;
 mod streams;
 mod successor;
@@ -24,7 +25,6 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::process::Child;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
@@ -42,6 +42,7 @@ pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
 pub use self::lost::{CONNECTION_LOST, is_lost, may_be_older, maybe_done, reason};
 use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
+pub use self::reach::reach;
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
@@ -54,9 +55,6 @@ use crate::remark::say;
 
 /// How many connections in a row may break before they are of any use.
 const RECONNECTS: u32 = 8;
-
-/// The pauses between attempts to reach a host again: the first one, and the longest.
-const HOST_PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// Where the daemon is.
 #[derive(Debug)]
@@ -427,31 +425,13 @@ impl Link {
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
         let deadline = until.map_or(deadline, |until| until.min(deadline));
-        let [mut pause, longest] = HOST_PAUSES;
-        let mut reason = None;
-        loop {
+        let client = reach(deadline, |within| {
             // Nobody expects a question now.
-            let within = deadline.saturating_duration_since(Instant::now());
-            match self.dial_by(&host, Dialling { asks: false, within, ..self.dialling(false)? }, None) {
-                Ok(client) => {
-                    self.client = Some(client);
-                    self.report(&format!("connected to {host} again"));
-                    return Ok(());
-                }
-                // What cut it short says less than why the one before failed.
-                Err(failure) if failure.kind == ssh::UNREACHABLE && Instant::now() >= deadline => {
-                    return Err(reason.unwrap_or(failure));
-                }
-                // Anything else would stay as it is.
-                Err(failure) if failure.kind != ssh::UNREACHABLE || Instant::now() + pause > deadline => {
-                    return Err(failure);
-                }
-                Err(failure) => reason = Some(failure),
-            }
-            // Nothing reports that a host is back.
-            thread::sleep(pause);
-            pause = longest.min(pause * 2);
-        }
+            self.dial_by(&host, Dialling { asks: false, within, ..self.dialling(false)? }, None)
+        })?;
+        self.client = Some(client);
+        self.report(&format!("connected to {host} again"));
+        Ok(())
     }
 
     /// Whether a call with this outcome may have been carried out all the same, and what it has done remains.
@@ -488,6 +468,27 @@ impl Link {
         self.client = Some(client);
         self.report("the daemon has ended; the next one goes on with its tasks");
         Ok(())
+    }
+
+    /// Starts the daemon that has the tasks of a durable one which has ended on this machine. `None`: there was no such, or
+    /// no daemon may be started.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn start_next(&self) -> Result<Option<Client>, Failure> {
+        if self.is_remote() || !self.options.starts {
+            return Ok(None);
+        }
+        let socket = self.socket()?;
+        if !successor::has_left(&socket) {
+            return Ok(None);
+        }
+        connect::connect(&socket, true).map(|(client, _)| Some(client))
+    }
+
+    /// Whether the last daemon of this machine was told to end, and its tasks outlive it.
+    pub fn was_stopped(&self) -> bool {
+        !self.is_remote() && self.socket().is_ok_and(|socket| successor::was_stopped(&socket))
     }
 
     /// Makes one attempt at another connection to a host, in place of one that may be dead without anybody knowing.

@@ -14,7 +14,7 @@ use super::bootstrap::supplied;
 use super::host::Host;
 use super::lost::{NO_REMOTE_DAEMON, named};
 use super::programs;
-use super::ssh::{Bridge, Dial, Dialling, shared_place};
+use super::ssh::{self, Bridge, Dial, Dialling, REFUSED, shared_place};
 use crate::failure::Failure;
 
 /// Where the daemon is.
@@ -69,17 +69,39 @@ impl There {
     /// # Errors
     /// There is no daemon, or the machine can't be reached.
     pub fn stream(&self, starts: bool) -> Result<Stream, ClientError> {
-        let failed = |failure| client_error(named(&self.host, failure));
-        let programs = if self.bootstraps { Some(programs::own().map_err(failed)?) } else { None };
-        let how = Dialling { starts, asks: false, within: self.within, programs };
+        let made = self.dial(starts, self.within);
+        made.map(|(stream, _)| stream).map_err(|failure| client_error(named(&self.host, failure)))
+    }
+
+    /// The machine.
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Forgets the shared connection, which may be dead without knowing it.
+    pub fn forget_shared(&self) {
+        ssh::forget_shared(&self.host, shared_place().as_ref().map(SocketPath::folder));
+    }
+
+    /// Makes a connection within this time to the daemon that is running; also returns the daemon's instance. Blocks.
+    ///
+    /// # Errors
+    /// There is no daemon, or the machine can't be reached.
+    pub fn client(&self, within: Duration) -> Result<(Client, String), Failure> {
+        self.dial(false, within).map(|(stream, instance)| (Client::over(stream), instance))
+    }
+
+    fn dial(&self, starts: bool, within: Duration) -> Result<(Stream, String), Failure> {
+        let programs = if self.bootstraps { Some(programs::own()?) } else { None };
+        let how = Dialling { starts, asks: false, within, programs };
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
         let dial = Dial { host: &self.host, folder, how, borrows: None };
-        let Bridge { stream, ssh, .. } = supplied(&dial, Dial::connect).map_err(failed)?;
+        let Bridge { stream, ssh, instance, .. } = supplied(&dial, Dial::connect)?;
         let mut carriers = self.carriers.lock().unwrap_or_else(PoisonError::into_inner);
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);
-        Ok(stream)
+        Ok((stream, instance))
     }
 }
 
@@ -89,7 +111,9 @@ fn client_error(failure: Failure) -> ClientError {
         let source = io::Error::new(io::ErrorKind::NotFound, failure.message);
         return ConnectError::NoDaemon { socket: "the other machine".to_owned(), source }.into();
     }
-    let error = RpcError::new(ErrorKind::Internal, failure.message);
+    // Trying again does not help against the one kind.
+    let kind = if failure.kind == REFUSED { ErrorKind::PermissionDenied } else { ErrorKind::Internal };
+    let error = RpcError::new(kind, failure.message);
     ClientError::Rpc(match failure.hint {
         Some(hint) => error.hint(hint),
         None => error,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bgd_shared::client::ClientError;
+use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::DURATION_MS;
 use bgd_shared::notice::{InboxItem, NoticeKind};
 use bgd_shared::request::{InboxRead, InboxReadParams};
@@ -245,7 +246,8 @@ struct Listener {
 
 impl Listener {
     /// Listens on connections of its own, which own nothing, until this daemon has ended; then returns true. Returns
-    /// false if the daemon's answers are unintelligible, so there is nothing to listen to.
+    /// false if the daemon's answers are unintelligible, so there is nothing to listen to, or if this user is refused:
+    /// more attempts would look like an attack, and the next connection of a call tells whether another is worth it.
     async fn until_gone(&mut self, link: &Link) -> bool {
         // The daemon may grant later what it refuses now, and nobody waits for it.
         let mut pause = FIRST_PAUSE;
@@ -256,7 +258,8 @@ impl Listener {
                 Err(error) if is_absent(&error) => return true,
                 Err(error) => error,
             };
-            if matches!(error, ClientError::Garbled(_)) {
+            let is_refused = error.kind() == Some(ErrorKind::PermissionDenied);
+            if is_refused || matches!(error, ClientError::Garbled(_)) {
                 return false;
             }
             tokio::time::sleep(pause).await;

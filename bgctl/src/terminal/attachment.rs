@@ -126,7 +126,8 @@ pub struct Attachment<'a, O> {
     pub gone: Option<&'static str>,
     /// Whether the user was told which key does what.
     pub is_hinted: bool,
-    block: u64,
+    /// The call that waits for the job's end, until it is answered.
+    block: Option<u64>,
     detach: Option<u64>,
     left: Option<Result<Left, Failure>>,
 }
@@ -143,7 +144,10 @@ impl<'a, O: Output> Attachment<'a, O> {
         keyboard: impl FnOnce(&O) -> Option<Keyboard>,
     ) -> Result<Self, Failure> {
         let Subject { link, host, task, role, key } = subject;
-        let block = link.call::<TaskBlock>(&BlockParams::until_ended(task))?;
+        let block = match host.take_end_call(task) {
+            Some(call) => call,
+            None => link.call::<TaskBlock>(&BlockParams::until_ended(task))?,
+        };
         let signals = Signals::take(signals)?;
         let keyboard = keyboard(&out);
         let key = if keyboard.is_some() { key } else { Key::NONE };
@@ -162,7 +166,7 @@ impl<'a, O: Output> Attachment<'a, O> {
             drops_presses: false,
             gone: None,
             is_hinted: false,
-            block,
+            block: Some(block),
             detach: None,
             left: None,
         })
@@ -272,6 +276,14 @@ impl<'a, O: Output> Attachment<'a, O> {
         }
     }
 
+    /// Sets the terminal's mode again after this process was continued. Returns whether this process has the terminal.
+    pub fn retake(&mut self) -> bool {
+        let Some(keyboard) = &mut self.keyboard else { return false };
+        let is_taken = keyboard.retake();
+        self.drops_presses = self.drops_presses && keyboard.drop_presses(self.key);
+        is_taken
+    }
+
     /// Starts or clears the delay during which a possible key sequence is held back.
     pub fn hold(&mut self, is_holding: bool) {
         let hold = Duration::from_millis(HOLD_MS.into());
@@ -348,9 +360,9 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     // The end.
 
-    /// Whether this is the answer that tells how the job ended.
-    pub fn is_end(&self, call: u64) -> bool {
-        self.block == call
+    /// Whether this is the answer that tells how the job ended. It comes once.
+    pub fn takes_end(&mut self, call: u64) -> bool {
+        self.block.take_if(|block| *block == call).is_some()
     }
 
     /// Whether showing the job is over, except for pending output.
@@ -365,7 +377,14 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Returns how it ended, once all output is written.
     pub fn end(&mut self) -> Option<Result<Left, Failure>> {
-        if self.out.wants_write() { None } else { self.left.take() }
+        if self.out.wants_write() {
+            return None;
+        }
+        let left = self.left.take()?;
+        if let Some(call) = self.block.take() {
+            self.host.keep_end_call(self.task, call);
+        }
+        Some(left)
     }
 
     /// Returns whether this process is to stop now, and clears the request.

@@ -19,6 +19,16 @@ pub trait Host {
     /// The connection is broken.
     fn hand_over(&mut self, link: &mut PolledClient, job: TaskId) -> Result<(), ClientError>;
 
+    /// Gives away the unanswered `task.block` that waits for the end of this task, if there is one. Whoever shows the
+    /// task handles its answer.
+    fn take_end_call(&mut self, _task: TaskId) -> Option<u64> {
+        None
+    }
+
+    /// Takes back the unanswered `task.block` of a task that is no longer shown, for the next time: a connection may
+    /// have only so many unanswered calls.
+    fn keep_end_call(&mut self, _task: TaskId, _call: u64) {}
+
     /// Handles a message of the daemon that does not concern the shown job.
     ///
     /// # Errors

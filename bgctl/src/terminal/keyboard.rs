@@ -133,6 +133,24 @@ impl Keyboard {
         self.is_taken()
     }
 
+    /// Sets the requested mode again after this process was continued. `kill -STOP` leaves no time to give the terminal
+    /// back, and the shell restores its own modes. In the background, the terminal counts as given back. Returns
+    /// whether it is taken.
+    pub fn retake(&mut self) -> bool {
+        let Some(before) = self.before.take() else { return self.take() };
+        if !self.is_ours() {
+            self.turn = None;
+            return false;
+        }
+        // What a shell has restored is what it wants back.
+        let is_restored = |now: &Termios| now.local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO);
+        let before = tcgetattr(&self.terminal).ok().filter(is_restored).unwrap_or(before);
+        // On failure the terminal is gone, which the next read reports.
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &modes(before.clone(), self.mode));
+        self.before = Some(before);
+        true
+    }
+
     /// Makes the terminal itself drop further presses of the key; other input stays for the next reader. `false` if
     /// that is impossible, and the caller has to read and drop the presses.
     ///
@@ -240,6 +258,24 @@ mod tests {
             let slave = keyboard.terminal.try_clone().unwrap();
             drop(keyboard);
             assert_eq!(tcgetattr(&slave).unwrap().local_modes, before, "by the drop, too");
+        }
+    }
+
+    #[test]
+    fn modes_that_a_shell_has_restored_meanwhile_are_set_again() {
+        for mode in [Mode::Raw, Mode::Keys] {
+            let (_master, mut keyboard) = terminal(mode);
+            let mut shells = tcgetattr(&keyboard).unwrap();
+            assert!(keyboard.retake(), "it was not taken before");
+            let taken = local(&keyboard);
+            // Nobody has restored anything.
+            assert!(keyboard.retake() && local(&keyboard) == taken);
+            shells.local_modes.remove(LocalModes::ECHOK);
+            tcsetattr(&keyboard, OptionalActions::Now, &shells).unwrap();
+            assert!(keyboard.retake());
+            assert!(!local(&keyboard).intersects(LocalModes::ICANON | LocalModes::ECHO), "{mode:?}");
+            keyboard.give_back();
+            assert_eq!(local(&keyboard), shells.local_modes, "as the shell had them last");
         }
     }
 

@@ -27,11 +27,12 @@ pub use self::filter::TextFilter;
 pub use self::gap::{latest, left_out};
 pub use self::host::Host;
 pub use self::keyboard::{Keyboard, Mode as RawMode, is_in_foreground};
-pub use self::pass::{SIGNALS as PASSED, outlast, pass_signals};
+pub use self::pass::{ENDING, SIGNALS as PASSED, outlast, pass_signals};
 pub use self::screen::{Screen, is_changed};
 pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen};
 pub use self::signals::{
-    Caught, Signals, hold as hold_signals, lend, release as release_signals, signal_group, stop_here,
+    Caught, Signals, Taken, end_by, hold as hold_signals, lend, release as release_signals, signal_group,
+    stop_here,
 };
 pub use self::talk::{SIGNALS as TALKED, TextView};
 pub use self::turn::{LinkReady, LinkWants, Ready, Wants};

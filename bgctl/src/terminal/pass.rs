@@ -45,7 +45,7 @@ pub fn pass_signals(
 }
 
 /// The signals that end this process when it has nothing to forward them to.
-const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+pub const ENDING: &[Signal] = &[Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 /// Waits for the end of something else that a job has left, until this time at most. Returns the signal that ended the
 /// wait, if one did. The signals of [`SIGNALS`] must be blocked.
@@ -83,7 +83,7 @@ impl Passing {
             // Not SIGTSTP: the job has no terminal of its own, so the kernel would not stop it.
             Signal::SIGTSTP => self.stop = Some(self.send("STOP", true)?),
             Signal::SIGCONT => drop(self.send("CONT", true)?),
-            _ => drop(self.send(caught.name(), caught.by_terminal)?),
+            _ => drop(self.send(caught.name(), caught.is_for_all())?),
         }
         Ok(())
     }

@@ -45,8 +45,9 @@ impl Screen {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn open() -> io::Result<Self> {
-        Self::over(io::stdout().as_fd().try_clone_to_owned()?)
+    pub fn open() -> Result<Self, Failure> {
+        let output = io::stdout().as_fd().try_clone_to_owned();
+        output.and_then(Self::over).map_err(|error| Failure::io("can't open the terminal", &error))
     }
 
     /// Uses a terminal that was opened elsewhere.

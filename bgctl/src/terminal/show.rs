@@ -48,6 +48,9 @@ pub const SIGNALS: &[Signal] = &[
 /// How long a note stays over a full-screen program while nothing is typed.
 const NOTE_STAYS: Duration = Duration::from_secs(2);
 
+/// The pause before typed input that the daemon has refused is sent again: nothing reports when it would be accepted.
+const WRITE_PAUSE: Duration = Duration::from_millis(500);
+
 /// A job on the user's terminal.
 pub struct ScreenView<'a> {
     job: Attachment<'a, Screen>,
@@ -85,6 +88,8 @@ pub struct Seen {
 #[derive(Default)]
 struct Calls {
     write: Option<u64>,
+    /// When to send again what is typed, while the daemon refuses it.
+    write_again: Option<Instant>,
     resize: Option<u64>,
     /// Continues the job. A key that stops it must not overtake this.
     go_on: Option<u64>,
@@ -270,8 +275,13 @@ impl<'a> ScreenView<'a> {
         self.job.call::<TaskAttach>(&params).map(drop)
     }
 
+    /// Whether typed input may be sent, except for the pause after a refusal.
+    fn may_write(&self) -> bool {
+        !self.job.is_over() && self.calls.write.is_none() && self.calls.go_on.is_none()
+    }
+
     fn send_typed(&mut self) -> Result<(), Failure> {
-        if self.job.is_over() || self.calls.write.is_some() || self.calls.go_on.is_some() {
+        if !self.may_write() || self.calls.write_again.is_some_and(|at| at > Instant::now()) {
             return Ok(());
         }
         if let Some(bytes) = self.input.next_bytes() {
@@ -329,13 +339,19 @@ impl<'a> ScreenView<'a> {
             return Ok(());
         }
         self.calls.go_on = Some(self.send_signal("CONT", true)?);
-        self.come_back()
+        let is_back = self.job.retake();
+        self.shown_again(is_back)
     }
 
     /// Takes the terminal back if this process is in its foreground.
     fn come_back(&mut self) -> Result<(), Failure> {
         let Some(keyboard) = &mut self.job.keyboard else { return self.tell_size() };
         let is_back = !keyboard.is_taken() && keyboard.take();
+        self.shown_again(is_back)
+    }
+
+    /// Shows what the terminal may lack. `is_back`: something else may have been shown there.
+    fn shown_again(&mut self, is_back: bool) -> Result<(), Failure> {
         self.hint();
         self.tell_size()?;
         if is_back { self.draw_again() } else { Ok(()) }
@@ -366,10 +382,11 @@ impl View for ScreenView<'_> {
     fn wants(&self) -> Wants<'_> {
         let wants = self.job.wants();
         let noted = self.noted_until.filter(|_| !self.job.is_over());
+        let write_again = self.calls.write_again.filter(|_| self.may_write());
         Wants {
             reads_link: self.job.out.has_room(),
             reads_keyboard: wants.reads_keyboard && self.input.has_room(),
-            until: wants.until.into_iter().chain(noted).min(),
+            until: wants.until.into_iter().chain(noted).chain(write_again).min(),
             ..wants
         }
     }
@@ -401,7 +418,7 @@ impl View for ScreenView<'_> {
             (_, Role::Attached) => self.job.leave(Ok(Left::Signalled(caught.shell_code()))),
             // The daemon reports when the job has stopped; then this process stops too.
             (Signal::SIGTSTP, _) => drop(self.send_signal("TSTP", true)?),
-            _ => drop(self.send_signal(caught.name(), caught.by_terminal)?),
+            _ => drop(self.send_signal(caught.name(), caught.is_for_all())?),
         }
         Ok(())
     }

@@ -33,6 +33,12 @@ impl Caught {
         name.strip_prefix("SIG").unwrap_or(name)
     }
 
+    /// Whether it is meant for all processes of the job: one of a terminal is, and one that ends this process alone, as
+    /// `timeout` or `kill %1` send it, would have reached the command's whole group without bgctl.
+    pub fn is_for_all(self) -> bool {
+        self.by_terminal || matches!(self.signal, Signal::SIGHUP | Signal::SIGTERM)
+    }
+
     /// Returns the exit code that a shell reports for a program ended by this signal.
     pub fn shell_code(self) -> u8 {
         u8::try_from(self.signal as i32 + 128).unwrap_or(u8::MAX)
@@ -102,6 +108,49 @@ impl AsFd for Signals {
         // The borrow lasts as long as the descriptor lives.
         self.source.as_fd()
     }
+}
+
+/// Signals that this process reads until this is dropped. Then they act on it again, also those that came meanwhile.
+#[derive(Debug)]
+pub struct Taken {
+    signals: Signals,
+    wanted: &'static [Signal],
+}
+
+impl Taken {
+    /// Takes over these signals, as [`Signals::take`] does.
+    ///
+    /// # Errors
+    /// A system call fails.
+    pub fn new(wanted: &'static [Signal]) -> Result<Self, Failure> {
+        Ok(Self { signals: Signals::take(wanted)?, wanted })
+    }
+
+    /// Returns the next pending signal, if any.
+    pub fn next_caught(&self) -> Option<Caught> {
+        self.signals.next_caught()
+    }
+}
+
+impl AsFd for Taken {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // It can't fail for valid signals.
+        let _ = release(self.wanted);
+    }
+}
+
+/// Ends this process by a signal that it has read, as that would have done. The signal must act on it again.
+///
+/// # Errors
+/// A system call fails.
+pub fn end_by(caught: Caught) -> Result<(), Failure> {
+    raise(caught.signal).map_err(cannot_take)
 }
 
 /// Stops this process as Ctrl-Z does, so that its shell shows it as stopped, and returns when it is continued. The

@@ -57,12 +57,14 @@ impl Sink {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn open() -> io::Result<Self> {
+    pub fn open() -> Result<Self, Failure> {
         let out = io::stdout();
         if out.is_terminal() {
             return Screen::open().map(Self::Screen);
         }
-        Ok(Self::Plain(Plain::over(out.as_fd().try_clone_to_owned()?.into())))
+        let file = out.as_fd().try_clone_to_owned();
+        let file = file.map_err(|error| Failure::io("can't open standard output", &error))?;
+        Ok(Self::Plain(Plain::over(file.into())))
     }
 
     /// Whether this is a terminal.

@@ -228,7 +228,11 @@ impl View for TextView<'_> {
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
         match caught.signal {
             Signal::SIGHUP => self.job.hang_up(),
-            Signal::SIGCONT => self.come_back(),
+            Signal::SIGCONT => {
+                // Whatever stopped this process may have left no time to give the terminal back.
+                self.job.retake();
+                self.come_back();
+            }
             Signal::SIGTTIN | Signal::SIGTTOU => {}
             // Don't wait any longer for a reader that accepts nothing.
             _ if self.job.is_over() => self.job.out.forget(),

@@ -8,8 +8,7 @@ use super::turn::{Ready, Wants};
 use crate::failure::Failure;
 
 /// What becomes of the job that the terminal shows when its daemon is gone: this process can't know more.
-pub const DAEMON_ENDED: &str =
-    "the daemon has ended: the next one ends the job, or goes on with it if it is durable";
+pub const DAEMON_ENDED: &str = "the daemon has ended: the next one ends the job";
 
 /// Something that uses the terminal for a while.
 pub trait View {

@@ -44,7 +44,7 @@ impl Canvas {
     pub fn open() -> Result<Self, Failure> {
         let refuse = |what: &str| Failure::usage(format!("`bgctl top` needs a terminal: {what}"));
         let keyboard = Keyboard::open(RawMode::Raw).ok_or_else(|| refuse("nobody can type"))?;
-        let screen = Screen::open().map_err(|error| Failure::io("can't open the terminal", &error))?;
+        let screen = Screen::open()?;
         let shown = Buffer::empty(Rect::ZERO);
         let mut canvas = Self { screen, keyboard, shown, cursor: None, is_entered: false };
         leave_before_panics();
@@ -74,6 +74,16 @@ impl Canvas {
         self.shown = Buffer::empty(self.area());
         self.cursor = None;
         Ok(())
+    }
+
+    /// Takes the terminal again after this process was continued. `kill -STOP` leaves no time to give it back, so a
+    /// shell may have restored its own modes and written over the frame.
+    ///
+    /// # Errors
+    /// As for [`Self::enter`].
+    pub fn retake(&mut self) -> Result<(), Failure> {
+        self.keyboard.retake();
+        self.enter()
     }
 
     /// Gives the terminal back. Waits a moment for one that is slow.

@@ -31,8 +31,15 @@ const ESCAPE: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_secs(1);
 
 /// The signals that the loop handles.
-const SIGNALS: [Signal; 6] =
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGWINCH];
+const SIGNALS: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+];
 
 /// The live view at work.
 pub struct Executor<'a> {
@@ -159,6 +166,10 @@ impl<'a> Executor<'a> {
             match caught.signal {
                 Signal::SIGWINCH => self.is_dirty = true,
                 Signal::SIGTSTP => self.stop()?,
+                Signal::SIGCONT => {
+                    self.is_dirty = true;
+                    self.canvas.retake()?;
+                }
                 Signal::SIGHUP => return Ok(Some(Code::HUNG_UP)),
                 _ => return Ok(Some(Code(caught.shell_code()))),
             }

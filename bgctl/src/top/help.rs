@@ -29,5 +29,5 @@ pub const KEYS: [(&str, &str); 24] = [
     ("Ctrl-Z", "stop; fg continues"),
     ("F1", "show the keys"),
     ("q", "quit"),
-    ("", "Whatever ends work asks first."),
+    ("", "Actions that end work ask for confirmation."),
 ];

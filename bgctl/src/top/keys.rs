@@ -9,6 +9,9 @@ const SEQUENCE_BYTES: usize = 64;
 /// The start of a paste, and its end.
 const PASTE: [&[u8]; 2] = [b"\x1b[200~", b"\x1b[201~"];
 
+/// What a press of Ctrl-C sends.
+const CTRL_C: u8 = 0x03;
+
 /// Something that the user did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
@@ -65,6 +68,10 @@ enum Found {
 impl Keys {
     /// Takes bytes and returns the keys that are complete.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Key> {
+        // A paste may have lost its end. Text that is pasted hardly ever comes as this single byte.
+        if bytes == [CTRL_C] && self.paste.take().is_some() {
+            return vec![Key::Ctrl('c')];
+        }
         let mut keys = Vec::new();
         let mut bytes = bytes;
         while !bytes.is_empty() {
@@ -259,6 +266,15 @@ mod tests {
         assert_eq!(paste("a\x1b[Aq\n"), [Key::Paste("a\u{fffd}[Aq ".into()), Key::Char('q')]);
         let long = paste(&"x".repeat(1 << 20));
         assert_eq!(long, [Key::Paste("x".repeat(PASTE_BYTES)), Key::Char('q')]);
+    }
+
+    #[test]
+    fn r162_ctrl_c_ends_a_paste_that_has_lost_its_end() {
+        let mut keys = Keys::default();
+        assert_eq!(keys.push(b"\x1b[200~a\x03b"), [], "this may be a part of it");
+        assert_eq!(keys.push(b"q"), []);
+        assert_eq!(keys.push(b"\x03"), [Key::Ctrl('c')]);
+        assert_eq!(keys.push(b"q\x03"), [Key::Char('q'), Key::Ctrl('c')]);
     }
 
     proptest! {

@@ -240,7 +240,7 @@ impl Ui {
 
     fn pin(&mut self) {
         if !self.model.pin() {
-            self.note = Some("no more than 4 tasks can be followed: press f on one of them first".to_owned());
+            self.note = Some("at most 4 previews can be pinned: press f on one to unpin it".to_owned());
         } else if !self.model.pins().is_empty() && self.preview == Preview::Off {
             self.preview = Preview::On;
         }
@@ -261,7 +261,7 @@ impl Ui {
     fn answer(&mut self, word: &str) -> Option<Want> {
         let key = self.one()?;
         let Some(asked) = self.model.row(key).and_then(|row| row.question.as_deref()) else {
-            self.note = Some("this task asks nothing".to_owned());
+            self.note = Some("this task has no open question".to_owned());
             return None;
         };
         match options::pick(&asked.options, word) {
@@ -428,7 +428,7 @@ impl Ui {
         }
         let host = host.filter(|_| !super::words::names_host(&words));
         let Some(prefix) = self.prefix(host, &words) else {
-            self.note = Some("of which host? select one task of it, or name it: `:-H HOST VERB`".to_owned());
+            self.note = Some("on which host? select a task there, or name it: `:-H HOST VERB`".to_owned());
             return None;
         };
         let asks = super::words::ends_work(&words);

@@ -3,7 +3,7 @@
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon};
 
-use super::{at_prompt, console, run_line, task_of};
+use super::{at_prompt, console, hanging, run_line, task_of};
 
 /// A console with one job beside the prompt and another in the background.
 #[track_caller]
@@ -66,6 +66,24 @@ fn a_signal_leaves_a_sane_terminal() {
     console.process().signal(rustix::process::Signal::TERM).unwrap();
     assert_eq!(console.ended().code(), Some(143));
     assert!(console.is_sane());
+}
+
+#[test]
+fn a_change_of_folder_that_hangs_does_not_keep_it() {
+    for closes in [false, true] {
+        let daemon = TestDaemon::start();
+        let mut console = console(&daemon);
+        console.type_line("cd \"$(exec sleep 1001)\"");
+        let shell = hanging(&daemon, "sleep 1001");
+        let ended = if closes {
+            console.close()
+        } else {
+            console.process().signal(rustix::process::Signal::TERM).unwrap();
+            console.ended()
+        };
+        assert_eq!(ended.code(), Some(if closes { 129 } else { 143 }));
+        shell.gone();
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::Task;
-use bgd_tests::{Terminal, TestDaemon};
+use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
 
 /// A console at its prompt `~> `.
 #[track_caller]
@@ -53,6 +53,14 @@ fn task_of(daemon: &TestDaemon, description: &str) -> Task {
     let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
     let task = tasks.into_iter().find(|task| task.description == description);
     daemon.task(task.unwrap_or_else(|| panic!("there is no task {description:?}")).id)
+}
+
+/// The process with this command line that a console has started without a task.
+#[track_caller]
+fn hanging(daemon: &TestDaemon, line: &str) -> Process {
+    wait::poll_until("the process that hangs", || {
+        processes_of(daemon.home()).into_iter().find(|process| process.cmdline() == line)
+    })
 }
 
 /// A FIFO in the home for the test to write to.

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 
-use super::{at_prompt, console, fifo, run_line, task_of};
+use super::{at_prompt, console, fifo, hanging, run_line, task_of};
 
 #[test]
 fn jobs_beside_the_prompt_speak_above_it() {
@@ -108,6 +108,39 @@ fn a_stopped_job_waits_beside_the_prompt() {
     assert!(!daemon.task(task.id).status.as_str().is_empty());
     daemon.cancel(&[task.id]);
     console.wait_text(&format!("[BACKGROUND TASK CANCELLED] {}", task.id.short()));
+}
+
+#[test]
+fn a_job_may_be_stopped_and_shown_more_often_than_calls_may_be_unanswered() {
+    let daemon = TestDaemon::builder().config("[limits]\nrequests = 8").start();
+    let mut console = console(&daemon);
+    console.type_line("cat -u");
+    console.wait_text("[Ctrl-B] Background");
+    for round in 0..10 {
+        console.type_line(&format!("words {round}"));
+        console.wait_text(&format!("words {round}\nwords {round}"));
+        console.type_keys("\x1a");
+        console.wait("a prompt", |screen| screen.contents().trim_end().ends_with("stopped  cat -u\n~>"));
+        console.type_line("fg");
+        console
+            .wait("the job", |screen| screen.contents().trim_end().ends_with("\n~> fg\n[Ctrl-B] Background"));
+    }
+    console.type_keys("\x04");
+    at_prompt(&mut console);
+    run_line(&mut console, "echo still there");
+}
+
+#[test]
+fn ctrl_c_ends_a_change_of_folder_that_hangs() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_line("cd \"$(exec sleep 1001)\"");
+    let shell = hanging(&daemon, "sleep 1001");
+    console.type_keys("\x03");
+    console.wait_text("bgctl: cd: interrupted\n");
+    at_prompt(&mut console);
+    shell.gone();
+    run_line(&mut console, "echo still there");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use bgd_tests::far::Far;
 use bgd_tests::mcp::{Mcp, REVISION};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Terminal, TestDaemon, processes_of, wait};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::tasks;
@@ -119,6 +120,41 @@ fn r142_a_console_says_that_it_was_cut_off_and_goes_on() {
     wait_prompt(&mut console, "far:~>", 4);
     console.type_line("exit 4");
     assert_eq!(console.ended().code(), Some(4));
+}
+
+#[test]
+fn r142_a_console_that_is_refused_does_not_knock_again() {
+    let far = Far::start();
+    let mut console = far.terminal(&["console"]);
+    console.wait_text("far:~>");
+    far.change_key("user");
+    let before = far.connections();
+    far.cut();
+    assert_eq!(console.ended().code(), Some(69));
+    assert!(console.screen().contains("far: ssh can't connect: "), "{console:?}");
+    assert!(console.screen().contains("Permission denied"), "{console:?}");
+    assert_eq!(far.connections(), before + 1);
+}
+
+#[test]
+fn r142_a_console_that_connects_again_hears_signals() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let far = Far::start();
+        let mut console = far.terminal(&["--connect-timeout", "10m", "console"]);
+        console.wait_text("far:~>");
+        far.wrap("exec sleep 1000");
+        far.cut();
+        console.wait_text("connecting again");
+        wait::poll_until("an attempt", || sleeps(&far).then_some(()));
+        console.process().signal(signal).unwrap();
+        assert_eq!(console.ended().code(), Some(code));
+        assert!(!sleeps(&far), "what would have connected has ended, too");
+    }
+}
+
+/// Whether an ssh that does nothing runs here.
+fn sleeps(far: &Far) -> bool {
+    processes_of(far.home()).iter().any(|process| process.cmdline().starts_with("sleep 1000"))
 }
 
 #[test]

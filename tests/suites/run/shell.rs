@@ -3,7 +3,8 @@
 use std::fs;
 
 use bgd_shared::id::TaskId;
-use bgd_tests::{Process, Terminal, TestDaemon, wait};
+use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
+use rustix::process::Signal;
 
 fn is_stopped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -62,6 +63,37 @@ fn a_stopped_job_goes_on_in_the_background_of_the_shell() {
     shell.type_line("words");
     shell.wait_text("got words\n");
     shell.wait_prompt();
+}
+
+#[test]
+fn a_run_that_was_stopped_by_kill_has_the_keyboard_again_after_fg() {
+    let full_screen = "bgctl run --shell \"printf '\\\\033[?1049hdrawn %s\\\\n' once; exec cat -u\"";
+    for (line, shown) in [("bgctl run -- cat -u", "[Ctrl-B] Background\n"), (full_screen, "drawn once\n")] {
+        let daemon = TestDaemon::start();
+        let mut shell = Terminal::shell(&daemon);
+        shell.type_line(line);
+        shell.wait_text(shown);
+        shell.type_line("one");
+        shell.wait_text("\none\none\n");
+        let is_run = |process: &Process| process.cmdline().contains("bgctl run ");
+        let run = processes_of(daemon.home()).into_iter().find(is_run).expect("it runs");
+        run.signal(Signal::STOP).unwrap();
+        shell.wait_text("Stopped");
+        // It had no time to leave the other screen, in which the shell goes on.
+        shell.wait("a prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
+        shell.fg();
+        shell.type_line("two");
+        shell.wait_text("\ntwo\ntwo\n");
+        if line == full_screen {
+            shell.wait("the screen of the job alone", |screen| {
+                screen.contents().starts_with("drawn once\none\none\ntwo\ntwo")
+            });
+        }
+        shell.type_keys("\x02");
+        shell.wait_text("Command was manually backgrounded by user with ID");
+        shell.wait_prompt();
+        daemon.cancel(&[only_task(&daemon)]);
+    }
 }
 
 #[test]

@@ -60,6 +60,27 @@ fn r163_ctrl_z_and_fg() {
 }
 
 #[test]
+fn r163_kill_stop_and_fg() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl top");
+    shell.wait_text("no tasks");
+    let is_top = |one: &Process| one.cmdline().contains("bgctl top");
+    let top = processes_of(daemon.home()).into_iter().find(is_top).expect("it runs");
+    top.signal(Signal::STOP).unwrap();
+    shell.wait_text("Stopped");
+    // It had no time to leave the other screen, in which the shell goes on.
+    shell.type_line("fg");
+    shell.wait("a frame of its own", |screen| {
+        let shown = screen.contents();
+        shown.contains("no tasks") && !shown.contains("Stopped") && screen.hide_cursor()
+    });
+    shell.type_keys("q");
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+}
+
+#[test]
 fn r163_it_connects_again_when_the_daemon_is_back() {
     let mut daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");

@@ -191,7 +191,7 @@ fn r162_f1_shows_the_keys_and_the_mouse_selects() {
     top.wait_text("batch or\n             dependency\n");
     top.type_keys("\x1b[6~");
     top.wait_text("cancel by SIGKILL");
-    top.wait_text("Whatever ends work asks first.");
+    top.wait_text("Actions that end work ask for confirmation.");
     top.type_keys("\x1b[<0;5;6M");
     top.wait_text("F1 help");
     // Row 6 has the last task of the title, the header, the heading and three tasks.

@@ -82,7 +82,7 @@ fn carry(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // The other side has closed it with something unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Failure::io("can't read from the connection", &error)),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::event::News;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     CancelParams, Encoding, EventsSubscribe, IdParams, Method, SubscribeParams, TaskCancel, TaskGet,
@@ -111,8 +112,7 @@ impl Sending<'_> {
 
     /// Waits until the task has its pipe.
     fn await_start(&mut self) -> Result<(), Stop> {
-        let params = SubscribeParams { ids: vec![self.id.into()], ..SubscribeParams::default() };
-        self.call::<EventsSubscribe>(&params)?;
+        self.subscribe()?;
         loop {
             let task = self.call::<TaskGet>(&IdParams { id: self.id.into() })?.task;
             if task.has_begun() || task.status != Status::Pending {
@@ -125,11 +125,20 @@ impl Sending<'_> {
         }
     }
 
+    fn subscribe(&mut self) -> Result<(), Stop> {
+        let params = SubscribeParams { ids: vec![self.id.into()], ..SubscribeParams::default() };
+        self.call::<EventsSubscribe>(&params).map(drop)
+    }
+
     /// Drops the events that have arrived; the task is looked up after each. Returns whether there were any.
     fn takes_news(&mut self) -> Result<bool, Stop> {
         let mut has_some = false;
-        while self.client()?.received_news()?.is_some() {
+        while let Some(told) = self.client()?.received_news()? {
             has_some = true;
+            // This side read too slowly, and its subscription has ended.
+            if matches!(told.news, News::Gap(gap) if gap.ended) {
+                self.subscribe()?;
+            }
         }
         Ok(has_some)
     }

@@ -1,11 +1,13 @@
 //! Handles the daemon's messages about a job whose terminal is shown.
 
 use std::io;
+use std::time::Instant;
 
-use bgd_shared::client::{Protocol, Received};
-use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskOutput, TaskWrite};
+use bgd_shared::client::{ClientError, Protocol, Received};
+use bgd_shared::error::ErrorKind;
+use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskOutput, TaskWrite, WriteResult};
 
-use super::ScreenView;
+use super::{ScreenView, WRITE_PAUSE};
 use crate::failure::Failure;
 use crate::terminal::answers;
 
@@ -21,7 +23,7 @@ impl ScreenView<'_> {
                 self.show_gap(Protocol::result::<TaskOutput>(outcome))?;
             }
             Received::Stopped(news) if news.id == self.job.task => self.stopped(),
-            Received::Answer { call, outcome } if self.job.is_end(call) => {
+            Received::Answer { call, outcome } if self.job.takes_end(call) => {
                 let task = answers::ended(Protocol::result::<TaskBlock>(outcome))?;
                 self.ended(Box::new(task))?;
             }
@@ -33,13 +35,7 @@ impl ScreenView<'_> {
             }
             Received::Answer { call, outcome } if self.calls.write == Some(call) => {
                 self.calls.write = None;
-                match Protocol::result::<TaskWrite>(outcome) {
-                    Ok(result) if result.written > 0 => {
-                        self.input.taken(usize::try_from(result.written).unwrap_or(usize::MAX));
-                    }
-                    // The job is ending, or has closed its terminal.
-                    Ok(_) | Err(_) => self.input.drop_all(),
-                }
+                self.written(Protocol::result::<TaskWrite>(outcome))?;
             }
             Received::Answer { call, .. } if self.calls.go_on == Some(call) => self.calls.go_on = None,
             Received::Answer { call, .. } if self.calls.resize == Some(call) => {
@@ -47,6 +43,29 @@ impl ScreenView<'_> {
                 self.tell_size()?;
             }
             other => self.job.host.received(other)?,
+        }
+        Ok(())
+    }
+
+    /// Handles the answer about typed input.
+    fn written(&mut self, outcome: Result<WriteResult, ClientError>) -> Result<(), Failure> {
+        match outcome {
+            Ok(result) if result.written > 0 => {
+                self.calls.write_again = None;
+                self.input.taken(usize::try_from(result.written).unwrap_or(usize::MAX));
+            }
+            Err(ClientError::Rpc(error)) if !takes_no_more(error.kind()) => {
+                self.input.taken(0);
+                if self.calls.write_again.replace(Instant::now() + WRITE_PAUSE).is_none() {
+                    self.note(&format!("what you type waits: {}", error.message));
+                }
+            }
+            // The job is ending, or has closed its terminal.
+            Ok(_) | Err(ClientError::Rpc(_)) => {
+                self.calls.write_again = None;
+                self.input.drop_all();
+            }
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
@@ -76,4 +95,12 @@ impl ScreenView<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a refusal of input means that the job has ended, or has closed its terminal.
+fn takes_no_more(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NotRunning | ErrorKind::AlreadyFinished | ErrorKind::TaskNotFound | ErrorKind::Unsupported
+    )
 }

@@ -53,7 +53,7 @@ impl TextView<'_> {
 
     pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
         match received {
-            Received::Answer { call, outcome } if self.job.is_end(call) => {
+            Received::Answer { call, outcome } if self.job.takes_end(call) => {
                 let task = answers::ended(Protocol::result::<TaskBlock>(outcome))?;
                 self.ended = Some(Box::new(task));
                 self.has_more = true;

@@ -114,7 +114,7 @@ fn r162_a_question_is_answered() {
     assert_eq!(press(&mut ui(&[task]), "n"), Some(Want::Call(answer("reject"))));
     let mut ui = ui(&[self::task(1, Status::Running)]);
     assert_eq!(press(&mut ui, "y"), None);
-    assert_eq!(ui.note.as_deref(), Some("this task asks nothing"));
+    assert_eq!(ui.note.as_deref(), Some("this task has no open question"));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn r144_a_verb_is_for_the_host_of_the_selected_task() {
     assert_eq!(ui.mode_text(), "bgctl -H b cancel --all? y/n");
     assert_eq!(press(&mut ui, "y"), verb(Some(HostNo(1)), &["cancel", "--all"]));
     assert_eq!(press(&mut ui, "k  :list\r"), None, "the marked tasks are on two hosts");
-    assert!(ui.note.as_deref().unwrap().contains("of which host?"), "{:?}", ui.note);
+    assert!(ui.note.as_deref().unwrap().contains("on which host?"), "{:?}", ui.note);
     assert_eq!(press(&mut ui, "\r"), verb(Some(HostNo(1)), &["attach", &id(1).to_string()]));
 }
 

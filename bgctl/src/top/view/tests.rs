@@ -328,7 +328,7 @@ fn r162_what_is_typed_and_asked_is_in_the_last_line() {
         ui.key(Key::PageDown);
     }
     let (end, _) = drawn(&mut ui, &HashMap::new(), (8, 80));
-    assert!(end[6].ends_with("Whatever ends work asks first."), "{end:#?}");
+    assert!(end[6].ends_with("Actions that end work ask for confirmation."), "{end:#?}");
     ui.key(Key::Up);
     assert_ne!(drawn(&mut ui, &HashMap::new(), (8, 80)).0, end, "a key is seen at once");
     let (large, _) = drawn(&mut ui, &HashMap::new(), (50, 80));

@@ -1,0 +1,232 @@
+//! A shell that the console waits for without showing it. A signal ends it: it may hang, for example at a dead mount.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, PipeReader, Read as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::failure::Failure;
+use crate::link::time_left;
+use crate::terminal::{Caught, Signals};
+
+/// The most bytes to keep of each stream.
+const KEPT: usize = 8192;
+
+/// How many times as much a pipe holds, which is read once the shell has ended.
+const PIECES: usize = 8;
+
+/// How long a shell that was killed may take to be gone. One that hangs in the kernel is left behind.
+const KILLED: Duration = Duration::from_secs(1);
+
+const SHELL: &str = "/bin/sh";
+
+/// How a shell ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Whether it exited with 0.
+    pub is_success: bool,
+    /// The beginning of its standard output.
+    pub output: Vec<u8>,
+    /// The beginning of its standard error.
+    pub errors: Vec<u8>,
+}
+
+/// Runs a line of shell to its end, with these variables besides those of this process. `None`: a signal for which
+/// `gives_up` holds has killed it, with all that it has started in its process group.
+///
+/// # Errors
+/// It can't be started.
+pub fn shell(
+    line: &str,
+    variables: &[(String, String)],
+    mut gives_up: impl FnMut(Caught) -> bool,
+    signals: &Signals,
+) -> Result<Option<Ended>, Failure> {
+    let failed = |error: io::Error| Failure::io(SHELL, &error);
+    let mut child = Child::start(line, variables).map_err(failed)?;
+    let mut killed_until = None;
+    while !child.wait(signals, killed_until).map_err(failed)? {
+        while let Some(caught) = signals.next_caught() {
+            if gives_up(caught) && killed_until.is_none() {
+                child.kill();
+                killed_until = Some(Instant::now() + KILLED);
+            }
+        }
+        if killed_until.is_some_and(|until| until <= Instant::now()) {
+            return Ok(None);
+        }
+    }
+    let ended = child.ended();
+    Ok(if killed_until.is_some() { None } else { Some(ended) })
+}
+
+struct Child {
+    pid: Pid,
+    /// Readable when the child has ended.
+    end: OwnedFd,
+    output: Stream,
+    errors: Stream,
+}
+
+/// A pipe from the child, until it is closed, and what was read.
+struct Stream {
+    from: Option<PipeReader>,
+    kept: Vec<u8>,
+}
+
+impl Child {
+    /// Starts it in a process group of its own, without the signals that this process blocks.
+    fn start(line: &str, variables: &[(String, String)]) -> io::Result<Self> {
+        let (output, to_output) = io::pipe()?;
+        let (errors, to_errors) = io::pipe()?;
+        let nothing = File::open("/dev/null")?;
+        let mut files = PosixSpawnFileActions::init()?;
+        for (from, to) in [(nothing.as_raw_fd(), 0), (to_output.as_raw_fd(), 1), (to_errors.as_raw_fd(), 2)] {
+            files.add_dup2(from, to)?;
+        }
+        let mut attributes = PosixSpawnAttr::init()?;
+        attributes.set_flags(
+            PosixSpawnFlags::POSIX_SPAWN_SETPGROUP
+                | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK
+                | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
+        )?;
+        attributes.set_pgroup(Pid::from_raw(0))?;
+        attributes.set_sigmask(&SigSet::empty())?;
+        // Rust ignores it.
+        attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
+        let words = ["sh", "-c", line].map(CString::new);
+        let words = words.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let pid = posix_spawn(SHELL, &files, &attributes, &words, &environment(variables)?)?;
+        let child = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(io::ErrorKind::NotFound)?;
+        let end = pidfd_open(child, PidfdFlags::empty())?;
+        Ok(Self { pid, end, output: Stream::new(output)?, errors: Stream::new(errors)? })
+    }
+
+    /// Waits for output, a signal, the end, or that time. Returns whether it has ended.
+    fn wait(&mut self, signals: &Signals, until: Option<Instant>) -> io::Result<bool> {
+        let mut sources = vec![
+            PollFd::new(self.end.as_fd(), PollFlags::POLLIN),
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        ];
+        let pipes = [&self.output, &self.errors].into_iter().filter_map(|stream| stream.from.as_ref());
+        sources.extend(pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        match poll(&mut sources, until.map_or(PollTimeout::NONE, time_left)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_ended = sources[0].any().unwrap_or(false);
+        drop(sources);
+        self.output.read();
+        self.errors.read();
+        Ok(has_ended)
+    }
+
+    fn kill(&self) {
+        // It may have ended meanwhile; until it is waited for, the number is its own.
+        let _ = killpg(self.pid, Signal::SIGKILL);
+    }
+
+    /// Returns how it ended.
+    fn ended(mut self) -> Ended {
+        // Something that it has left running may go on writing.
+        for _ in 0..PIECES {
+            let has_read = [self.output.read(), self.errors.read()].contains(&true);
+            if !has_read {
+                break;
+            }
+        }
+        let status = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
+        let is_success = matches!(status, Ok(WaitStatus::Exited(_, 0)));
+        Ended { is_success, output: self.output.kept, errors: self.errors.kept }
+    }
+}
+
+impl Stream {
+    fn new(from: PipeReader) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&from, true)?;
+        Ok(Self { from: Some(from), kept: Vec::new() })
+    }
+
+    /// Reads some of what is there. What is too much is dropped. Returns whether there was any.
+    fn read(&mut self) -> bool {
+        let mut buffer = [0; KEPT];
+        match self.from.as_mut().map(|from| from.read(&mut buffer)) {
+            Some(Ok(count @ 1..)) => {
+                let room = KEPT.saturating_sub(self.kept.len());
+                self.kept.extend_from_slice(&buffer[..count.min(room)]);
+                return true;
+            }
+            Some(Err(error))
+                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Some(Ok(0) | Err(_)) | None => self.from = None,
+        }
+        false
+    }
+}
+
+/// The variables of this process, except those that are given another value.
+fn environment(variables: &[(String, String)]) -> io::Result<Vec<CString>> {
+    let own =
+        std::env::vars_os().filter(|(name, _)| variables.iter().all(|(given, _)| name != given.as_str()));
+    let given = variables.iter().map(|(name, value)| (name.into(), value.into()));
+    let pair = |(name, value): (OsString, OsString)| {
+        CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).map_err(io::Error::from)
+    };
+    own.chain(given).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::raise;
+
+    #[test]
+    fn a_shell_is_heard_to_its_end_and_has_its_signals() {
+        let signals = Signals::take(&[Signal::SIGUSR2]).unwrap();
+        let run = |line: &str| {
+            let variables = [("WHERE".to_owned(), "here".to_owned())];
+            shell(line, &variables, |_| true, &signals).unwrap().unwrap()
+        };
+        let ended = run("echo $WHERE; echo trouble >&2; exit 3");
+        assert_eq!(
+            (ended.is_success, &ended.output[..], &ended.errors[..]),
+            (false, &b"here\n"[..], &b"trouble\n"[..])
+        );
+        assert!(run("true").is_success);
+        let flood = run("yes | head -c 1000000");
+        assert_eq!(flood.output.len(), KEPT);
+        // It would go on if the signal were blocked there, too.
+        assert!(!run("kill -USR2 $$; echo alive").is_success);
+    }
+
+    #[test]
+    fn a_signal_kills_a_shell_with_all_that_it_has_started() {
+        let signals = Signals::take(&[Signal::SIGUSR1]).unwrap();
+        // Only this thread blocks it.
+        raise(Signal::SIGUSR1).unwrap();
+        let line = "trap '' TERM INT; cd $(exec sleep 1000)";
+        let mut caught = Vec::new();
+        let ended = shell(
+            line,
+            &[],
+            |signal| {
+                caught.push(signal.signal);
+                true
+            },
+            &signals,
+        )
+        .unwrap();
+        assert!(ended.is_none());
+        assert_eq!(caught, [Signal::SIGUSR1]);
+    }
+}

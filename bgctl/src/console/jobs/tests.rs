@@ -1,0 +1,256 @@
+//! The console's jobs on their own, without a terminal.
+
+use super::*;
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use bgd_shared::client::Client;
+use bgd_shared::request::{BlockResult, DetachResult, Encoding, StoppedNews};
+use bgd_shared::task::Exit;
+use serde::Serialize;
+use serde_json::value::to_raw_value;
+
+use crate::render::samples;
+
+/// A console's jobs, and the daemon's end of their connection.
+struct Bench {
+    jobs: Jobs,
+    link: PolledClient,
+    daemon: BufReader<UnixStream>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (here, there) = UnixStream::pair().unwrap();
+        let link = Client::over(OwnedFd::from(here).into()).into();
+        Self { jobs: Jobs::new(Key::default()), link, daemon: BufReader::new(there) }
+    }
+
+    fn beside(&mut self, number: u128, direct: bool) -> TaskId {
+        let id = TaskId::from_u128(number);
+        let job = self.jobs.new_job(id, format!("job {number}"), direct);
+        self.jobs.put(&mut self.link, job).unwrap();
+        id
+    }
+
+    /// The next call that the daemon sees: its number, method and task.
+    fn called(&mut self) -> (u64, String, TaskId) {
+        let mut line = String::new();
+        self.daemon.read_line(&mut line).unwrap();
+        let call: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let params = &call["params"];
+        let id = if params["id"].is_null() { &params["ids"][0] } else { &params["id"] };
+        let id = serde_json::from_value(id.clone()).unwrap();
+        (call["id"].as_u64().unwrap(), call["method"].as_str().unwrap().to_owned(), id)
+    }
+
+    fn answer(&mut self, call: u64, outcome: Result<&impl Serialize, ErrorKind>) {
+        let refused = |kind| RpcError::new(kind, "so it is");
+        let outcome = outcome.map(|result| to_raw_value(result).unwrap()).map_err(refused);
+        self.jobs.received(Received::Answer { call, outcome }).unwrap();
+    }
+
+    fn ends(&mut self, call: u64, id: TaskId) {
+        let exit = Some(Exit::Code(0));
+        let task = Task { id, status: Status::Completed, exit, ..samples::task() };
+        let result =
+            BlockResult { tasks: vec![task], timed_out: false, finished: vec![id], active: Vec::new() };
+        self.answer(call, Ok(&result));
+    }
+
+    fn is_moved(&mut self, call: u64, id: TaskId) {
+        let result = DetachResult { task: Task { id, ..samples::task() }, message: String::new() };
+        self.answer(call, Ok(&result));
+    }
+
+    fn shows(&mut self, id: TaskId, data: &str) {
+        let (data, encoding) = (data.to_owned(), Encoding::default());
+        let news = OutputNews { id, offset: 0, data, encoding, redraw: false, restore: None };
+        self.jobs.received(Received::Output(Box::new(news))).unwrap();
+    }
+
+    fn press(&mut self) {
+        self.jobs.pressed(&mut self.link).unwrap();
+    }
+
+    #[track_caller]
+    fn says(&mut self, text: &str) {
+        assert_eq!(self.jobs.take_output(), text);
+    }
+}
+
+fn moved(id: TaskId) -> String {
+    format!("Command was manually backgrounded by user with ID {id}\n")
+}
+
+#[test]
+fn a_job_beside_the_prompt_shows_its_lines_and_its_end() {
+    let mut bench = Bench::new();
+    let id = bench.beside(1, false);
+    bench.says("[1] 00000000 running  job 1  [Ctrl-B] Background\n");
+    let (end, method, task) = bench.called();
+    assert_eq!((method.as_str(), task), ("task.block", id));
+    bench.shows(id, "half");
+    bench.says("");
+    bench.shows(id, " a line\r\nrest");
+    bench.says("[1] half a line\n");
+    bench.ends(end, id);
+    bench.says("[1] rest\n[1] completed  job 1\n");
+    assert!(bench.jobs.beside().is_empty());
+    bench.press();
+    bench.shows(id, "late\n");
+    bench.says("");
+}
+
+#[test]
+fn a_job_has_one_unanswered_call_however_often_it_is_shown() {
+    let mut bench = Bench::new();
+    let id = bench.beside(1, false);
+    let (end, ..) = bench.called();
+    for _ in 0..3 {
+        let job = bench.jobs.take(&Which::Latest).unwrap();
+        assert_eq!(bench.jobs.take_end_call(id), Some(end));
+        assert_eq!(bench.jobs.take_end_call(id), None, "whoever shows the job has it");
+        bench.jobs.keep_end_call(id, end);
+        bench.jobs.put(&mut bench.link, job).unwrap();
+    }
+    bench.press();
+    assert_eq!(bench.called().1, "task.detach", "and not another task.block");
+    bench.jobs.take_output();
+    // A visit leaves the call for the next one.
+    bench.jobs.keep_end_call(TaskId::from_u128(2), 1000);
+    let mut visit = Visit::of(&mut bench.jobs, TaskId::from_u128(2), Key::default());
+    assert_eq!(visit.take_end_call(TaskId::from_u128(2)), Some(1000));
+}
+
+#[test]
+fn a_refusal_to_tell_the_end_of_a_job_ends_nothing() {
+    let mut bench = Bench::new();
+    let id = bench.beside(1, false);
+    let (end, ..) = bench.called();
+    bench.jobs.take_output();
+    bench.answer(end, Err::<&(), _>(ErrorKind::TooManyRequests));
+    bench.says("[1] its end can't be told: so it is; `fg %1` asks again\n");
+    let job = bench.jobs.take(&Which::Latest).unwrap();
+    bench.jobs.put(&mut bench.link, job).unwrap();
+    let (end, method, _) = bench.called();
+    assert_eq!(method, "task.block");
+    bench.jobs.take_output();
+    bench.answer(end, Err::<&(), _>(ErrorKind::TaskNotFound));
+    bench.says("[1] gone: so it is\n");
+    assert!(bench.jobs.beside().is_empty());
+    assert_eq!(bench.jobs.jobs().pressed(), Press::Nothing, "{id} is in nobody's way");
+}
+
+#[test]
+fn r63_the_key_takes_the_latest_that_may_be() {
+    let mut bench = Bench::new();
+    let ids = [(1, false), (2, false), (3, true)].map(|(number, direct)| bench.beside(number, direct));
+    let said = bench.jobs.take_output();
+    assert!(said.ends_with("[3] 00000000 running  job 3\n"), "no hint for what can't be moved: {said}");
+    for _ in ids {
+        bench.called();
+    }
+    bench.press();
+    bench.press();
+    let (detach, method, task) = bench.called();
+    assert_eq!((method.as_str(), task), ("task.detach", ids[1]));
+    bench.shows(ids[1], "so far\n");
+    bench.is_moved(detach, ids[1]);
+    bench.says(&format!("[2] so far\n{}", moved(ids[1])));
+    bench.press();
+    let (detach, _, task) = bench.called();
+    assert_eq!(task, ids[0], "and the press in between was ignored");
+    bench.is_moved(detach, ids[0]);
+    bench.says(&moved(ids[0]));
+    bench.press();
+    bench.says("");
+    assert_eq!(bench.jobs.beside().len(), 1);
+    assert_eq!(bench.beside(4, false), TaskId::from_u128(4));
+    bench.says("[1] 00000000 running  job 4  [Ctrl-B] Background\n");
+}
+
+#[test]
+fn r66_a_job_that_finished_first_shows_its_own_end() {
+    for end_comes_first in [true, false] {
+        let mut bench = Bench::new();
+        let id = bench.beside(1, false);
+        bench.jobs.take_output();
+        let (end, ..) = bench.called();
+        bench.press();
+        let (detach, ..) = bench.called();
+        let refusal = Err::<&(), _>(ErrorKind::AlreadyFinished);
+        if end_comes_first {
+            bench.ends(end, id);
+            bench.says("");
+            bench.answer(detach, refusal);
+        } else {
+            bench.answer(detach, refusal);
+            bench.says("");
+            bench.ends(end, id);
+        }
+        bench.says("[1] completed  job 1\n");
+        assert!(bench.jobs.beside().is_empty());
+    }
+}
+
+#[test]
+fn r68_a_job_that_could_not_be_moved_says_so_and_stays() {
+    let mut bench = Bench::new();
+    let id = bench.beside(1, false);
+    bench.jobs.take_output();
+    let (end, ..) = bench.called();
+    bench.press();
+    let (detach, ..) = bench.called();
+    bench.answer(detach, Err::<&(), _>(ErrorKind::NotBackgroundable));
+    bench.says("This job could not be backgrounded and keeps running here: so it is\n");
+    bench.ends(end, id);
+    bench.says("[1] completed  job 1\n");
+}
+
+#[test]
+fn a_stopped_job_goes_on_in_the_background() {
+    let mut bench = Bench::new();
+    let id = bench.beside(1, false);
+    bench.called();
+    bench.jobs.take_output();
+    for _ in 0..2 {
+        bench.jobs.received(Received::Stopped(StoppedNews { id })).unwrap();
+    }
+    bench.says("[1] stopped  job 1\n");
+    bench.press();
+    let methods = [bench.called().1, bench.called().1];
+    assert_eq!(methods, ["task.signal", "task.detach"]);
+}
+
+#[test]
+fn jobs_are_found_by_what_users_call_them() {
+    let mut bench = Bench::new();
+    let ids = [1, 2, 3].map(|number| bench.beside(number, false));
+    let whole = Which::Task(ids[0].into());
+    for (which, id) in [(Which::Number(2), ids[1]), (Which::Latest, ids[2]), (whole, ids[0])] {
+        assert_eq!(bench.jobs.take(&which).unwrap().id, id, "{which:?}");
+    }
+    for which in [Which::Number(1), Which::Latest, Which::Task(ids[1].into())] {
+        assert!(bench.jobs.take(&which).is_none(), "{which:?}");
+    }
+    bench.beside(4, false);
+    bench.beside(5, false);
+    let ambiguous = Which::Task("0000".parse().unwrap());
+    assert!(bench.jobs.take(&ambiguous).is_none());
+}
+
+#[test]
+fn a_job_that_ended_on_the_terminal_stands_in_nobodys_way() {
+    let mut bench = Bench::new();
+    let other = bench.beside(1, false);
+    let (.., first) = bench.called();
+    assert_eq!(first, other);
+    let job = bench.jobs.new_job(TaskId::from_u128(2), "job 2".into(), false);
+    // Its hand-over is in flight when it ends.
+    assert_eq!(bench.jobs.jobs().pressed(), Press::Take(job.id));
+    bench.jobs.ended(job.id);
+    bench.press();
+    assert_eq!(bench.called().2, other);
+}

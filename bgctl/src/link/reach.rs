@@ -1,0 +1,83 @@
+//! The attempts to reach a host again after its connection was lost, by the same rules for all that does so.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::ssh::UNREACHABLE;
+use crate::failure::Failure;
+
+/// The pauses between attempts: the first one, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+
+/// Makes attempts until one succeeds, each with the time that is left for it. Only a host that can't be reached is
+/// tried again: anything else would stay as it is, and more refused logins would look like an attack. Blocks.
+///
+/// # Errors
+/// The failure of the last attempt that was not cut short by the deadline.
+pub fn reach<T>(
+    deadline: Instant,
+    mut attempt: impl FnMut(Duration) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let [mut pause, longest] = PAUSES;
+    let mut reason = None;
+    loop {
+        let failure = match attempt(deadline.saturating_duration_since(Instant::now())) {
+            Ok(made) => return Ok(made),
+            Err(failure) => failure,
+        };
+        let now = Instant::now();
+        if failure.kind != UNREACHABLE {
+            return Err(failure);
+        }
+        if now >= deadline {
+            // What cut it short says less than why the one before failed.
+            return Err(reason.unwrap_or(failure));
+        }
+        if now + pause > deadline {
+            return Err(failure);
+        }
+        reason = Some(failure);
+        // Nothing reports that a host is back.
+        thread::sleep(pause);
+        pause = longest.min(pause * 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Code;
+    use crate::link::REFUSED;
+
+    fn failure(kind: &'static str, message: &str) -> Failure {
+        Failure::new(Code::NO_DAEMON, kind, message)
+    }
+
+    /// The outcome, and how many attempts it took.
+    fn reached(within: Duration, outcomes: &[Result<u8, &'static str>]) -> (Result<u8, Failure>, usize) {
+        let mut attempts = 0;
+        let outcome = reach(Instant::now() + within, |_| {
+            attempts += 1;
+            outcomes[attempts - 1].map_err(|kind| failure(kind, &attempts.to_string()))
+        });
+        (outcome, attempts)
+    }
+
+    #[test]
+    fn only_a_host_that_cannot_be_reached_is_tried_again() {
+        let minute = Duration::from_mins(1);
+        assert_eq!(reached(minute, &[Err(UNREACHABLE), Ok(7)]), (Ok(7), 2));
+        for kind in [REFUSED, "no_daemon", "connection_lost"] {
+            assert_eq!(reached(minute, &[Err(kind), Ok(7)]), (Err(failure(kind, "1")), 1));
+            assert_eq!(reached(minute, &[Err(UNREACHABLE), Err(kind)]), (Err(failure(kind, "2")), 2));
+        }
+    }
+
+    #[test]
+    fn attempts_end_at_the_deadline() {
+        let none = Duration::ZERO;
+        assert_eq!(reached(none, &[Err(UNREACHABLE)]), (Err(failure(UNREACHABLE, "1")), 1));
+        let short = Duration::from_millis(50);
+        assert_eq!(reached(short, &[Err(UNREACHABLE), Ok(7)]), (Err(failure(UNREACHABLE, "1")), 1));
+    }
+}

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write as _};
 
 use bgd_shared::client::ClientError;
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::show::plain;
 use bgd_shared::socket::SocketError;
@@ -221,6 +222,12 @@ impl From<ClientError> for Failure {
         match error {
             ClientError::Connect(error) => error.into(),
             ClientError::NoAnswer(silent) => silent.into(),
+            ClientError::Rpc(error) if error.kind() == ErrorKind::FrameTooLarge => {
+                let message =
+                    format!("the command with its arguments and options is too long ({})", error.message);
+                Self { rpc_code: Some(error.code), ..Self::new(code, error.kind().as_str(), plain(&message)) }
+                    .hint("pass long lists in a file or on standard input, or raise limits.frame_bytes")
+            }
             ClientError::Rpc(error) => Self {
                 code,
                 kind: error.kind().as_str(),
@@ -240,7 +247,7 @@ impl From<ClientError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bgd_shared::error::{ErrorKind, RpcError};
+    use bgd_shared::error::RpcError;
 
     #[test]
     fn an_ambiguous_id_lists_what_it_could_mean() {

@@ -100,7 +100,7 @@ impl Remote<'_> {
                     context.flush()?;
                     // An agent's task may have been resumed since, so that its output has no end yet. Following stops
                     // here regardless.
-                    if let Heard::Event(event) = events.next()?
+                    if let Heard::Event(event) = events.next_for_reader()?
                         && event.kind.is_terminal()
                     {
                         return self.print_from(context, offset);

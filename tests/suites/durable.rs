@@ -486,6 +486,21 @@ fn r130_on_a_disk_that_turns_read_only_submits_are_refused_and_nothing_that_runs
 }
 
 #[test]
+fn r131_a_stop_that_cancels_ends_what_a_daemon_has_left_that_has_ended() {
+    let mut daemon = durable("");
+    let running = endless(&daemon);
+    daemon.stop();
+    let refused = daemon.run(&["--no-start", "daemon", "stop", "--cancel"]).success();
+    assert_eq!(refused.stdout_text(), "no daemon is running\n", "none may be started for it");
+    assert_eq!(daemon.task_processes().len(), 1);
+    let stopped = daemon.run(&["daemon", "stop", "--cancel"]).success();
+    assert_eq!(stopped.stdout_text(), "stopped; 1 task was cancelled\n");
+    daemon.processes().iter().for_each(Process::gone);
+    daemon.launch();
+    assert_eq!(daemon.task(running).status, Status::Cancelled);
+}
+
+#[test]
 fn r131_a_stop_that_cancels_leaves_what_is_pending_to_the_next_daemon() {
     let mut daemon = durable("max_concurrent_tasks = 1");
     let ended = daemon.submit(&["echo", "said"]);

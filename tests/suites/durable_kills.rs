@@ -439,6 +439,22 @@ fn r131_what_a_stopped_daemon_can_not_leave_is_cancelled_and_what_was_cut_says_s
     daemon.cancel(&[restarted]);
 }
 
+#[test]
+fn r131_a_restart_that_ends_what_was_left_says_so() {
+    let mut daemon = durable("");
+    let task = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(task);
+    daemon.write_config("durable = false");
+    let words = daemon.run(&["daemon", "restart"]).success();
+    assert!(
+        words.stderr.contains("stopped; the next daemon is not durable, and has ended 1 task"),
+        "{words:?}"
+    );
+    assert!(!words.stderr.contains("goes on"), "{words:?}");
+    assert!(daemon.ended().success());
+    assert_eq!(daemon.task_processes().len(), 0);
+}
+
 /// Repeats the lines that it reads, until one says `end`.
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
 

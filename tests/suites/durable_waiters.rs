@@ -260,11 +260,37 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
         let (exited, _, told) = ended(block);
         assert_eq!(exited, Some(69), "{told}");
         assert!(!told.contains("goes on"), "{told}");
-        assert_eq!(told.contains("was stopped; tasks that it did not cancel go on"), !kills, "{told}");
+        assert_eq!(told.contains("was stopped; tasks it did not cancel keep running"), !kills, "{told}");
         assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
         daemon.launch();
         daemon.run(&["daemon", "stop", "--cancel"]).success();
     }
+}
+
+#[test]
+fn r126_events_say_that_the_daemon_was_stopped_and_an_inbox_waits_for_the_next_one() {
+    let mut daemon = durable();
+    let id = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(id);
+    let mut clients = Clients::none(&daemon);
+    let events = begin(&daemon, &["events"]);
+    clients.connected(1);
+    asleep(&events);
+    let mut inbox = begin(&daemon, &["inbox", "--session", "s", "--follow", "--limit", "1"]);
+    clients.connected(2);
+    asleep(&inbox);
+    drop(clients);
+    daemon.stop();
+    let (exited, _, said) = ended(events);
+    assert_eq!(exited, Some(69), "{said}");
+    assert!(said.contains("was stopped; tasks it did not cancel keep running"), "{said}");
+    let mut words = BufReader::new(inbox.stderr.take().unwrap()).lines();
+    assert_eq!(words.next().unwrap().unwrap(), "bgctl: the daemon has ended; waiting for the next one");
+    daemon.launch();
+    daemon.run(&["submit", "--session", "s", "--", "true"]).success();
+    let (exited, shown, _) = ended(inbox);
+    assert!(exited == Some(0) && shown.starts_with("[BACKGROUND TASK COMPLETED]"), "{shown}");
+    daemon.run(&["daemon", "stop", "--cancel"]).success();
 }
 
 #[test]

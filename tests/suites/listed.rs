@@ -131,6 +131,21 @@ fn r165_list_and_block_show_progress_on_a_terminal() {
 }
 
 #[test]
+fn r165_a_block_that_is_left_by_ctrl_c_takes_back_what_the_terminal_was_told() {
+    let daemon = TestDaemon::start();
+    let told = waits_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl block {}", told.short()));
+    shell.wait_text(" 42% ");
+    shell.type_keys("\x03");
+    shell.wait_prompt();
+    shell.type_line("echo code=$?");
+    shell.wait_text("code=130");
+    let shown = String::from_utf8_lossy(&shell.shown()).into_owned();
+    assert!(shown.contains("\x1b]9;4;0;0\x1b\\"), "{shown:?}");
+}
+
+#[test]
 fn r165_run_passes_on_what_its_job_tells_the_terminal() {
     let daemon = TestDaemon::start();
     let mut run = Terminal::bgctl(&daemon, &["run", "--", "printf", r"\033]9;4;1;42\007"]);

@@ -55,6 +55,27 @@ fn a_long_environment_goes_along_with_every_way_to_start_a_task() {
 }
 
 #[test]
+fn a_command_that_no_request_can_carry_is_refused_by_name() {
+    let daemon = TestDaemon::start();
+    let long = vec!["x".repeat(VALUE_BYTES); VARIABLES];
+    for verb in ["submit", "run"] {
+        let args: Vec<&str> =
+            [verb, "--", "true"].into_iter().chain(long.iter().map(String::as_str)).collect();
+        let refused = daemon.run(&args).expect_code(70);
+        assert!(
+            refused.stderr.contains("the command with its arguments and options is too long"),
+            "{}",
+            refused.stderr
+        );
+        assert!(
+            refused.stderr.contains("1048576 bytes") && refused.stderr.contains("in a file"),
+            "{}",
+            refused.stderr
+        );
+    }
+}
+
+#[test]
 fn a_long_environment_goes_along_in_a_terminal_and_from_the_console() {
     let daemon = TestDaemon::start();
     let sum = counted().lines().last().unwrap().to_owned();

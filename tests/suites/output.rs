@@ -267,6 +267,18 @@ fn follow_of_a_pending_task_waits_for_its_start() {
 }
 
 #[test]
+fn follow_of_a_pending_task_ends_when_its_reader_goes_away() {
+    let daemon = TestDaemon::start();
+    let id = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>().to_string();
+    for more in [&[][..], &["--json"]] {
+        let mut follow = daemon.bgctl(&[more, &["output", "-f", &id]].concat());
+        let mut child = follow.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(141), "although it never begins");
+    }
+}
+
+#[test]
 fn follow_ends_when_its_reader_goes_away() {
     let daemon = TestDaemon::start();
     let id = echo(&daemon);

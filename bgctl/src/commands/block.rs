@@ -30,6 +30,7 @@ use crate::render::json;
 use crate::render::page::denied;
 use crate::render::table::summary_line;
 use crate::render::wall::Clock;
+use crate::terminal::{ENDING, Taken, end_by};
 
 /// The most tasks to name in a request, and to show progress for: with more ids, it would be too long.
 const NAMED: usize = 20_000;
@@ -182,7 +183,15 @@ fn watched(
         let tick = progress.is_some().then(|| Instant::now() + bar::TICK);
         let until = client.until().into_iter().chain(tick).min();
         let told = progress.as_ref().map(|progress| progress.news.as_fd());
-        let [is_answered, is_told] = sleep([Some(client.as_fd()), told], until)?;
+        let signals = progress.as_ref().map(|progress| progress.signals.as_fd());
+        let [is_answered, is_told, is_caught] = sleep([Some(client.as_fd()), told, signals], until)?;
+        if is_caught
+            && let Some(caught) = progress.as_ref().and_then(|progress| progress.signals.next_caught())
+        {
+            // Only to take back what the terminal was told.
+            drop(progress.take());
+            end_by(caught)?;
+        }
         if !is_answered {
             client.keep_up()?;
         } else if let Some(result) = client.answered::<TaskBlock>(call)? {
@@ -215,6 +224,8 @@ struct Progress {
     look: BlockParams,
     news: Listener,
     bar: Bar,
+    /// Those that end this process, as long as something is drawn.
+    signals: Taken,
 }
 
 impl Progress {
@@ -236,7 +247,8 @@ impl Progress {
             news.wait_at_most(until.saturating_duration_since(Instant::now()));
         }
         let news = Listener::of(news, &ids).ok()?;
-        let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks) };
+        let signals = Taken::new(ENDING).ok()?;
+        let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks), signals };
         // Catch up on what happened before the subscription began.
         progress.look(aside).ok()?;
         Some(progress)

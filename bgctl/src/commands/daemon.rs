@@ -92,14 +92,14 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         ..failure
     })?;
     // Only a durable daemon leaves some, and knows which when it has ended.
-    let mut is_said_after = false;
+    let (mut is_said_after, mut may_end) = (false, false);
     // An unresponsive daemon can't report its tasks; stopping it reports what is wrong.
     if let Ok(Some(mut client)) = context.link.running()
         && !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
     {
         is_said_after = is_durable(&status);
-        let may_end = is_said_after && changes_durable(&mut client);
+        may_end = is_said_after && changes_durable(&mut client);
         // Which program another machine has is not known here.
         let with = (!context.link.is_remote()).then(|| program(&status, &link::program_path()));
         let with = with.map(|program| format!(" with {program}")).unwrap_or_default();
@@ -111,10 +111,9 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
     let has_lost = |stopped: &ShutdownResult| stopped.lost_because.is_some();
     let has_tasks = |stopped: &ShutdownResult| stopped.cancelled + stopped.left > 0;
-    if let Some(stopped) =
-        stopped.filter(|stopped| is_said_after && (has_tasks(stopped) || has_lost(stopped)))
-    {
-        report(stop::words(&stopped).trim_end());
+    let stopped = stopped.filter(|stopped| is_said_after && (has_tasks(stopped) || has_lost(stopped)));
+    if let Some(stopped) = stopped.as_ref().filter(|_| !may_end) {
+        report(stop::words(stopped).trim_end());
     }
     let (mut client, started) = if context.link.is_remote() {
         context.link.expect_another();
@@ -124,6 +123,14 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         link::start_daemon(&context.link.socket()?)?
     };
     context.link.report_loss(started);
+    if let Some(stopped) = stopped.filter(|_| may_end) {
+        // Only now is it known what the configuration says.
+        let keeps = client.call::<DaemonStatusOf>(&NoParams {}).is_ok_and(|status| is_durable(&status));
+        let ended = counted(stopped.left, "task").filter(|_| !keeps);
+        let ended =
+            ended.map(|text| format!("stopped; the next daemon is not durable, and has ended {text}"));
+        report(ended.unwrap_or_else(|| stop::words(&stopped)).trim_end());
+    }
     let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;
@@ -185,7 +192,7 @@ const DIED_UPGRADING: &str = "the daemon ended during the upgrade: the new progr
 
 /// What becomes of the tasks then.
 const AFTER_DEATH: &str =
-    "its tasks still run; with `durable = true` the next daemon goes on with them, otherwise it ends them";
+    "its tasks still run; with `durable = true` the next daemon takes them over, otherwise it ends them";
 
 /// Has another program take the daemon's place (R120).
 fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure> {

@@ -86,12 +86,12 @@ fn next(context: &mut Context) -> Result<News, Failure> {
 
 /// Resumes after the last printed line if the same daemon is still running (R26), or goes on with its tasks.
 fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
-    loop {
+    let ended = loop {
         let kind = lost.kind;
         match context.link.recover(lost) {
             // It says more than that the connection is lost.
             Err(failure) if context.link.is_remote() || failure.kind != kind => return Err(failure),
-            Err(_) => break,
+            Err(failure) => break failure,
             Ok(()) => {}
         }
         match context.link.exchange(|client| subscribe(client, params)) {
@@ -99,13 +99,16 @@ fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context)
             Err(failure) => lost = failure,
             Ok(outcome) => return told(outcome).map(drop),
         }
-    }
+    };
     if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
         return told(outcome).map(drop);
     }
+    if context.link.was_stopped() {
+        return Err(ended);
+    }
     let message = "the daemon has ended";
     Err(Failure::lost(message).hint(
-        "if it is durable, go on with --since and the last cursor; otherwise its tasks and events are lost",
+        "if it was durable, continue with --since and the last cursor; otherwise its tasks and events are lost",
     ))
 }
 

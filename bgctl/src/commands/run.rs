@@ -170,11 +170,18 @@ fn begin(carried: Option<&mut Streams>) -> Result<(), Failure> {
 
 /// Waits until everything is passed on that an ended job has written. Returns the exit code of the signal that ended
 /// the wait, if one did.
+///
+/// # Errors
+/// Something that it has written, or was to read, is lost.
 fn outlast(carried: &Streams, task: &Task) -> Result<Option<Code>, Failure> {
     let Some(done) = carried.done() else { return Ok(None) };
     // What it has left running may hold the streams for ever.
     let until = task.lingering.then(|| Instant::now() + LINGERING);
-    Ok(terminal::outlast(done, until)?.map(|caught| Code(caught.shell_code())))
+    let caught = terminal::outlast(done, until)?;
+    match carried.take_lost() {
+        Some(failure) if caught.is_none() => Err(failure),
+        _ => Ok(caught.map(|caught| Code(caught.shell_code()))),
+    }
 }
 
 /// Runs an agent, which gets a prompt instead of streams; its text is printed here.

@@ -49,7 +49,7 @@ pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) 
 /// What became of the tasks where that is not known.
 const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0, lost_because: None };
 
-/// Stops the daemon. Returns `None` if none is running.
+/// Stops the daemon. Returns `None` if none is running, and there are no tasks of a durable one that the order cancels.
 ///
 /// # Errors
 /// The daemon does not end, or what is at the socket is not trusted.
@@ -60,6 +60,12 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
         None => DaemonProcess::of(&context.link.socket()?),
     };
     let outcome = match (context.link.running(), &daemon) {
+        (Ok(None), None) if order.cancel => match context.link.start_next()? {
+            Some(mut client) => {
+                by_call(&mut client, DaemonProcess::of(&context.link.socket()?).as_ref(), order)
+            }
+            None => return Ok(None),
+        },
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
             report(&format!(

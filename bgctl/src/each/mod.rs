@@ -130,14 +130,17 @@ fn submit_parts(
         for (place, argvs) in parts.iter().enumerate() {
             let (is_first, is_last) = (place == 0, place + 1 == parts.len());
             is_sent.set(is_last);
-            let result = client.call::<TaskSubmitMany>(&SubmitManyParams {
+            let called = client.call::<TaskSubmitMany>(&SubmitManyParams {
                 task: is_first.then(|| Box::new(task.clone())),
                 batch,
                 argvs: argvs.clone(),
                 jobs: each.jobs.filter(|_| is_first),
                 max_fails: each.max_fails.filter(|_| is_first),
                 more: !is_last,
-            })?;
+            });
+            // What was refused did not run.
+            is_sent.set(is_last && !matches!(called, Err(ClientError::Rpc(_))));
+            let result = called?;
             batch = Some(result.batch);
             tasks.extend(result.ids);
         }

@@ -22,6 +22,7 @@ use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
 
 use super::bounded;
 use super::daemon_process::DaemonProcess;
+use super::lost::NO_REMOTE_DAEMON;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::state::log_file;
@@ -95,6 +96,16 @@ pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
         return error.into();
     }
     let Some(daemon) = DaemonProcess::of(socket) else { return error.into() };
+    let does = match daemon.holder.note.phase {
+        Phase::Starting => "is starting, and does not answer yet",
+        Phase::Ending => "is shutting down, and takes no more requests",
+        Phase::Ready => return without_socket(socket, &daemon),
+    };
+    Failure::new(Code::NO_DAEMON, NO_REMOTE_DAEMON, format!("the daemon (pid {}) {does}", daemon.pid()))
+        .hint("repeat the command in a moment")
+}
+
+fn without_socket(socket: &SocketPath, daemon: &DaemonProcess) -> Failure {
     let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
     let message = format!(
         "the daemon (pid {}) is running, but its socket {} is gone{state}",

@@ -9,6 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{EventsSubscribe, IdParams, Method, SubscribeParams, TaskGet};
 use bgd_shared::task::Task;
 
+use super::wait::sleep;
 use crate::failure::Failure;
 
 /// The most tasks to name in a subscription; for more it covers all events.
@@ -50,7 +51,7 @@ impl Listener {
     /// Waits until `is_so` holds for a task, and returns the task.
     ///
     /// # Errors
-    /// The task or the daemon is gone.
+    /// The task or the daemon is gone, or nobody reads standard output any more.
     pub fn until(client: Client, id: TaskId, is_so: impl Fn(&Task) -> bool) -> Result<Task, Failure> {
         // The task is looked up after subscribing and after each event or gap, as it may change before the
         // subscription and while events are missing.
@@ -60,7 +61,7 @@ impl Listener {
             if is_so(&task) {
                 return Ok(task);
             }
-            listener.next()?;
+            listener.next_for_reader()?;
         }
     }
 
@@ -79,6 +80,20 @@ impl Listener {
     pub fn next(&mut self) -> Result<Heard, ClientError> {
         let news = self.client.next_news()?;
         self.understand(news)
+    }
+
+    /// Waits for the next event as long as standard output has a reader.
+    ///
+    /// # Errors
+    /// The daemon is gone, or nobody reads standard output any more.
+    pub fn next_for_reader(&mut self) -> Result<Heard, Failure> {
+        let news = if let Some(news) = self.client.received_news()? {
+            news
+        } else {
+            sleep([Some(self.client.as_fd())], None)?;
+            self.client.next_news()?
+        };
+        Ok(self.understand(news)?)
     }
 
     /// Returns everything that has arrived, once the connection is readable.

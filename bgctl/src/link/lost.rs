@@ -64,7 +64,7 @@ pub const REPEATABLE: [&str; 17] = [
 /// The kind of failure where a connection broke.
 pub const CONNECTION_LOST: &str = "connection_lost";
 
-/// The kind of failure where no daemon runs.
+/// The kind of failure where no daemon takes requests.
 pub const NO_REMOTE_DAEMON: &str = "no_daemon";
 
 /// The kind of failure where a call was sent, and its answer did not come.
@@ -93,8 +93,8 @@ pub fn maybe_done() -> Failure {
 /// A durable daemon was stopped while somebody waited.
 pub fn stopped() -> Failure {
     let message =
-        "the daemon was stopped; tasks that it did not cancel go on, and the next daemon knows them";
-    Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message).hint("repeat the command to go on")
+        "the daemon was stopped; tasks it did not cancel keep running, and the next daemon takes them over";
+    Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message).hint("repeat the command to continue")
 }
 
 /// `what` does not work with a daemon on another machine.

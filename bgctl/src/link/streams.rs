@@ -6,8 +6,12 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::bounded;
 use super::children::{self, SHORT};
@@ -36,6 +40,7 @@ pub struct Streams {
     given: Given,
     /// Closed once everything that the job has written was passed on.
     done: Option<PipeReader>,
+    lost: Lost,
 }
 
 /// Our ends of the pipes of ssh.
@@ -52,7 +57,7 @@ impl Streams {
     /// As for [`Dial::connect`].
     pub fn open(dial: &Dial<'_>, token: &str, given: Given) -> Result<Self, Failure> {
         let (ssh, ends) = dial.lend(|| lender(token, given), greet)?;
-        Ok(Self { ssh, ends, given, done: None })
+        Ok(Self { ssh, ends, given, done: None, lost: Lost::default() })
     }
 
     /// Begins to carry. Signals that this process handles must be blocked by now, as the threads inherit that.
@@ -62,18 +67,21 @@ impl Streams {
     pub fn begin(&mut self) -> Result<(), Failure> {
         let (done, writer) = io::pipe().map_err(failed)?;
         if let Some(to) = self.ends.input.take() {
-            carry("input", own(io::stdin().as_fd())?, OwnedFd::from(to), None)?;
+            let from = own(io::stdin().as_fd())?;
+            carry("can't read standard input", from, OwnedFd::from(to), None, &self.lost)?;
         }
         // A pipe that is not carried stays open: ssh may write a message to it.
         if self.given.output
             && let Some(from) = self.ends.output.take()
         {
-            carry("output", from, own(io::stdout().as_fd())?, Some(writer.try_clone().map_err(failed)?))?;
+            let (to, done) = (own(io::stdout().as_fd())?, writer.try_clone().map_err(failed)?);
+            carry("can't write to standard output", from, to, Some(done), &self.lost)?;
         }
         if self.given.errors
             && let Some(from) = self.ends.errors.take()
         {
-            carry("errors", from, own(io::stderr().as_fd())?, Some(writer))?;
+            let to = own(io::stderr().as_fd())?;
+            carry("can't write to standard error", from, to, Some(writer), &self.lost)?;
         }
         self.done = Some(done);
         Ok(())
@@ -82,6 +90,11 @@ impl Streams {
     /// Becomes readable once everything that the job has written was passed on, and nobody can write any more.
     pub fn done(&self) -> Option<BorrowedFd<'_>> {
         self.done.as_ref().map(PipeReader::as_fd)
+    }
+
+    /// Returns why not everything was passed on, if something is known to be lost.
+    pub fn take_lost(&self) -> Option<Failure> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -131,28 +144,64 @@ fn greet(ends: &mut Ends, deadline: Instant) -> Result<(), (Trouble, String)> {
     Ok(())
 }
 
-/// Passes bytes on until either side is closed. `_done` is closed then, too.
+/// Why not everything was passed on.
+type Lost = Arc<Mutex<Option<Failure>>>;
+
+/// Passes bytes on until either side is closed, and closes `done` then. An error is noted as `what`.
 fn carry(
-    name: &str,
+    what: &'static str,
     from: impl Into<OwnedFd>,
     to: impl Into<OwnedFd>,
     done: Option<PipeWriter>,
+    lost: &Lost,
 ) -> Result<(), Failure> {
-    let (mut from, mut to) = (File::from(from.into()), File::from(to.into()));
+    let (from, to) = (File::from(from.into()), File::from(to.into()));
+    let lost = Arc::clone(lost);
     let carries = move || {
-        let mut buffer = vec![0; PIECE];
-        loop {
-            match from.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(count) if to.write_all(&buffer[..count]).is_err() => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
+        if let Err(error) = pass_on(&from, &to) {
+            let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.get_or_insert_with(|| Failure::io(what, &error));
         }
         // Whoever waits for the end must find everything written and closed.
         drop((from, to));
         drop(done);
     };
-    thread::Builder::new().name(name.to_owned()).spawn(carries).map(drop).map_err(failed)
+    thread::Builder::new().name("carry".to_owned()).spawn(carries).map(drop).map_err(failed)
+}
+
+fn pass_on(mut from: &File, mut to: &File) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) => {
+                until_ready(error, from, PollFlags::POLLIN)?;
+                continue;
+            }
+        };
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            match to.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => until_ready(error, to, PollFlags::POLLOUT)?,
+            }
+        }
+    }
+}
+
+/// Waits for a stream that another process with the same open file has made non-blocking. Other errors come back.
+fn until_ready(error: io::Error, file: &File, wanted: PollFlags) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock => {
+            match poll(&mut [PollFd::new(file.as_fd(), wanted)], PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => Ok(()),
+                Err(errno) => Err(errno.into()),
+            }
+        }
+        _ => Err(error),
+    }
 }

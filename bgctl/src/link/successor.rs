@@ -84,6 +84,11 @@ pub fn was_stopped(socket: &SocketPath) -> bool {
     durable_at(socket).is_some_and(|note| note.phase == Phase::Ending)
 }
 
+/// Whether the last daemon at this socket may have left tasks running.
+pub fn has_left(socket: &SocketPath) -> bool {
+    durable_at(socket).is_some_and(|note| note.left || note.phase != Phase::Ending)
+}
+
 /// Whether what a call has done outlives the daemon at this socket, or the last one that was there.
 pub fn outlives(socket: &SocketPath) -> bool {
     durable_at(socket).is_some()

@@ -34,6 +34,21 @@ fn cut_while(far: &Far, errors: &mut impl Iterator<Item = String>, meanwhile: im
 }
 
 #[test]
+fn r141_who_follows_ends_when_its_reader_goes_away() {
+    let far = Far::start();
+    let id = far.daemon.submit_shell("echo first; exec sleep 1000");
+    let id_text = id.to_string();
+    for more in [&[][..], &["--json"]] {
+        let mut follower = begin(&far, &[more, &["output", "-f", &id_text]].concat());
+        let mut printed = lines(follower.stdout.take().unwrap());
+        assert!(printed.next().unwrap().contains("first"));
+        drop(printed);
+        assert_eq!(follower.wait().unwrap().code(), Some(141), "although nothing more is written");
+    }
+    far.daemon.cancel(&[id]);
+}
+
+#[test]
 fn r142_events_come_once_each_over_cuts() {
     let far = Far::start();
     let mut events = begin(&far, &["events", "--since", "0"]);

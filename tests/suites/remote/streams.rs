@@ -1,14 +1,17 @@
 //! Jobs over there that get standard streams from here.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 
 use bgd_tests::far::Far;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::TaskEdit;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Outcome, Process, bgctl_path, wait};
+use bgd_tests::{Outcome, Process, TestDaemon, bgctl_path, wait};
 use rustix::process::Signal;
+use serde_json::json;
 
 use super::{begin, tasks};
 
@@ -68,6 +71,42 @@ fn r141_a_long_pipe_goes_through_and_is_held_back() {
     wait::poll_until("its end", || has_ended().then_some(()));
     drop(output);
     assert_eq!(run.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn r141_output_that_can_not_be_written_here_is_an_error() {
+    let far = Far::start();
+    let full = shell(&far, "bgctl run -- head -c 1000000 /dev/zero >/dev/full");
+    assert_eq!(full.code, 70, "{}", full.stderr);
+    assert!(full.stderr.contains("can't write to standard output: No space left"), "{}", full.stderr);
+}
+
+#[test]
+fn r141_streams_that_another_process_has_made_non_blocking_are_waited_for() {
+    const BYTES: usize = 3_000_000;
+    let far = Far::start();
+    let (mut reader, writer) = io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let bytes = BYTES.to_string();
+    let mut run =
+        far.bgctl(&["run", "--", "head", "-c", &bytes, "/dev/zero"]).stdout(writer).spawn().unwrap();
+    let is_full = || (rustix::io::ioctl_fionread(&reader).unwrap() >= 60_000).then_some(());
+    wait::poll_until("a full pipe", is_full);
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert_eq!((read.len(), run.wait().unwrap().code()), (BYTES, Some(0)));
+
+    let (reader, mut writer) = io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    let mut count = far.bgctl(&["run", "--", "wc", "-c"]);
+    let run = count.stdin(reader).stdout(Stdio::piped()).spawn().unwrap();
+    drop(count);
+    let runs = || tasks(&far).iter().any(|task| task.status == Status::Running);
+    wait::poll_until("the job", || runs().then_some(()));
+    writer.write_all(b"five\n").unwrap();
+    drop(writer);
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "5\n");
 }
 
 #[test]
@@ -162,6 +201,40 @@ fn r141_a_background_task_gets_its_input_from_here() {
     shell(&far, "(yes; true) | bgctl submit --stdin -- head -n 1").success();
     let refused = far.run(&["submit", "--key", "k", "--stdin", "--", "cat"]).expect_code(2);
     assert!(refused.stderr.contains("--stdin with --key is not possible"), "{}", refused.stderr);
+}
+
+#[test]
+fn r141_input_is_sent_after_a_lost_subscription() {
+    let config = "[limits]\nevent_history_bytes = 16384\nwrite_queue_bytes = 4096";
+    let far = Far::of(TestDaemon::builder().config(config).start());
+    let mut command = far.bgctl(&["submit", "--hold", "--stdin", "--", "cat"]);
+    let mut submit = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut id = String::new();
+    BufReader::new(submit.stdout.as_mut().unwrap()).read_line(&mut id).unwrap();
+    let id: TaskId = id.trim().parse().unwrap();
+    let subscriptions =
+        |count| wait::poll_until("it", || (far.daemon.status().subscriptions == count).then_some(()));
+    subscriptions(1);
+    let process = Process::open(i32::try_from(submit.id()).unwrap()).unwrap();
+    process.signal(Signal::STOP).unwrap();
+    // More than the ssh and the sockets on the way hold together.
+    let mut client = far.daemon.client();
+    for round in 0..20_000_u32 {
+        if round % 100 == 0 && far.daemon.status().subscriptions == 0 {
+            break;
+        }
+        let description = format!("{round} {}", "x".repeat(4000));
+        let params = json!({"id": id, "description": description});
+        client.call::<TaskEdit>(&serde_json::from_value(params).unwrap()).unwrap();
+    }
+    subscriptions(0);
+    process.signal(Signal::CONT).unwrap();
+    subscriptions(1);
+    far.run(&["release", &id.to_string()]).success();
+    submit.stdin.take().unwrap().write_all(b"late\n").unwrap();
+    assert!(wait::poll_until("the end", || submit.try_wait().unwrap()).success());
+    far.run(&["block", &id.to_string()]).success();
+    assert_eq!(far.run(&["output", &id.to_string()]).stdout_text(), "late\n");
 }
 
 #[test]

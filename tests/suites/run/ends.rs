@@ -106,6 +106,17 @@ fn a_signal_that_the_job_does_not_survive_is_told_by_the_code() {
 }
 
 #[test]
+fn r71_who_ends_bgctl_ends_all_processes_of_the_job() {
+    let daemon = TestDaemon::start();
+    for signal in [Signal::TERM, Signal::HUP] {
+        let (mut run, _) = running(&daemon, "sleep 1000 & echo up; wait");
+        Process::open(run.id().cast_signed()).unwrap().signal(signal).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(128 + signal.as_raw()), "as `timeout` has it");
+        wait::poll_until("the end of its processes", || daemon.task_processes().is_empty().then_some(()));
+    }
+}
+
+#[test]
 fn a_job_that_somebody_cancels_says_so() {
     let daemon = TestDaemon::start();
     let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");

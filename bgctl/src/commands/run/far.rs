@@ -85,11 +85,14 @@ fn show(
     context: &mut Context,
 ) -> Result<Left, Failure> {
     if let Some(id) = job.id {
+        // It may have to connect again, and Ctrl-C gives that up.
+        terminal::release_signals(terminal::SHOWN)?;
         // Its key is forgotten with the task.
         let task = context.link.call::<TaskGet>(&IdParams { id: id.into() })?.task;
         if !task.status.is_active() {
             return rest(task, job.seen, context);
         }
+        terminal::hold_signals(terminal::SHOWN)?;
     }
     let screen = Screen::open()?;
     let size = screen.size();

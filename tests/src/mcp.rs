@@ -259,6 +259,11 @@ impl Mcp {
         Process::open(self.child.id().cast_signed()).expect("it lives")
     }
 
+    /// Closes its input; what it still says can be read.
+    pub fn end_input(&mut self) {
+        drop(self.input.take());
+    }
+
     /// Closes its input and waits for its exit.
     #[track_caller]
     pub fn close(mut self) -> ExitStatus {

@@ -538,6 +538,7 @@ fn parameters_are_taken_as_models_write_them() {
 fn what_is_no_message_does_no_harm() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::silent(&daemon, &[]);
+    let null = |code: i64| move |told: &Value| told["id"].is_null() && told["error"]["code"] == code;
     // Before any client has introduced itself, too.
     for line in [
         "garbage",
@@ -550,12 +551,23 @@ fn what_is_no_message_does_no_harm() {
     ] {
         mcp.write(line);
     }
-    mcp.refused("tools/list", &json!({}));
+    let unreadable = mcp.until(null(-32700));
+    assert!(unreadable.as_object().unwrap().contains_key("id"), "{unreadable}");
+    for _ in ["[]", "{}", "7"] {
+        mcp.until(null(-32600));
+    }
+    let early = mcp.refused("tools/list", &json!({}))["message"].take();
+    assert!(early.as_str().unwrap().starts_with("send \"initialize\" before"), "{early}");
     mcp.initialize(REVISION, "test", &json!({}));
     for line in ["garbage", "{\"jsonrpc\":\"2.0\",\"id\":77,\"result\":{}}", "{\"id\":[]}"] {
         mcp.write(line);
     }
-    assert_eq!(mcp.refused("no/such", &json!({}))["code"], -32601);
+    mcp.until(null(-32700));
+    for method in ["no/such", "prompts/get"] {
+        let unknown = mcp.refused(method, &json!({}));
+        let message = json!(format!("this server has no method \"{method}\""));
+        assert_eq!((&unknown["code"], &unknown["message"]), (&json!(-32601), &message));
+    }
     mcp.result("ping", &json!({}));
     assert_eq!(mcp.done("background_list", &json!({})).text, "No tasks of this session.");
     assert!(mcp.close().success());

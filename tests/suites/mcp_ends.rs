@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
-use bgd_tests::mcp::{Mcp, REVISION};
+use bgd_tests::mcp::{Mcp, REVISION, Told};
 use bgd_tests::{Terminal, TestDaemon};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -202,4 +202,34 @@ fn standard_streams_may_be_sockets() {
     }
     here.shutdown(std::net::Shutdown::Write).unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn r24_a_wait_that_the_end_of_the_input_stops_is_no_timeout() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let id = mcp.command("sleep 1000").to_string();
+    let block = json!({"name": "background_block", "arguments": {"task_ids": [id]}});
+    let request = mcp.ask("tools/call", &block);
+    mcp.end_input();
+    let told = Told::of(&mcp.answer(request)["result"]);
+    assert!(told.text.contains("this server's input has ended; it is still running"), "{}", told.text);
+    assert!(
+        !told.text.contains("Timed out") && !told.text.contains("call background_block"),
+        "{}",
+        told.text
+    );
+    assert_eq!((&told.content["timed_out"], &told.content["cut"]), (&json!(false), &json!(false)));
+    assert!(mcp.close().success());
+}
+
+#[test]
+fn a_line_without_a_request_is_answered_before_the_end() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::silent(&daemon, &[]);
+    mcp.write("garbage");
+    mcp.end_input();
+    let told = mcp.until(|message| message["error"]["code"] == -32700);
+    assert!(told["id"].is_null(), "{told}");
+    assert!(mcp.close().success());
 }

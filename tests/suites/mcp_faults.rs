@@ -350,3 +350,20 @@ fn the_socket_is_looked_for_in_the_processes_above() {
         assert!(mcp.close().success());
     }
 }
+
+#[test]
+fn a_command_that_no_process_can_be_given_is_refused() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    let command = |bytes: usize| format!("true {}", "x".repeat(bytes - 5));
+    let longest = 128 * 1024 - 1;
+    let error = mcp.error("background_command", &json!({"command": command(longest + 1)}));
+    assert!(
+        error.contains("\"command\" is too long: it has 131072 bytes") && error.contains("at most 131071"),
+        "{error}"
+    );
+    assert!(error.contains("write it to a file"), "{error}");
+    let id = mcp.command(&command(longest));
+    mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    assert_eq!(daemon.task(id).status, Status::Completed);
+}

@@ -49,7 +49,7 @@ fn nearest_from(mut pid: u32, names: &[&str]) -> Vec<(String, String)> {
             return found;
         }
         match parent(pid) {
-            Some(ancestors) => pid = ancestors,
+            Some(parent) => pid = parent,
             None => break,
         }
     }

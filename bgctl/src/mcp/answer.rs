@@ -214,7 +214,7 @@ pub fn result(outcome: Result<ToolAnswer, Refusal>, news: Outgoing) -> CallToolR
         Ok(answer) => success(answer, news),
         Err(refusal) => {
             let head = Head::of(&news.items, news.notes, news.more);
-            CallToolResult::error(vec![ContentBlock::text(format!("{}{refusal}", ancestors(&head)))])
+            CallToolResult::error(vec![ContentBlock::text(format!("{}{refusal}", preface(&head)))])
         }
     }
 }
@@ -235,7 +235,7 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
         next: answer.next.clone(),
         ..Head::of(&others, news.notes, news.more)
     };
-    let text = format!("{}{}", ancestors(&head), text(&answer));
+    let text = format!("{}{}", preface(&head), text(&answer));
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
     result.structured_content = structured(answer, head);
     result
@@ -272,7 +272,7 @@ fn structured(answer: ToolAnswer, head: Head) -> Option<Value> {
 }
 
 /// Formats the notes and notifications above an answer.
-fn ancestors(head: &Head) -> String {
+fn preface(head: &Head) -> String {
     let news = head.told.iter().map(|news| news.text.clone());
     let parts: Vec<String> = head.notes.iter().cloned().chain(news).collect();
     if parts.is_empty() {

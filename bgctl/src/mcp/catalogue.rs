@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentInfo;
+use bgd_shared::limits::BLOCK_TIMEOUT_MS;
 use bgd_shared::request::BlockUntil;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
@@ -28,8 +29,8 @@ pub enum Form {
     Text,
     /// A list of strings.
     Texts,
-    /// A duration in milliseconds.
-    Milliseconds,
+    /// How long to wait, in milliseconds.
+    Wait,
     /// True or false.
     Flag,
     /// A task status.
@@ -47,6 +48,8 @@ pub struct Available {
     pub agents: String,
     /// The places other than the daemon's machine (R145).
     pub places: Vec<String>,
+    /// The longest wait in milliseconds, if there is a maximum.
+    pub longest_wait_ms: Option<u64>,
 }
 
 /// A tool.
@@ -154,7 +157,7 @@ pub const BLOCK: Spec = Spec {
          keep running.",
     parameters: &[
         required("task_ids", Form::Texts, "the tasks, at most 100"),
-        parameter("timeout", Form::Milliseconds, "in milliseconds; default: 60000"),
+        parameter("timeout", Form::Wait, "in milliseconds"),
         parameter("until", Form::Until, "ready: wait only until they are ready"),
         parameter(
             "line",
@@ -222,17 +225,18 @@ impl Spec {
         } else {
             self.about.to_owned()
         };
-        let tool = Tool::new(self.name, about, self.input(&available.places))
+        let tool = Tool::new(self.name, about, self.input(available))
             .with_title(self.title)
             .with_annotations(self.annotations());
         if structured { tool.with_raw_output_schema(self.output()) } else { tool }
     }
 
-    fn input(&self, places: &[String]) -> Arc<JsonObject> {
-        let is_there = |parameter: &&Parameter| !matches!(parameter.form, Form::Place) || !places.is_empty();
+    fn input(&self, available: &Available) -> Arc<JsonObject> {
+        let is_there =
+            |parameter: &&Parameter| !matches!(parameter.form, Form::Place) || !available.places.is_empty();
         let properties = self.parameters.iter().filter(is_there);
         let properties: JsonObject =
-            properties.map(|parameter| (parameter.name.to_owned(), parameter.schema(places))).collect();
+            properties.map(|parameter| (parameter.name.to_owned(), parameter.schema(available))).collect();
         let required: Vec<&str> = self
             .parameters
             .iter()
@@ -268,12 +272,16 @@ impl Spec {
 }
 
 impl Parameter {
-    fn schema(&self, places: &[String]) -> Value {
+    fn schema(&self, available: &Available) -> Value {
         match self.form {
-            Form::Place => json!({"type": "string", "enum": places, "description": self.about}),
+            Form::Place => json!({"type": "string", "enum": available.places, "description": self.about}),
             Form::Text => json!({"type": "string", "description": self.about}),
             Form::Texts => json!({"type": "array", "items": {"type": "string"}, "description": self.about}),
-            Form::Milliseconds => json!({"type": "integer", "minimum": 0, "description": self.about}),
+            Form::Wait => {
+                let default = BLOCK_TIMEOUT_MS.min(available.longest_wait_ms.unwrap_or(BLOCK_TIMEOUT_MS));
+                let about = format!("{}; default: {default}", self.about);
+                json!({"type": "integer", "minimum": 0, "description": about})
+            }
             Form::Flag => json!({"type": "boolean", "description": self.about}),
             Form::Until => {
                 json!({"type": "string", "enum": [BlockUntil::Ended, BlockUntil::Ready], "description": self.about})
@@ -352,6 +360,17 @@ mod tests {
         let tool = TASK.listed(&available, false);
         assert!(tool.description.unwrap().ends_with("\nAvailable agents: codex."));
         assert!(!COMMAND.listed(&available, false).description.unwrap().contains("codex"));
+    }
+
+    #[test]
+    fn r22_the_timeout_of_a_wait_is_described_as_it_is() {
+        let of = |longest_wait_ms| {
+            let tool = BLOCK.listed(&Available { longest_wait_ms, ..Available::default() }, false);
+            tool.input_schema["properties"]["timeout"]["description"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(of(Some(50_000)), "in milliseconds; default: 50000");
+        assert_eq!(of(Some(300_000)), "in milliseconds; default: 60000");
+        assert_eq!(of(None), "in milliseconds; default: 60000");
     }
 
     #[test]

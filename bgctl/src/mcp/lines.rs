@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use rmcp::model::RequestId;
+use rmcp::model::{ErrorCode, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage};
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
@@ -27,6 +27,8 @@ pub enum Line {
 #[derive(Debug, PartialEq, Eq)]
 pub struct InvalidLine {
     pub ids: Vec<Option<RequestId>>,
+    /// The kind of error.
+    pub code: ErrorCode,
     /// What is wrong with it.
     pub why: String,
 }
@@ -79,16 +81,20 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
 /// Parses a line; `None` if nobody expects an answer to it.
 fn understand(line: &[u8]) -> Option<Line> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+    if line.is_empty() {
+        return None;
+    }
     let error = match serde_json::from_slice(line) {
         Ok(message) => return Some(Line::Message(Box::new(message))),
         Err(error) => error,
     };
     let text = String::from_utf8_lossy(line);
     let found = Found::in_text(&text);
-    // Two peers that answer each other's noise would never stop, and a notification has no answer.
-    if found.ids.is_empty() && (found.is_notification || !error.is_data()) {
+    // A notification has no answer.
+    if found.ids.is_empty() && found.is_notification && error.is_data() {
         return None;
     }
+    let code = if error.is_data() { ErrorCode::INVALID_REQUEST } else { ErrorCode::PARSE_ERROR };
     let why = if found.is_list {
         "this is a list: send each message on a line of its own".to_owned()
     } else if error.is_data() {
@@ -96,7 +102,7 @@ fn understand(line: &[u8]) -> Option<Line> {
     } else {
         format!("this is not valid JSON in UTF-8: {error}")
     };
-    Some(Line::InvalidLine(InvalidLine { ids: found.ids, why }))
+    Some(Line::InvalidLine(InvalidLine { ids: found.ids, code, why }))
 }
 
 /// rmcp tries one kind of message after the other, and says of most errors only that none matches.
@@ -111,7 +117,7 @@ fn too_long(beginning: &[u8]) -> Line {
     let why = format!(
         "this line is longer than {LINE_BYTES} bytes: write the long part to a file, and give the file's path"
     );
-    Line::InvalidLine(InvalidLine { ids, why })
+    Line::InvalidLine(InvalidLine { ids, code: ErrorCode::INVALID_REQUEST, why })
 }
 
 /// What was found in a line, which may be incomplete.
@@ -203,8 +209,17 @@ mod tests {
         ] {
             assert_eq!(unread(line).map(|unread| unread.ids), Some(ids), "{line}");
         }
-        for line in ["", "garbage", "{\"par", r#"{"jsonrpc":"2.0","method":"notifications/x","params":7}"#] {
+        for line in ["", r#"{"jsonrpc":"2.0","method":"notifications/x","params":7}"#] {
             assert_eq!(unread(line), None, "{line}");
+        }
+        for (line, code) in [
+            ("garbage", ErrorCode::PARSE_ERROR),
+            ("{\"par", ErrorCode::PARSE_ERROR),
+            (r#"{"id":7,"par"#, ErrorCode::PARSE_ERROR),
+            ("{}", ErrorCode::INVALID_REQUEST),
+            ("[]", ErrorCode::INVALID_REQUEST),
+        ] {
+            assert_eq!(unread(line).map(|unread| unread.code), Some(code), "{line}");
         }
         let bytes = b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"x\",\"params\":{\"y\":\"\xff\"}}";
         let Some(Line::InvalidLine(unread)) = understand(bytes) else { panic!("it is no UTF-8") };

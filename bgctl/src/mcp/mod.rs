@@ -12,6 +12,7 @@ mod catalogue;
 mod ledger;
 mod lines;
 mod link;
+mod output;
 mod push;
 mod refusal;
 mod server;

@@ -140,7 +140,7 @@ impl Shared {
             Ok(None) | Err(_) => Vec::new(),
         };
         let elsewhere = places.into_iter().filter(|place| place.kind != "local");
-        Available { agents, places: elsewhere.map(|place| place.name).collect() }
+        Available { agents, places: elsewhere.map(|place| place.name).collect(), longest_wait_ms: None }
     }
 
     /// Returns the sentence about agents for the tool list.
@@ -216,7 +216,8 @@ impl rmcp::ServerHandler for Server {
     ) -> Result<ListToolsResult, ErrorData> {
         self.0.push.meets(&context);
         let may_start = self.0.why_not().is_none();
-        let available = if may_start { self.0.available().await } else { Available::default() };
+        let there = if may_start { self.0.available().await } else { Available::default() };
+        let available = Available { longest_wait_ms: self.0.longest_wait_ms(&context), ..there };
         let tools = TOOLS.iter().filter(|tool| may_start || !tool.starts);
         Ok(ListToolsResult::with_all_items(
             tools.map(|tool| tool.listed(&available, self.0.structured)).collect(),

@@ -30,6 +30,9 @@ use super::words;
 /// The most tasks of one list.
 const LISTED: usize = 50;
 
+/// The longest command line in bytes: the system refuses an argument that has 128 KiB with its end.
+const COMMAND_BYTES: usize = 128 * 1024 - 1;
+
 /// What `background_clear` may remove.
 #[derive(Debug, Default)]
 pub struct Removable {
@@ -129,6 +132,14 @@ impl Shared {
     /// `background_command`: starts a command.
     pub(super) async fn command(self: &Arc<Self>, arguments: &Arguments) -> Result<ToolAnswer, Refusal> {
         let Some(command) = arguments.text("command")? else { return Err(arguments.missing(&["command"])) };
+        let on = arguments.text("on")?.map(|on| on.trim().to_owned());
+        if on.is_none() && command.len() > COMMAND_BYTES {
+            return Err(Refusal::new(format!(
+                "background_command: \"command\" is too long: it has {} bytes, and at most {COMMAND_BYTES} fit into an \
+                 argument of /bin/sh: write it to a file, and run that.",
+                command.len()
+            )));
+        }
         let (after, group) = self.order(arguments).await?;
         let mut params = SubmitParams {
             shell: Some(command.into()),
@@ -141,7 +152,6 @@ impl Shared {
             ..with_variable(self.template.clone(), "BGD_SESSION", &self.session)
         };
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-        let on = arguments.text("on")?.map(|on| on.trim().to_owned());
         let folder = match (&on, self.link.way().host()) {
             (Some(_), _) => arguments.folder_elsewhere("cwd")?,
             (None, None) => arguments.folder("cwd", home.map(Into::into))?,

@@ -1,27 +1,35 @@
 //! Standard input and output as an MCP transport. Reports incoming requests, cancellations, written answers and the
 //! end of the input, and does not interpret messages beyond that. A line that is not a message is answered with an
-//! error for every id found in it, so that no request stays unanswered.
+//! error for every id found in it, or one without an id, so that no request stays unanswered. Errors of rmcp that name
+//! nothing but a method or its own terms get plain words.
 
 use std::io;
 use std::sync::Arc;
 
 use rmcp::model::{
-    ClientNotification, ClientRequest, ErrorData, GetMeta as _, JsonRpcMessage, ProtocolVersion, RequestId,
+    ClientNotification, ClientRequest, ErrorCode, ErrorData, GetMeta as _, JsonRpcMessage, ProtocolVersion,
+    RequestId,
 };
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::io::{StdioReader, StdioWriter};
-use tokio::io::{BufReader, Empty, empty};
+use rmcp::transport::io::StdioReader;
+use tokio::io::BufReader;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use super::ledger::{Done, Ledger};
 use super::lines::{InvalidLine, Line, Lines};
+use super::output::Output;
+
+/// The most refusals that wait to be written; a client that reads none of them gets no more.
+const REFUSALS: usize = 10_000;
 
 /// The transport.
 pub struct Wire {
     input: Lines<BufReader<StdioReader>>,
-    output: AsyncRwTransport<RoleServer, Empty, StdioWriter>,
+    output: Output,
+    /// Refusals that are being written.
+    refusals: JoinSet<io::Result<()>>,
     ledger: Arc<Ledger>,
     /// Receives what may be acknowledged.
     done: mpsc::UnboundedSender<Done>,
@@ -37,7 +45,8 @@ impl Wire {
         let (input, output) = rmcp::transport::stdio_pipes();
         Self {
             input: Lines::new(BufReader::new(input)),
-            output: AsyncRwTransport::new_server(empty(), output),
+            output: Output::new(output),
+            refusals: JoinSet::new(),
             ledger,
             done,
             ended,
@@ -47,11 +56,12 @@ impl Wire {
 
     /// Answers an unreadable line with errors.
     fn refuse(&mut self, unread: InvalidLine) {
+        while self.refusals.try_join_next().is_some() {}
         let ids = if unread.ids.is_empty() { vec![None] } else { unread.ids };
-        for id in ids {
-            let error = ErrorData::invalid_request(unread.why.clone(), None);
+        for id in ids.into_iter().take(REFUSALS.saturating_sub(self.refusals.len())) {
+            let error = ErrorData::new(unread.code, unread.why.clone(), None);
             // Waiting here would hold up the input. A client that is gone is noticed at the end of its input.
-            drop(tokio::spawn(self.output.send(TxJsonRpcMessage::<RoleServer>::error(error, id))));
+            self.refusals.spawn(self.output.send(TxJsonRpcMessage::<RoleServer>::error(error, id)));
         }
     }
 
@@ -98,6 +108,20 @@ fn answers_with_news(request: &ClientRequest) -> bool {
     )
 }
 
+/// Puts an error into words that tell a client what to do. `is_begun`: a client has introduced itself.
+fn reword(error: &mut ErrorData, is_begun: bool) {
+    if error.code == ErrorCode::METHOD_NOT_FOUND && !error.message.contains(' ') {
+        error.message = format!("this server has no method {:?}", error.message).into();
+    } else if error.code == ErrorCode::INVALID_PARAMS && !is_begun && error.message.contains("_meta") {
+        error.message = format!(
+            "send \"initialize\" before any other request, or give each request the \"_meta\" of revision {} ({})",
+            ProtocolVersion::V_2026_07_28.as_str(),
+            error.message
+        )
+        .into();
+    }
+}
+
 /// The request that a message answers.
 fn answered(message: &TxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
     match message {
@@ -112,8 +136,11 @@ impl Transport<RoleServer> for Wire {
 
     fn send(
         &mut self,
-        message: TxJsonRpcMessage<RoleServer>,
+        mut message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        if let JsonRpcMessage::Error(error) = &mut message {
+            reword(&mut error.error, self.is_begun);
+        }
         let request = answered(&message);
         // Before the first await: a cancellation that arrives from now on is too late.
         if let Some(request) = &request {
@@ -143,6 +170,8 @@ impl Transport<RoleServer> for Wire {
                 }
                 Line::End => {
                     self.ended.send_replace(true);
+                    // The server waits a moment for answers in flight.
+                    while self.refusals.join_next().await.is_some() {}
                     return None;
                 }
             };
@@ -154,6 +183,27 @@ impl Transport<RoleServer> for Wire {
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
-        self.output.close().await
+        self.output.close().await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let told = |code, message: &'static str, is_begun| {
+            let mut error = ErrorData::new(code, message, None);
+            reword(&mut error, is_begun);
+            error.message.into_owned()
+        };
+        assert_eq!(told(ErrorCode::METHOD_NOT_FOUND, "nope", true), "this server has no method \"nope\"");
+        let missing = "request _meta is missing or has malformed required fields: x";
+        let early = told(ErrorCode::INVALID_PARAMS, missing, false);
+        assert!(early.starts_with("send \"initialize\" before any other request"), "{early}");
+        assert!(early.ends_with("fields: x)"), "{early}");
+        assert_eq!(told(ErrorCode::INVALID_PARAMS, missing, true), missing);
     }
 }

@@ -1,5 +1,7 @@
 //! The wording of answers for a model: short lines of text, with full ids. Pure functions.
 
+use std::fmt;
+
 use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
 use bgd_shared::request::BlockResult;
 use bgd_shared::show::{count, exit_code};
@@ -191,14 +193,32 @@ pub fn asked(result: &BlockResult) -> String {
     format!("A task asks the user a question and is waiting for the answer: {}.", how_many_ended(active, all))
 }
 
-/// The outcome of a wait of this length for the end of tasks.
-pub fn ended(result: &BlockResult, waited: &str) -> String {
+/// Why a wait is over although not all has come that was waited for.
+#[derive(Debug)]
+pub enum Over {
+    /// This time is over.
+    TimedOut(String),
+    /// The input has ended, so nobody waits any more.
+    InputEnded,
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut(time) => write!(f, "Timed out ({time})"),
+            Self::InputEnded => f.write_str("The wait was stopped because this server's input has ended"),
+        }
+    }
+}
+
+/// The outcome of a wait for the end of tasks.
+pub fn ended(result: &BlockResult, over: &Over) -> String {
     let (active, all) = (result.active.len(), result.tasks.len());
     match (active, &result.tasks[..]) {
         (0, [_]) => "It has ended.".to_owned(),
         (0, _) => format!("All {all} have ended."),
-        (_, [task]) => format!("Timed out ({waited}); it {}.", still(task)),
-        _ => format!("Timed out ({waited}): {}.", how_many_ended(active, all)),
+        (_, [task]) => format!("{over}; it {}.", still(task)),
+        _ => format!("{over}: {}.", how_many_ended(active, all)),
     }
 }
 
@@ -208,18 +228,18 @@ fn how_many_ended(active: usize, all: usize) -> String {
     format!("{ended} of {all} {} ended, {active} {} not", have(ended), have(active))
 }
 
-/// The outcome of a wait of this length for tasks to become ready.
-pub fn ready(result: &BlockResult, waited: &str) -> String {
+/// The outcome of a wait for tasks to become ready.
+pub fn ready(result: &BlockResult, over: &Over) -> String {
     let all = result.tasks.len();
     let ready = result.tasks.iter().filter(|task| task.ready_at.is_some()).count();
     let is_late = result.tasks.iter().any(|task| task.status.is_active() && task.ready_at.is_none());
     let are = if ready == 1 { "is" } else { "are" };
     match (&result.tasks[..], is_late) {
         ([task], true) if task.status == Status::Pending => {
-            format!("Timed out ({waited}); it has not started.")
+            format!("{over}; it has not started.")
         }
-        ([_], true) => format!("Timed out ({waited}); it is not ready."),
-        (_, true) => format!("Timed out ({waited}): {ready} of {all} {are} ready."),
+        ([_], true) => format!("{over}; it is not ready."),
+        (_, true) => format!("{over}: {ready} of {all} {are} ready."),
         ([task], false) => match (task.ready_at.is_some(), task.status.is_active()) {
             (true, true) => "It is ready.",
             (true, false) => "It was ready, and has ended.",
@@ -235,15 +255,15 @@ pub fn ready(result: &BlockResult, waited: &str) -> String {
     }
 }
 
-/// The outcome of a wait of this length for a line of one task.
-pub fn line(result: &BlockResult, is_there: bool, waited: &str) -> String {
+/// The outcome of a wait for a line of one task.
+pub fn line(result: &BlockResult, is_there: bool, over: &Over) -> String {
     match result.tasks.first() {
         _ if is_there => "It printed this line:".to_owned(),
         Some(task) if task.status == Status::Pending && !task.has_begun() => {
-            format!("Timed out ({waited}); it has not started.")
+            format!("{over}; it has not started.")
         }
         Some(task) if task.status.is_active() => {
-            format!("Timed out ({waited}); it has not printed a matching line.")
+            format!("{over}; it has not printed a matching line.")
         }
         _ => "It has ended without a matching line.".to_owned(),
     }
@@ -328,6 +348,18 @@ mod tests {
         let id = "3f2a9c1e-0000-4000-8000-000000000001";
         assert_eq!(of(0), format!("{id}  pending  \"make -j8\""));
         assert_eq!(of(2), format!("{id} (resumed)  pending  \"make -j8\""));
+    }
+
+    #[test]
+    fn a_wait_says_why_it_is_over() {
+        let running = Task { status: Status::Running, ..task() };
+        let active = vec![running.id];
+        let result = BlockResult { tasks: vec![running], timed_out: false, finished: vec![], active };
+        let timed_out = Over::TimedOut("50s".to_owned());
+        assert_eq!(ended(&result, &timed_out), "Timed out (50s); it is still running.");
+        let stopped = ended(&result, &Over::InputEnded);
+        assert!(stopped.ends_with("this server's input has ended; it is still running."), "{stopped}");
+        assert_eq!(ready(&result, &timed_out), "Timed out (50s); it is not ready.");
     }
 
     #[test]

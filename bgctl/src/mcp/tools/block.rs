@@ -25,7 +25,7 @@ use crate::mcp::arguments::Arguments;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::waits::Wait;
-use crate::mcp::words;
+use crate::mcp::words::{self, Over};
 
 /// How often a wait without a permit checks the tasks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -55,6 +55,8 @@ struct Seen {
     result: BlockResult,
     /// The matching line, if there was one.
     line: Option<String>,
+    /// Whether the input ended meanwhile.
+    is_input_over: bool,
 }
 
 impl Until {
@@ -107,6 +109,12 @@ impl Until {
 }
 
 impl Shared {
+    /// The longest wait in milliseconds that this client gets; `None` if it takes MCP tasks, which have no maximum.
+    pub(in crate::mcp) fn longest_wait_ms(&self, context: &RequestContext<RoleServer>) -> Option<u64> {
+        let most = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
+        (!takes_tasks(context)).then_some(most)
+    }
+
     /// Waits, and reports the state of the tasks.
     pub(in crate::mcp) async fn block(
         self: &Arc<Self>,
@@ -189,10 +197,10 @@ impl Shared {
                 }
                 found => found.line(),
             };
-            return Ok(Seen { result, line });
+            return Ok(Seen { result, line, is_input_over: *self.ended.borrow() });
         }
         let result = self.wait_for_all(wanted, now, deadline, progress, stop).await?;
-        Ok(Seen { result, line: None })
+        Ok(Seen { result, line: None, is_input_over: *self.ended.borrow() })
     }
 
     async fn wait_for_all(
@@ -271,19 +279,21 @@ impl Shared {
 
     /// Builds the answer to a wait (R24). `may_be_cut`: the call asked for a longer one.
     fn blocked(&self, wanted: &Wanted, seen: &Seen, may_be_cut: bool) -> ToolAnswer {
-        let Seen { result, line } = seen;
+        let Seen { result, line, is_input_over } = seen;
         let text = |ids: &[TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (finished, active) = (text(&result.finished), text(&result.active));
         let left = if line.is_some() { Vec::new() } else { wanted.until.left(result) };
         let has_question = line.is_none() && asks(result);
-        let timed_out = !left.is_empty() && !has_question;
+        let is_early = !left.is_empty() && !has_question;
+        let timed_out = is_early && !is_input_over;
         let cut = timed_out && may_be_cut;
         let time = show_ms(wanted.timeout_ms);
+        let over = if *is_input_over { Over::InputEnded } else { Over::TimedOut(time.clone()) };
         let mut opening = match (&wanted.until, has_question) {
             (_, true) => words::asked(result),
-            (Until::Ended, false) => words::ended(result, &time),
-            (Until::Ready, false) => words::ready(result, &time),
-            (Until::Line(_), false) => words::line(result, line.is_some(), &time),
+            (Until::Ended, false) => words::ended(result, &over),
+            (Until::Ready, false) => words::ready(result, &over),
+            (Until::Line(_), false) => words::line(result, line.is_some(), &over),
         };
         if cut {
             // Writing to a string can't fail.
@@ -298,6 +308,9 @@ impl Shared {
                 "Tell the user what it asks: waiting is useless until they have answered. Then wait with \
                  background_block {again}, or continue with other work: its end will be reported."
             )
+        } else if is_early && *is_input_over {
+            // The server is about to end, so no further call can follow.
+            String::new()
         } else if timed_out {
             format!(
                 "To keep waiting, call background_block {again} again, or continue with other work: the end will \

@@ -1,0 +1,102 @@
+//! Writes MCP messages to standard output, one a line. rmcp's own writer omits the id of an error that answers no
+//! request; JSON-RPC has it as null.
+
+use std::io;
+use std::sync::Arc;
+
+use rmcp::model::{JsonRpcMessage, JsonRpcVersion2_0};
+use rmcp::service::{RoleServer, TxJsonRpcMessage};
+use rmcp::transport::io::StdioWriter;
+use serde::Serialize;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::Mutex;
+
+/// The output. Its clones write to the same one, a message at a time.
+#[derive(Clone)]
+pub struct Output(Arc<Mutex<State>>);
+
+struct State {
+    /// `None` once it is closed.
+    writer: Option<StdioWriter>,
+    /// What is not written yet: a write that is given up leaves the rest of its line to the next one.
+    pending: Vec<u8>,
+}
+
+/// An error that answers no request.
+#[derive(Serialize)]
+struct Unasked<'a> {
+    jsonrpc: JsonRpcVersion2_0,
+    id: (),
+    error: &'a rmcp::model::ErrorData,
+}
+
+impl Output {
+    /// Takes standard output.
+    pub fn new(writer: StdioWriter) -> Self {
+        Self(Arc::new(Mutex::new(State { writer: Some(writer), pending: Vec::new() })))
+    }
+
+    /// Writes a message.
+    ///
+    /// # Errors
+    /// The output is closed, or can't be written to.
+    pub fn send(
+        &self,
+        message: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = io::Result<()>> + Send + use<> {
+        let state = Arc::clone(&self.0);
+        async move {
+            let line = line(&message)?;
+            let mut state = state.lock().await;
+            let State { writer, pending } = &mut *state;
+            let Some(writer) = writer else { return Err(io::ErrorKind::NotConnected.into()) };
+            pending.extend_from_slice(&line);
+            while !pending.is_empty() {
+                let count = writer.write(pending).await?;
+                if count == 0 {
+                    return Err(io::ErrorKind::WriteZero.into());
+                }
+                pending.drain(..count);
+            }
+            writer.flush().await
+        }
+    }
+
+    /// Closes the output.
+    pub async fn close(&self) {
+        drop(self.0.lock().await.writer.take());
+    }
+}
+
+/// The line of a message.
+fn line(message: &TxJsonRpcMessage<RoleServer>) -> io::Result<Vec<u8>> {
+    let mut line = match message {
+        JsonRpcMessage::Error(error) if error.id.is_none() => {
+            serde_json::to_vec(&Unasked { jsonrpc: JsonRpcVersion2_0, id: (), error: &error.error })
+        }
+        other => serde_json::to_vec(other),
+    }?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::{ErrorData, RequestId};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_error_that_answers_no_request_has_the_id_null() {
+        let of = |id| {
+            let error = ErrorData::parse_error("no JSON", None);
+            let line = line(&TxJsonRpcMessage::<RoleServer>::error(error, id)).unwrap();
+            assert_eq!(line.split(|byte| *byte == b'\n').count(), 2);
+            serde_json::from_slice::<Value>(&line).unwrap()
+        };
+        let error = json!({"code": -32700, "message": "no JSON"});
+        assert_eq!(of(None), json!({"jsonrpc": "2.0", "id": null, "error": error}));
+        assert_eq!(of(Some(RequestId::Number(7))), json!({"jsonrpc": "2.0", "id": 7, "error": error}));
+    }
+}

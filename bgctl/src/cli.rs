@@ -27,7 +27,7 @@ mod words;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum as _};
 
 use crate::render::look::Colours;
 
@@ -182,7 +182,7 @@ verbs! {
     /// Shell integration.
     ShellInit(ShellInitArgs) = "shell-init", "Print a script that binds a shell key to run the current line through bgctl";
     /// Text for the prompt.
-    ShellPrompt(ShellPromptArgs) = "shell-prompt", "Print what runs and what has failed, in a few characters for a shell's prompt";
+    ShellPrompt(ShellPromptArgs) = "shell-prompt", "Print a summary of running and failed tasks for a shell prompt";
 }
 
 /// Options that every verb takes.
@@ -201,7 +201,7 @@ pub struct Globals {
     /// With --host: give up if it can't be reached within this time [default: 30s; 5s for each of several hosts]
     #[arg(long, global = true, value_name = "TIME", value_parser = crate::duration::parse_ms)]
     pub connect_timeout: Option<u64>,
-    /// With --host: if bgctl is not installed there, copy this one and its daemon to its cache folder
+    /// With --host: if bgctl is not installed there, copy bgctl and bgd to that machine's cache folder
     #[arg(long, global = true)]
     pub bootstrap: bool,
     /// Do not start a daemon if none is running
@@ -216,19 +216,15 @@ impl Globals {
     /// The same as words of a command line, for another `bgctl`. `$BGD_HOST` and `$BGD_SOCKET` go with the
     /// environment.
     pub fn words(&self) -> Vec<OsString> {
-        let mut words = Vec::new();
-        if let Some(socket) = &self.socket {
-            words.extend(["--socket".into(), socket.clone().into()]);
-        }
-        if let Some(host) = &self.host {
-            words.extend(["--host".into(), host.into()]);
-        }
-        if let Some(within) = self.connect_timeout {
-            words.extend(["--connect-timeout".into(), format!("{within}ms").into()]);
-        }
-        if self.no_start {
-            words.push("--no-start".into());
-        }
+        let mut words: Vec<OsString> = Vec::new();
+        words.extend(self.socket.iter().flat_map(|path| ["--socket".into(), path.clone().into()]));
+        words.extend(self.host.iter().flat_map(|host| ["--host".into(), host.into()]));
+        let within = self.connect_timeout.iter();
+        words.extend(within.flat_map(|ms| ["--connect-timeout".into(), format!("{ms}ms").into()]));
+        let flags = [(self.bootstrap, "--bootstrap"), (self.no_start, "--no-start")];
+        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.into()));
+        let colours = self.color.to_possible_value();
+        words.extend(colours.iter().flat_map(|when| ["--color".into(), when.get_name().into()]));
         words
     }
 }
@@ -394,6 +390,13 @@ mod tests {
         for name in ["ls", "ps", "jobs"] {
             assert!(matches!(read(&[name]).unwrap().1, Verb::List(_)), "{name}");
         }
+    }
+
+    #[test]
+    fn another_bgctl_gets_the_same_global_options() {
+        let given =
+            ["--host", "h", "--connect-timeout", "2000ms", "--bootstrap", "--no-start", "--color", "never"];
+        assert_eq!(read(&[&given[..], &["list"]].concat()).unwrap().0.words(), given);
     }
 
     #[test]

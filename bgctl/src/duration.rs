@@ -5,25 +5,36 @@ use std::time::Duration;
 use bgd_shared::limits::DURATION_MS;
 pub use bgd_shared::show::elapsed as show_ms;
 
-/// Parses `90s`, `10m`, `1h 30m` or a plain number of seconds into milliseconds.
+/// How durations are written, for errors.
+const HOW: &str = "use 90s, 10m, 1h30m, 1.5h or 500ms; a plain number means seconds";
+
+/// Parses `90s`, `10m`, `1h 30m`, or a plain number of seconds such as `90` or `0.5`, into milliseconds.
 ///
 /// # Errors
 /// The text is not a duration, or is longer than the protocol allows.
 pub fn parse_ms(text: &str) -> Result<u64, String> {
     if text.trim_start().strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     {
-        return Err("a duration can't be negative; use 90s, 10m or 1h30m".to_owned());
+        return Err(format!("a duration can't be negative; {HOW}"));
     }
-    let duration = match text.trim().parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => humantime::parse_duration(text)
-            .map_err(|_| "that is not a duration; use 90s, 10m or 1h30m".to_owned())?,
+    let plain = text.trim();
+    let duration = match plain.parse::<u64>() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) if is_decimal(plain) => humantime::parse_duration(&format!("{plain}s")),
+        Err(_) => humantime::parse_duration(text),
     };
+    let duration = duration.map_err(|_| format!("that is not a duration; {HOW}"))?;
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if ms > DURATION_MS {
         return Err("that is more than 100 years".to_owned());
     }
     Ok(ms)
+}
+
+/// Whether a text is a number such as `0.5`, without a unit.
+fn is_decimal(text: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once('.').is_some_and(|(whole, part)| is_number(whole) && is_number(part))
 }
 
 /// Parses a duration like [`parse_ms`] that is a limit for a task.
@@ -49,7 +60,7 @@ pub fn parse_timeout(text: &str) -> Result<Timeout, String> {
     if text == "none" {
         return Ok(Timeout(None));
     }
-    parse_ms(text).map(|ms| Timeout(Some(ms))).map_err(|error| format!("{error}, or none"))
+    parse_ms(text).map(|ms| Timeout(Some(ms))).map_err(|error| format!("{error}; none means no limit"))
 }
 
 #[cfg(test)]
@@ -63,10 +74,13 @@ mod tests {
         assert_eq!(parse_ms("1h 30m"), Ok(5_400_000));
         assert_eq!(parse_ms("250ms"), Ok(250));
         assert_eq!(parse_ms("5"), Ok(5_000));
-        for nothing in ["soon", "5x", "", "1h30"] {
+        for (text, ms) in [("0.5", 500), (" 1.25 ", 1250), ("0.5s", 500), ("1.5h", 5_400_000)] {
+            assert_eq!(parse_ms(text), Ok(ms), "{text}");
+        }
+        for nothing in ["soon", "5x", "", "1h30", ".5", "5.", "1.2.3", "0,5", "1e3"] {
             assert_eq!(
                 parse_ms(nothing).unwrap_err(),
-                "that is not a duration; use 90s, 10m or 1h30m",
+                "that is not a duration; use 90s, 10m, 1h30m, 1.5h or 500ms; a plain number means seconds",
                 "{nothing}"
             );
         }

@@ -1,4 +1,4 @@
-//! The exit codes, in one table. `cli.md` and the man page list the same ones; scripts rely on them.
+//! The exit codes, in one table. The man page lists the same ones; scripts rely on them.
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
@@ -17,7 +17,7 @@ impl Code {
     pub const TASK_FAILED: Self = Self(1);
     /// Wrong usage.
     pub const USAGE: Self = Self(2);
-    /// The task is in the wrong state, or the question is no longer open.
+    /// The task is in the wrong state, the question is no longer open, or an upgrade was refused.
     pub const WRONG_STATE: Self = Self(65);
     /// Unknown task, or ambiguous id.
     pub const NO_TASK: Self = Self(66);
@@ -61,7 +61,10 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::OK, "done; for `block`: all named tasks completed"),
     (Code::TASK_FAILED, "`block`: at least one task failed or was cancelled"),
     (Code::USAGE, "wrong usage"),
-    (Code::WRONG_STATE, "the task is in the wrong state, or the question is no longer open"),
+    (
+        Code::WRONG_STATE,
+        "the task is in the wrong state, or the question is no longer open; or `daemon upgrade` was refused",
+    ),
     (Code::NO_TASK, "unknown task, or ambiguous id"),
     (
         Code::NO_DAEMON,

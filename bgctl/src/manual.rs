@@ -82,6 +82,11 @@ pub fn folder(program: Option<&Path>) -> Option<PathBuf> {
     beside().or_else(|| Some(data_home()?.join("man")))
 }
 
+/// Returns the line for a shell's start-up file that has `man` look in a folder, too.
+pub fn line_for(manuals: &Path) -> String {
+    format!("export MANPATH=\"{}:\"", manuals.display())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -47,7 +47,8 @@ pub fn tell(context: &mut Context) {
     {
         let path = clean(&program.path);
         say(format_args!(
-            "bgctl: {path} was replaced since the daemon started; `bgctl daemon upgrade` puts it in place and ends nothing"
+            "bgctl: {path} was replaced since the daemon started; `bgctl daemon upgrade` switches to the new one \
+             without ending any task"
         ));
     }
 }

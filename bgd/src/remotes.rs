@@ -108,7 +108,7 @@ impl Remote {
     fn takes(&self, command: &Command, request: OnRequest) -> Result<On, RpcError> {
         let refuse = |what: &str, hint: &str| {
             let message = format!(
-                "{what} does not work on {}, which is another place (type {:?})",
+                "{what} is not supported on {}, an executor of type {:?}",
                 self.name,
                 self.kind().as_str()
             );
@@ -209,7 +209,9 @@ impl Remotes {
             return match request.resources.first() {
                 Some(name) => Err(RpcError::new(
                     ErrorKind::InvalidParams,
-                    format!("`{name}` requires an executor that is a cluster: a process on this machine is not bounded by it"),
+                    format!(
+                        "`{name}` requires an executor that is a cluster: it can't limit local processes"
+                    ),
                 )
                 .hint("name one with --on (`on` in task.submit), or omit it")),
                 None => Ok(()),

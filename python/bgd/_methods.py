@@ -162,7 +162,8 @@ class Methods:
         timeout: Timeout = DEFAULT,
     ) -> types.SubscribeResult:
         """Subscribes to events, see `EVENTS`. The subscription ends with the connection. With `since`
-        0 all events still in the history are sent first.
+        0 all events still in the history are sent first. A number above that of the latest event is
+        the error `invalid_params`.
 
         ids: Only events of these tasks.
         instance: Instance of the daemon that `since` is from, see an earlier result. Another daemon
@@ -298,7 +299,8 @@ class Methods:
         owns: With `session`: the connection owns the session. When the last connection that owns it
             closes, the session ends as by `session.end`.
         protocol: Protocol version of the client. An unsupported version is an error.
-        session: Parent session of this connection.
+        session: Parent session that the connection owns, with `owns`. Without it nothing comes of
+            it: tasks name their session themselves.
         """
         params = {
             "client": client,
@@ -1166,7 +1168,8 @@ class Methods:
         """Writes to the terminal of a task, or to the standard input of one that was submitted with
         `stdin` as `pipe`, and returns when all of it has been written. A task with neither is the
         error `unsupported`, one that has ended, or has closed it, `not_running`, and too many
-        waiting writes `too_many_requests`.
+        waiting writes to it, or too much that was written to any task and not read,
+        `too_many_requests`.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
         data: Bytes to write, at most 256 KiB.
@@ -1333,7 +1336,8 @@ class AsyncMethods:
         timeout: Timeout = DEFAULT,
     ) -> types.SubscribeResult:
         """Subscribes to events, see `EVENTS`. The subscription ends with the connection. With `since`
-        0 all events still in the history are sent first.
+        0 all events still in the history are sent first. A number above that of the latest event is
+        the error `invalid_params`.
 
         ids: Only events of these tasks.
         instance: Instance of the daemon that `since` is from, see an earlier result. Another daemon
@@ -1469,7 +1473,8 @@ class AsyncMethods:
         owns: With `session`: the connection owns the session. When the last connection that owns it
             closes, the session ends as by `session.end`.
         protocol: Protocol version of the client. An unsupported version is an error.
-        session: Parent session of this connection.
+        session: Parent session that the connection owns, with `owns`. Without it nothing comes of
+            it: tasks name their session themselves.
         """
         params = {
             "client": client,
@@ -2337,7 +2342,8 @@ class AsyncMethods:
         """Writes to the terminal of a task, or to the standard input of one that was submitted with
         `stdin` as `pipe`, and returns when all of it has been written. A task with neither is the
         error `unsupported`, one that has ended, or has closed it, `not_running`, and too many
-        waiting writes `too_many_requests`.
+        waiting writes to it, or too much that was written to any task and not read,
+        `too_many_requests`.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
         data: Bytes to write, at most 256 KiB.

@@ -1002,7 +1002,7 @@ class _DaemonStatus(TypedDict):
     """Number of tasks that are `pending`, `running` or `resumed`."""
 
     channels: list[ChannelStatus]
-    """Channels that are configured or have had notices."""
+    """Channels that are configured, are the first of `default_deliver_to`, or have had notices."""
 
     config: str
     """Path of the configuration file; it may not exist."""
@@ -1198,7 +1198,7 @@ class ErrorData(_ErrorData, total=False):
     """How to solve the problem."""
 
     task: Task
-    """With `already_finished` from `task.detach` or `task.handoff`: the task as it ended."""
+    """With `already_finished` from `task.detach`: the task as it ended."""
 
 
 class Event(TypedDict):
@@ -1449,7 +1449,9 @@ class HelloParams(TypedDict, total=False):
     """Protocol version of the client. An unsupported version is an error."""
 
     session: Optional[str]
-    """Parent session of this connection."""
+    """Parent session that the connection owns, with `owns`. Without it nothing comes of it: tasks name
+    their session themselves.
+    """
 
 
 class HelloResult(TypedDict):
@@ -1919,7 +1921,9 @@ class OutputResult(TypedDict):
     """
 
     next: int
-    """Offset to continue from."""
+    """Offset to continue from. More than `offset` and the bytes of `data` together where a dropped
+    part follows them.
+    """
 
     offset: int
     """Start of `data`: the requested offset, or the end of a dropped part."""

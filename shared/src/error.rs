@@ -126,7 +126,7 @@ pub struct ErrorData {
     /// With `ambiguous_id`: up to 20 matching ids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<TaskId>,
-    /// With `already_finished` from `task.detach` or `task.handoff`: the task as it ended.
+    /// With `already_finished` from `task.detach`: the task as it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Box<Task>>,
     /// With `not_complete`: why the task failed, if it did.

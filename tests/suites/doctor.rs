@@ -109,6 +109,29 @@ fn r168_a_test_notification_goes_through_each_channel_on_request() {
 }
 
 #[test]
+fn r168_the_advice_about_channels_is_gone_once_it_was_taken() {
+    let daemon = TestDaemon::start();
+    let doctor = |args: &[&str], code| -> Value {
+        let mut doctor = daemon.bgctl(&[&["--json", "doctor"], args].concat());
+        Outcome::of(doctor.env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere")).expect_code(code).json()
+    };
+    let before = doctor(&[], 0);
+    let hint = check(&before, "channels", "notifications")["hint"].as_str().unwrap();
+    let line = hint.split_once("set ").unwrap().1.split(';').next().unwrap();
+    daemon.write_config(&format!("{line}\n"));
+    daemon.run(&["daemon", "reload"]).success();
+    let after = doctor(&[], 0);
+    assert_eq!(check(&after, "channels", "desktop")["state"], "ok");
+    assert!(!after.to_string().contains("default_deliver_to"), "{after:#}");
+    // Without a desktop there is nothing to correct in a table of its own.
+    let tried = doctor(&["--notify"], 69);
+    let desktop = check(&tried, "channels", "desktop");
+    assert_eq!(desktop["state"], "fails", "{desktop}");
+    let hint = desktop["hint"].as_str().unwrap();
+    assert!(hint.contains("desktop session") && !hint.contains("[channels.desktop]"), "{hint}");
+}
+
+#[test]
 fn r168_a_test_notification_waits_for_no_slot_and_leaves_no_task_behind() {
     let config = "max_concurrent_tasks = 1\n\
                   [channels.good]\ntype = \"exec\"\ncommand = [\"sh\", \"-c\", \"cat > told\"]\n";

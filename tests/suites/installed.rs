@@ -134,6 +134,30 @@ fn r170_pages_of_a_program_elsewhere_go_to_the_users_data_and_manpath_is_told() 
 }
 
 #[test]
+fn r168_doctor_says_where_man_does_not_look_for_pages_that_are_installed() {
+    let home = home();
+    let programs = Programs::copy();
+    let run = |args: &[&str], manpath: &str| {
+        let mut command = Command::new(programs.path().join("bgctl"));
+        command.args(args).env_clear().env("HOME", home.home()).env("PATH", "/usr/bin:/bin");
+        Outcome::of(command.env("MANPATH", manpath))
+    };
+    let manual = |manpath: &str| {
+        let args = ["--json", "--no-start", "--socket", "/nowhere/socket", "doctor"];
+        let report: Value = run(&args, manpath).expect_code(69).json();
+        let checks = report["checks"].as_array().unwrap().clone();
+        checks.into_iter().find(|check| check["name"] == "manual").unwrap()
+    };
+    assert_eq!(manual("")["hint"], "bgctl man install");
+    run(&["man", "install"], "").success();
+    let folder = home.home().join(".local/share/man").display().to_string();
+    let unseen = manual("");
+    assert!(unseen["found"].as_str().unwrap().contains(&folder), "{unseen}");
+    assert_eq!(unseen["hint"], format!("export MANPATH=\"{folder}:\""));
+    assert_eq!(manual(&format!("{folder}:"))["state"], "ok");
+}
+
+#[test]
 fn r170_units_are_removed_with_the_link_that_enabled_the_socket() {
     let home = home();
     let before = below(home.home());

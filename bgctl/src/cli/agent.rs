@@ -65,12 +65,12 @@ EXAMPLES:
   bgctl agents --check opencode
   bgctl --json agents | jq -r '.agents[] | select(.available) | .name'
 
-Lists the configured agents and those built into bgd; programs are searched in your
-PATH. `(default)` marks the agent that gets prompts which name none. Prints a table on a
+Lists the configured agents and those built into bgd; programs are looked up in your
+PATH. `(default)` marks the agent used for prompts that name no agent. Prints a table on a
 terminal, otherwise tab-separated columns: name, protocol, state, version, how a
 conversation continues after the agent's process has ended (resume, load or no),
-the reply to permission requests (deny, allow or ask), command or address. `-` means
-known only with --check.
+the reply to permission requests (deny, allow or ask), command or address. `-` marks
+values that are known only with --check.
 
 --check starts each available agent and queries its version and capabilities. It sends
 no prompt, but can take a few seconds per agent.")]

@@ -45,16 +45,16 @@ id unless --limit is given.
 comes the reason why a task has not started, unless it only waits for a free slot:
 the tasks it depends on, `held`, `gpu paused` for its group, its start time, or the
 time of its next attempt. After `running`, `(paused)` marks a task stopped by `bgctl pause`.
---tree shows a task below the one it depends on. --sort sorts the tasks that are
-shown (see --limit). `progress` is what a running task says itself: `42%` or `3/8` in its
-last line. `cpu` is CPU time; `memory` is the current size of a running task and the peak of
-one that has ended; `written`, the bytes written to disks, is known at the end. `tokens`,
-`context` and `cost` are of agents that say so, over all runs of the task.
+--tree shows a task below the one it depends on. --sort sorts only the tasks that are
+shown (see --limit). `progress` is read from the last line of a running task: `42%` or `3/8`.
+`cpu` is CPU time; `memory` is the current memory use of a running task and the peak of an
+ended one; `written`, the bytes written to disk, is known only once the task has ended.
+`tokens`, `context` and `cost` cover all runs of a task, for agents that report them.
 `(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent
 has been silent for a long time; its last output follows. `(suspect)`: the agent's
 answer looks like an error; `bgctl status` shows why.")]
 pub struct ListArgs {
-    /// Only tasks that have not ended before this time: 2h (ago), 14:30, today, yesterday, 2026-03-01 or '2026-03-01 14:30'
+    /// Only tasks active or ended since this time: 2h (ago), 14:30, today, yesterday, 2026-03-01 or '2026-03-01 14:30'
     #[arg(long, value_name = "WHEN", value_parser = parse_since, allow_hyphen_values = true)]
     pub since: Option<Timestamp>,
     /// Only tasks with this text in their description, command, prompt or tags, ignoring case
@@ -207,9 +207,10 @@ EXIT CODES:
    75  timed out; some tasks are still running
 
 With --exit-code the task's own exit code is returned instead: 124 if it exceeded its
-time limit, 128 + N if signal N ended it, 1 if it never started. Scripts that must
-tell these apart from the task's own codes should use --json. An agent task has no
-exit code of its own: 0 if it completed, 1 if it failed or was cancelled.")]
+time limit, 128 + N if signal N ended it, 1 if it never started, or exited with 0 but
+did not complete (a command that was cancelled, for example). Scripts that must tell
+these apart from the task's own codes should use --json. An agent task has no exit code
+of its own: 0 if it completed, 1 if it failed or was cancelled.")]
 pub struct BlockArgs {
     /// Task ids (4 characters of each are enough), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
@@ -457,9 +458,9 @@ EXAMPLES:
   bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
   bgctl daemon reload                 apply a changed configuration
   bgctl daemon stop --grace 30s       cancel all tasks and wait until all processes have ended
-  bgctl daemon stop --cancel          the same where `durable = true` would let them go on
-  bgctl daemon upgrade                after an installation; nothing is cancelled
-  bgctl daemon restart                if that is refused; prints how many tasks it cancels
+  bgctl daemon stop --cancel          the same, even with `durable = true`
+  bgctl daemon upgrade                switch to a newly installed version; cancels nothing
+  bgctl daemon restart                if the upgrade is refused; prints how many tasks it cancels
   bgctl daemon install                have systemd listen on the socket and start the daemon
   bgctl daemon uninstall              remove what `daemon install` has written")]
 pub struct DaemonArgs {
@@ -473,7 +474,7 @@ pub struct DaemonArgs {
 pub enum DaemonVerb {
     /// Start the daemon unless it is running
     Start,
-    /// Stop the daemon, cancelling all tasks; those of a durable daemon go on
+    /// Stop the daemon and cancel all tasks; a durable daemon leaves its tasks running
     Stop {
         /// Grace period before SIGKILL [default: as configured, 5s]
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
@@ -488,7 +489,7 @@ pub enum DaemonVerb {
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
     },
-    /// Replace the running daemon by the installed program; tasks and clients go on
+    /// Replace the running daemon with the installed program; tasks and clients carry on
     Upgrade {
         /// Another program [default: the path that the running one was started from]
         #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]

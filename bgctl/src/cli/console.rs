@@ -31,8 +31,9 @@ terminal, the last 64 KiB of it are kept; `bgctl output ID` prints all of it. A 
 by Ctrl-Z waits next to the prompt; continue it with `fg` or in the background.
 
 When a background task of the parent session ends, a line above the prompt says so, or once
-the foreground job has given the terminal back. Ctrl-C clears the line. Ctrl-D exits:
-foreground jobs then end as if their terminal were closed, background tasks keep running.
+the foreground job has given the terminal back. Ctrl-C clears the line, or ends a `cd` that
+hangs. Ctrl-D exits: foreground jobs then end as if their terminal were closed, background
+tasks keep running.
 
 The last 1000 lines are saved in $XDG_STATE_HOME/bgd/console_history (~/.local/state/bgd),
 readable only by you; lines that begin with a blank are not saved.

@@ -11,10 +11,11 @@ EXAMPLES:
   bgctl doctor -H build-host          check the daemon of another machine
   bgctl doctor --json | jq '.checks[] | select(.state == \"fails\")'
 
-Checks the kernel, the daemon, its configuration, folders and cgroups, starts each installed
-agent and looks whether you are logged in to it, looks at channels, reaches each executor, and
-looks for completions, key, prompt and manual in your shell. Each check that fails says what
-to do. The exit code is 69 if a check fails; notes are no failures. Nothing is changed.")]
+Checks the kernel and the daemon with its configuration, folders and cgroups; starts each
+installed agent and checks that you are logged in; checks the channels; connects to each
+executor; and checks your shell for completions, key binding, prompt and manual pages. Each
+failed check says how to fix it. Notes are not failures. The exit code is 69 if a check fails.
+Nothing is changed.")]
 pub struct DoctorArgs {
     /// Send a test notification through each channel and wait until it is delivered
     #[arg(long)]

@@ -9,7 +9,7 @@ use clap::Args;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Batch")]
 pub struct EachArgs {
-    /// Submit one task per line of this file, or of standard input (-); {} in CMD is replaced by the line
+    /// Submit one task per non-empty line of this file, or of standard input (-); {} in CMD is replaced by the line
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, conflicts_with_all = ["shell", "agent",
         "prompt", "resume", "stdin", "stdin_pipe", "pty", "key"])]
     pub each: Option<OsString>,

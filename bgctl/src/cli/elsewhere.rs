@@ -10,13 +10,13 @@ pub struct ElsewhereArgs {
     /// Run it on this executor, as configured in [executors.NAME]: another machine, or a Slurm cluster
     #[arg(long, value_name = "NAME", add = crate::candidates::executors())]
     pub on: Option<String>,
-    /// Processors to request of the cluster
+    /// Processors to request from the cluster
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub cpus: Option<u32>,
-    /// Memory to request of the cluster: 512M, 8G
+    /// Memory to request from the cluster: 512M, 8G
     #[arg(long, value_name = "SIZE", requires = "on", value_parser = parse_bytes)]
     pub memory: Option<u64>,
-    /// GPUs to request of the cluster
+    /// GPUs to request from the cluster
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub gpus: Option<u32>,
     /// Partition of the cluster

@@ -45,7 +45,8 @@ pub struct HandoffArgs {
     #[arg(long, value_name = "NAME")]
     pub channel: Option<String>,
     /// Add a tag of your choice; may be repeated
-    #[arg(long = "tag", value_name = "TAG", add = crate::candidates::tags())]
+    #[arg(long = "tag", value_name = "TAG", add = crate::candidates::tags(),
+        value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub tags: Vec<String>,
     /// Say that the user started the process directly (a `!command`): the daemon then rejects it
     #[arg(long)]

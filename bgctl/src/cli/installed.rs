@@ -82,10 +82,10 @@ EXAMPLES:
   bgctl man uninstall
   bgctl man bgd-config                read a page without installing it; in a pipe, its source
 
-`install` writes the pages into your home: for ~/.cargo/bin/bgctl to ~/.cargo/share/man,
-where `man` looks because ~/.cargo/bin is in your PATH; if bgctl is not in a folder
-`bin` of your home, to ~/.local/share/man. After `cargo install`, run it again for
-the pages of the new version. Packages of distributions bring the pages themselves.")]
+`install` writes the pages to a folder in your home. For ~/.cargo/bin/bgctl that is
+~/.cargo/share/man, which `man` searches because ~/.cargo/bin is in your PATH; if bgctl is
+not in a `bin` folder of your home, it is ~/.local/share/man. After `cargo install`, run it
+again to install the new version's pages. Distribution packages already include them.")]
 pub struct ManArgs {
     /// The page to print, or `install` or `uninstall`
     #[arg(value_name = "PAGE|install|uninstall", default_value = "bgctl",

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bgd_shared::agent::{AgentSettings, Setting};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 
 use crate::candidates::{sessions, tags};
@@ -75,7 +76,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub cwd: Option<PathBuf>,
     /// Add a tag of your choice; may be repeated
-    #[arg(long = "tag", value_name = "TAG", add = tags())]
+    #[arg(long = "tag", value_name = "TAG", add = tags(), value_parser = NonEmptyStringValueParser::new())]
     pub tags: Vec<String>,
     /// Fail the task if it runs longer than this (90s, 10m, 1h30m)
     #[arg(long, value_name = "DURATION", value_parser = parse_limit, allow_hyphen_values = true)]

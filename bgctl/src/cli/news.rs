@@ -21,16 +21,20 @@ EXAMPLES:
                                       failures of tasks with this tag
   bgctl events --since \"$cursor\"     continue after the last line you processed
 
-Runs until it is interrupted. If old events are no longer available, one object of
-kind `gap` says so. A broken connection is re-established without losing events.
+Runs until it is interrupted. If events are no longer available, one object of kind `gap`
+takes their place: look the tasks up then, with `bgctl list`. A broken connection to
+another machine is re-established without losing events; when a durable daemon is killed
+or restarted, a gap may take the place of the last ones.
 
 Each line has a `cursor`, made of the daemon's `instance` and the event's `seq`. A
 script that saves the cursor of the last line it processed can stop at any time and
-continue later with --since; start with --since 0. Tasks and events survive only a
-durable daemon: if another one that is not is running by then, the exit code is 69, and
-the script has to start over with --since 0. A plain number is accepted for any daemon.
+continue later with --since; start with --since 0. A durable daemon keeps its tasks across
+a restart, but not past events: --since begins with a gap then. If a daemon that was not
+durable has been replaced by then, the exit code is 69, and the script must start over with
+--since 0. A plain number works with any daemon, unless it is above that of the latest event.
 
 EXIT CODES:
+    2  also: the number in --since is above that of the latest event
    69  the daemon has ended, or is not the one in --since")]
 pub struct EventsArgs {
     /// Replay events after this one, then continue: a number, or a `cursor`

@@ -138,7 +138,7 @@ pub struct OrderArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RETRIES)),
         allow_negative_numbers = true)]
     pub retry: Option<u32>,
-    /// Delay before the first retry, at most; doubles with each retry, up to MAX [default: 1s..5m]
+    /// Maximum random delay before the first retry; doubles with each retry, up to MAX [default: 1s..5m]
     #[arg(long, value_name = "MIN[..MAX]", value_parser = parse_delays, allow_hyphen_values = true, requires = "retry")]
     pub retry_delay: Option<Delays>,
     /// Failures to retry: any, or exit codes and `signal`, comma-separated, as in 1,75,signal [default: any]

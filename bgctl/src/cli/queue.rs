@@ -243,7 +243,7 @@ in the configuration:
 
 `list` prints a table on a terminal, otherwise tab-separated columns: name, used and
 total slots, `paused` or `-`, pending, running, finished. Foreground jobs and follow-ups
-do not wait for slots, so more can be used than there are.
+do not wait for slots, so the used slots can exceed the total.
 
 EXIT CODES:
     2  unknown group, or too many slots

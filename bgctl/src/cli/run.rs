@@ -118,9 +118,10 @@ size is used.
 
 For a task without a terminal, its output is shown from the start; the same key detaches,
 and so does Ctrl-C, which is not sent to the task. If standard output is not a terminal,
-or with --json, it is followed as by `bgctl output -f`.
+or with --json, the output is followed and the exit code is 0, as with `bgctl output -f`,
+also if the task has already ended.
 
-EXIT CODES:
+EXIT CODES on a terminal:
     0  detached by the key
    65  the task has already ended
   128 + the signal that ended bgctl; the task keeps running

@@ -15,11 +15,11 @@ EXAMPLES:
 
 Prints, for example, `bgd:2\u{25b6} 1? 1\u{2717} ` (in a locale without UTF-8 `bgd:2> 1? 1x `): 2 tasks are
 running, another one asks you something, and 1 has failed in the background since you last
-ran `bgctl` alone or `bgctl top`. `+` after a number means that there are more. There are no colour codes,
-and nothing is printed if there is nothing to tell.
+ran plain `bgctl` or `bgctl top`. `+` after a number means that there are more. No colour
+codes are printed, and nothing at all if there is nothing to report.
 
-It never starts a daemon. If none answers it prints nothing, and the exit code is 0 all the
-same. With a daemon on another machine it prints nothing.")]
+It never starts a daemon. If no daemon answers, or the daemon is on another machine, it prints
+nothing and still exits with 0.")]
 pub struct ShellPromptArgs {
     /// Print nothing if the daemon has not answered within this time
     #[arg(long, value_name = "DURATION", value_parser = parse_ms, default_value = "100ms")]

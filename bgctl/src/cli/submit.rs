@@ -62,14 +62,15 @@ each. Not being ready in time, or failing to start again, counts as such an end;
 first start fails, the task fails.
 
 With --each, one task per line is submitted, all or none, and the id of the batch is
-printed: @ID stands for its tasks. {} is the line, {#} its number, {.} the line without
-its suffix, {/} the part after its last slash; without any of these the line is appended
-as the last argument. Each is part of a single argument, whatever it contains: no shell
-interprets it.
+printed: @ID stands for its tasks. Empty lines are skipped, and a carriage return at the
+end of a line is removed; with -0, items are passed on unchanged. {} is the item, {#} its
+number (skipped lines do not count), {.} the item without its suffix, {/} the part after
+its last slash; without any of these the item is appended as the last argument. Each is
+part of a single argument, whatever it contains: no shell interprets it.
 
---on runs the task on another machine or on a Slurm cluster (bgd-executors(7)); it is
-listed, awaited, cancelled and reported here like any other. On another machine it gets
-the environment and home folder there, and of yours only --cwd and --env.
+--on runs the task on another machine or on a Slurm cluster (bgd-executors(7)); you list it,
+wait for it and cancel it here like any other, and are notified here. On another machine it
+uses that machine's environment and home folder; only --cwd and --env are passed on.
 
 --ready says how to tell that a server is ready, for `--after ID:ready` and `bgctl block
 --until ready`.

@@ -1,7 +1,9 @@
 //! Words that users type from habit: `help VERB`, and names that other tools use for what a verb does here. Names
 //! with the same arguments are aliases of the verb; for the others an error suggests the verb.
 
+use std::any::TypeId;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use bgd_shared::show;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -35,8 +37,8 @@ const ANSWERS: &[(&[&str], &str)] = &[
     (&["last"], "`bgctl list --limit 1` shows the newest task"),
     (
         &["watch"],
-        "`bgctl top` shows all tasks live, `bgctl list --watch` keeps the list true, `bgctl output -f ID` follows \
-         the output of one task, `bgctl events` prints events",
+        "`bgctl top` shows all tasks live, `bgctl list --watch` keeps the list up to date, `bgctl output -f ID` \
+         follows the output of one task, `bgctl events` prints events",
     ),
     (
         &["add", "exec", "start", "bg"],
@@ -77,11 +79,14 @@ pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
 /// The error for the command line. For a word known from other tools it suggests the right verb, as the nearest
 /// spelling would be something else. `verbs` are the names of all verbs.
 pub fn answered(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
-    if error.kind() == ErrorKind::MissingRequiredArgument && args.iter().any(|arg| arg == "cancel") {
-        return without_ids(command, error);
-    }
-    if error.kind() == ErrorKind::ValueValidation {
-        return in_plain_words(error);
+    match error.kind() {
+        ErrorKind::MissingRequiredArgument => return without_ids(command, args, verbs, error),
+        ErrorKind::ValueValidation => return in_plain_words(error),
+        ErrorKind::InvalidUtf8 => return not_text(command, args, verbs, error),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if args.iter().any(|arg| arg == "--json") => {
+            return without_subcommand(command, args, verbs, error);
+        }
+        _ => {}
     }
     let word = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
         (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word.clone(),
@@ -129,16 +134,83 @@ fn between(message: &str) -> Option<String> {
     Some(format!("{before} is not between {least} and {most}{after}"))
 }
 
-/// The error for a `cancel` without a task.
-fn without_ids(command: &mut Command, error: clap::Error) -> clap::Error {
-    let is_of_ids = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::Strings(args)) if args.iter().any(|arg| arg.contains("<ID>")));
-    match command.find_subcommand_mut("cancel").filter(|_| is_of_ids) {
-        Some(verb) => verb.error(
-            ErrorKind::MissingRequiredArgument,
-            "no task given: give task ids, or --all for every active task",
-        ),
+/// The verb of a command line.
+fn verb<'a>(command: &'a mut Command, args: &[OsString], verbs: &[&str]) -> Option<&'a mut Command> {
+    let name = args.iter().find(|arg| verbs.iter().any(|name| arg == name))?;
+    command.find_subcommand_mut(name)
+}
+
+/// The error for a verb that is given no task, but could be told by options which are meant.
+fn without_ids(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
+    let lacks_ids = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => missing.iter().any(|arg| arg.contains("<ID>")),
+        _ => false,
+    };
+    let Some(verb) = verb(command, args, verbs).filter(|_| lacks_ids) else { return error };
+    let what = match verb.get_name() {
+        "cancel" => "no task given: give task ids, or --all for every active task",
+        "hold" | "release" | "pause" | "continue" | "rerun" => {
+            "no task given: give task ids, @, or options that select tasks, such as --tag or --group"
+        }
+        "signal" => "no task and no signal given: give both, as in `bgctl signal 3f2a HUP`",
+        _ => return error,
+    };
+    verb.error(ErrorKind::MissingRequiredArgument, what)
+}
+
+/// The error in place of the help that a verb without its subcommand prints, where a program reads it.
+fn without_subcommand(
+    command: &mut Command,
+    args: &[OsString],
+    verbs: &[&str],
+    error: clap::Error,
+) -> clap::Error {
+    let Some(verb) = verb(command, args, verbs).filter(|verb| verb.has_subcommands()) else { return error };
+    let names: Vec<&str> =
+        verb.get_subcommands().map(Command::get_name).filter(|name| *name != HELP).collect();
+    let what = format!("`{}` needs a subcommand: {}", verb.get_name(), names.join(", "));
+    verb.error(ErrorKind::MissingSubcommand, what)
+}
+
+/// The error for an argument that is not valid UTF-8, which clap does not name.
+fn not_text(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
+    let Some(verb) = verb(command, args, verbs) else { return error };
+    let mut before = &OsString::new();
+    let mut wrong = None;
+    for arg in args {
+        if arg.to_str().is_none() {
+            let text = arg.to_string_lossy();
+            let (option, value) = match (text.split_once('='), text.strip_prefix('-')) {
+                (Some((option, value)), Some(_)) if option.starts_with("--") => (option.to_owned(), value),
+                (_, Some(short)) if short.chars().count() > 1 => {
+                    let letter = short.chars().next().map_or(0, char::len_utf8);
+                    (text[..=letter].to_owned(), &short[letter..])
+                }
+                _ => (before.to_string_lossy().into_owned(), &*text),
+            };
+            if takes_text(verb, &option) {
+                wrong = Some(format!("the value of {option} must be UTF-8; it is '{value}'"));
+                break;
+            }
+        }
+        before = arg;
+    }
+    match wrong {
+        Some(what) => verb.error(ErrorKind::InvalidUtf8, what),
         None => error,
     }
+}
+
+/// Whether an option, such as `-d` or `--tag`, takes a value that must be UTF-8.
+fn takes_text(verb: &Command, option: &str) -> bool {
+    let is_named = |arg: &&Arg| match option.strip_prefix("--") {
+        Some(long) => arg.get_long() == Some(long),
+        None => option.strip_prefix('-').is_some_and(|short| short.chars().eq(arg.get_short())),
+    };
+    verb.get_arguments().find(is_named).is_some_and(|arg| {
+        let value = arg.get_value_parser().type_id();
+        value != TypeId::of::<OsString>() && value != TypeId::of::<PathBuf>()
+    })
 }
 
 /// Lists the global options below those of the verb: those of a verb that is deferred come after them.
@@ -188,6 +260,48 @@ mod tests {
     }
 
     #[test]
+    fn r113_verbs_without_a_task_say_how_tasks_are_selected() {
+        for verb in ["hold", "release", "pause", "continue", "rerun"] {
+            let text = told(&[verb]);
+            assert!(text.contains("no task given: give task ids, @, or options that select tasks"), "{text}");
+            assert!(text.contains(&format!("Usage: bgctl {verb} [OPTIONS] [ID]...")), "{text}");
+        }
+        let text = told(&["signal"]);
+        assert!(text.contains("no task and no signal given") && text.contains("<ID> <SIG>"), "{text}");
+    }
+
+    #[test]
+    fn programs_are_told_which_subcommands_there_are() {
+        for (verb, some) in
+            [("daemon", "start, stop, restart"), ("session", "key, end"), ("group", "list, set")]
+        {
+            let text = told(&["--json", verb]);
+            assert!(text.starts_with(&format!("error: `{verb}` needs a subcommand: {some}")), "{text}");
+            assert!(!text.lines().next().unwrap().contains("help"), "{text}");
+            assert!(!told(&[verb]).starts_with("error"), "people get the help");
+        }
+    }
+
+    #[test]
+    fn what_is_not_utf_8_is_named() {
+        use std::os::unix::ffi::OsStringExt as _;
+        // A % stands for a byte that UTF-8 never has.
+        let bytes = |word: &str| word.bytes().map(|byte| if byte == b'%' { 0xff } else { byte }).collect();
+        for (line, wanted) in [
+            ("submit -d a% true", "the value of -d must be UTF-8; it is 'a\u{fffd}'"),
+            ("submit -da% true", "the value of -d must be UTF-8; it is 'a\u{fffd}'"),
+            ("submit --tag=% true", "the value of --tag must be UTF-8; it is '\u{fffd}'"),
+            ("submit --cwd /% --env A=% true", "the value of --env must be UTF-8; it is 'A=\u{fffd}'"),
+        ] {
+            let words = line.split(' ').map(|word| OsString::from_vec(bytes(word)));
+            let text =
+                cli::parse(std::iter::once("bgctl".into()).chain(words), false).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("error: {wanted}")), "{text}");
+        }
+        assert!(told(&["submit", "--tag", "", "true"]).contains("--tag <TAG>"));
+    }
+
+    #[test]
     fn a_wrong_number_is_told_in_plain_words() {
         for (words, wanted) in [
             (
@@ -197,7 +311,10 @@ mod tests {
             (&["output", "--tail=-1"], "': must not be negative\n"),
             (&["output", "--tail", "-1"], "': must not be negative\n"),
             (&["submit", "--time-limit", "0", "--", "true"], "': a limit must be longer than 0\n"),
-            (&["submit", "--in", "5x", "--", "true"], "': that is not a duration; use 90s, 10m or 1h30m\n"),
+            (
+                &["submit", "--in", "5x", "--", "true"],
+                "': that is not a duration; use 90s, 10m, 1h30m, 1.5h or 500ms; a plain number means seconds\n",
+            ),
             (&["group", "set", "g", "--slots", "0"], "': 0 is not between 1 and 100000\n"),
             (&["edit", "3f2a", "--priority", "101"], "': 101 is not between -100 and 100\n"),
             (&["edit", "3f2a", "--priority", "x"], "': not a whole number\n"),

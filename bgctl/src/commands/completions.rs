@@ -57,7 +57,7 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
             folder.display()
         ))?;
     }
-    context.print("it works in shells that are started from now on\n")?;
+    context.print("new shells will use it\n")?;
     Ok(Code::OK)
 }
 

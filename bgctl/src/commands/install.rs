@@ -34,9 +34,8 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
     // Nothing is written if one of them is somebody's own.
     for ((path, _), unit) in units.iter().zip([SOCKET, SERVICE]) {
         files::may_replace(path, |text| is_made_from(unit, text)).map_err(|failure| match failure.code {
-            Code::WRONG_STATE => failure.hint(
-                "remove it first; changes of your own belong into a drop-in: systemctl --user edit bgd",
-            ),
+            Code::WRONG_STATE => failure
+                .hint("remove it first; put your own changes into a drop-in: systemctl --user edit bgd"),
             _ => failure,
         })?;
     }

@@ -58,9 +58,8 @@ fn install(context: &mut Context) -> Result<Code, Failure> {
     context.print(&format!("installed {} pages in {}\n", PAGES.len(), folder.display()))?;
     if !is_searched(&folder) {
         context.print(&format!(
-            "add this to the start-up file of your shell, as `man` does not look there:\n  \
-             export MANPATH=\"{}:\"\n",
-            folder.display()
+            "add this to the start-up file of your shell, as `man` does not look there:\n  {}\n",
+            manual::line_for(&folder)
         ))?;
     }
     Ok(Code::OK)

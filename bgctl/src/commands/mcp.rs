@@ -12,7 +12,7 @@ use crate::remark::say;
 
 /// Explains the verb to a person who runs it by hand.
 const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from a terminal: set `bgctl mcp` as \
-     the command of an MCP server in the agent's configuration (README, 'For AI agents'). Ctrl-D ends it.";
+     the command of an MCP server in the agent's configuration (see bgd-mcp(7)). Ctrl-D ends it.";
 
 /// Serves until standard input ends.
 pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {

@@ -108,10 +108,10 @@ fn text(known: Known, looked: Option<&Looked>, look: &Look) -> (String, Vec<(Tas
         part(&mut text, title, tasks, more, look);
     }
     if is_cut {
-        text.push_str("There are more tasks than are looked through here; `bgctl list` has them all.\n\n");
+        text.push_str("There are too many tasks to check them all here; `bgctl list --all` shows all.\n\n");
     }
     if text.is_empty() {
-        text.push_str("nothing is running, and there is no news since you looked\n\n");
+        text.push_str("nothing is running, and nothing has ended in the background since you looked\n\n");
     }
     (text + &next(&asks, &news), unseen)
 }
@@ -193,7 +193,8 @@ mod tests {
         let (shown, _) = of(vec![], vec![], vec![seen], vec![ended(Status::Completed, 1_010)]);
         assert!(
             shown.starts_with(
-                "nothing is running, and there is no news since you looked\n\nnext:\n  bgctl top"
+                "nothing is running, and nothing has ended in the background since you looked\n\nnext:\n  \
+                 bgctl top"
             ),
             "{shown}"
         );

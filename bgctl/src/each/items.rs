@@ -61,7 +61,7 @@ pub fn read(file: &OsStr, end: Separator) -> Result<Vec<OsString>, Failure> {
         }
         Err(ItemError::Nul(number)) => {
             return Err(Failure::usage(format!(
-                "--each {name}: item {number} contains a NUL byte, which arguments can't"
+                "--each {name}: item {number} contains a NUL byte, which no argument can contain"
             ))
             .hint("if the items are NUL-terminated, add -0; nothing was submitted"));
         }

@@ -78,7 +78,8 @@ fn program(program: &ProgramStatus) -> Option<String> {
     match program.state {
         ProgramState::Current | ProgramState::Unknown => None,
         ProgramState::Replaced => Some(format!(
-            "{path} was replaced since this daemon started; `bgctl daemon upgrade` puts the new one in place and ends nothing"
+            "{path} was replaced since this daemon started; `bgctl daemon upgrade` switches to the new one without \
+             ending any task"
         )),
         ProgramState::Removed => Some(format!("{path} was removed; install bgd again")),
     }

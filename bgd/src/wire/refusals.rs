@@ -158,7 +158,7 @@ fn of_order(error: &OrderError) -> RpcError {
         OrderError::GivenAway(id) => given_away(*id),
         OrderError::NeverReady(id) => {
             RpcError::new(ErrorKind::InvalidParams, format!("task {id} has no `ready`, so it never becomes ready"))
-                .hint("submit it with `--ready`; or wait for its end, or in a condition for its `start`")
+                .hint("submit it with --ready, or wait for its end, or for its start: `--after ID:start`")
         }
         OrderError::Cycle(other, id) if other == id => {
             RpcError::new(ErrorKind::InvalidParams, format!("task {id} can't start after itself"))
@@ -171,7 +171,7 @@ fn of_order(error: &OrderError) -> RpcError {
 }
 
 fn given_away(id: TaskId) -> RpcError {
-    let what = "waits in the queue of another place: only its priority and description can change";
+    let what = "is queued on its executor: only its priority and description can change";
     RpcError::new(ErrorKind::NotPending, format!("task {id} {what}")).hint("cancel it and submit it again")
 }
 
@@ -183,9 +183,10 @@ fn unknown_group(name: &str, known: &[Arc<str>]) -> RpcError {
 
 fn not_repeatable(id: TaskId, why: Unrepeatable) -> RpcError {
     let (why, hint) = match why {
-        Unrepeatable::Job => {
-            ("it was started in a terminal or handed over", "submit its command: `bgctl submit -- CMD`")
-        }
+        Unrepeatable::Job => (
+            "it used the terminal, or the input and output, of whoever started it or handed it over",
+            "submit its command: `bgctl submit -- CMD`",
+        ),
         Unrepeatable::Streams => {
             ("its input or output was a file or pipe of the caller", "submit it again with these")
         }

@@ -64,7 +64,7 @@ pub struct DaemonStatus {
     pub ran: Times,
     /// The inboxes of parent sessions.
     pub inboxes: InboxesStatus,
-    /// Channels that are configured or have had notices.
+    /// Channels that are configured, are the first of `default_deliver_to`, or have had notices.
     pub channels: Vec<ChannelStatus>,
     /// Ended runs without a notification, because the task had no channel, or one that is not configured.
     pub untold: u64,

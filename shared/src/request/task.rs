@@ -122,7 +122,7 @@ pub struct OutputResult {
     pub encoding: Encoding,
     /// Start of `data`: the requested offset, or the end of a dropped part.
     pub offset: u64,
-    /// Offset to continue from.
+    /// Offset to continue from. More than `offset` and the bytes of `data` together where a dropped part follows them.
     pub next: u64,
     /// Whether the output is complete: the task has ended, and `next` is the end. A resumed agent task can write
     /// more.

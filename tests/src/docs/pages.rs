@@ -20,10 +20,13 @@ const TASKS: &str = "A task is identified by its id, a UUID, or by a unique pref
 
 const STREAMS: &str = "Results go to standard output, everything else to standard error. \
     Tables and colours are printed only on terminals; `NO_COLOR` turns colours off. With `--json` every verb prints \
-    the object that the daemon sent, on one line; errors are printed as objects too. See bgd-protocol(7).";
+    the object that the daemon sent, or one of its own if it does not ask the daemon, on one line; errors are printed as \
+    objects too. `submit --each` prints the ids of the batch and of its tasks, and `run` prints to standard error. \
+    `help`, `man PAGE`, `completions SHELL`, `shell-init` and `shell-prompt` print the same text as without it. See \
+    bgd-protocol(7).";
 
-const DURATIONS: &str =
-    "Durations are written as `90s`, `10m`, `1h30m` or `250ms`; a plain number means seconds.";
+const DURATIONS: &str = "Durations are written as `90s`, `10m`, `1h30m`, `1.5h` or `250ms`; a plain number, such as \
+     `30` or `0.5`, means seconds.";
 
 const OWN_CODE: &str = "With `block --exit-code` the code is the task's own, or 128 plus the number of the \
     signal that ended it. If the reader of standard output goes away, `bgctl` exits silently with 141, as after \

@@ -44,7 +44,7 @@ fn r171_the_readme_fits_and_has_a_screen_for_each_kind_of_user() {
         "In your shell",
         "In scripts",
         "Agents and AI",
-        "Past one machine",
+        "Other machines and clusters",
         "Programs and CLI authors",
         "Contributing",
     ];

@@ -42,7 +42,7 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     if present.is_empty() {
         checks.push(Check::ok(PART, "output", format!("kept in {}", status.state_dir)));
     }
-    let hint = "once that is mended: bgctl doctor";
+    let hint = "fix that, then run bgctl doctor again";
     checks.extend(present.into_iter().map(|warning| Check::fails(PART, "warning", warning, hint)));
     Some(status)
 }
@@ -70,7 +70,7 @@ fn version(status: &DaemonStatus, own: &str) -> Check {
     }
     let found = format!("bgctl is version {own}, the daemon {}", status.version);
     Check::note(PART, "version", found)
-        .hint("bgctl daemon upgrade     ends nothing; if it is refused, bgctl daemon restart")
+        .hint("bgctl daemon upgrade     ends no task; if it is refused, bgctl daemon restart")
 }
 
 /// Whether the running program is still the one on disk.
@@ -81,7 +81,7 @@ fn program(program: &ProgramStatus) -> Option<Check> {
         ProgramState::Current => Check::ok(PART, "program", path),
         ProgramState::Replaced => {
             Check::note(PART, "program", format!("{path} was replaced after the daemon had started"))
-                .hint("bgctl daemon upgrade     puts the new one in place; ends nothing")
+                .hint("bgctl daemon upgrade     switches to the new one; no task ends")
         }
         ProgramState::Removed => {
             let hint = "install bgd again; the running daemon goes on, but can't run tasks in terminals";
@@ -114,7 +114,7 @@ fn accounting(status: &DaemonStatus) -> Option<Check> {
         return Some(Check::ok(PART, NAME, "CPU time, memory and written bytes of all their processes"));
     }
     let found = format!(
-        "CPU time of all processes; the rest of those that were waited for, as {} is not delegated",
+        "CPU time of all processes; the rest only of reaped processes, as {} is not delegated",
         missing.join(" and ")
     );
     Some(Check::note(PART, NAME, found).hint(

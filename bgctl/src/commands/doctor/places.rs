@@ -28,6 +28,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// The kinds of channels that send nothing anywhere.
 const LOCAL_KINDS: [&str; 2] = ["inbox", "gone"];
 
+/// The kind of the channel to the user's desktop.
+const DESKTOP: &str = "desktop";
+
 /// Starts each agent that is installed.
 pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
     const PART: &str = "agents";
@@ -92,9 +95,11 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
         let none = Check::note(
             PART,
             "notifications",
-            "no channel is configured: you are told of an end at your terminal's prompt, and nowhere else",
+            "no channel is configured: you are notified only in your terminal, above the prompt",
         );
-        return checks.push(none.hint("set default_deliver_to = [\"tty\", \"desktop\"], see bgd-config(5)"));
+        return checks.push(none.hint(
+            "for desktop notifications, set default_deliver_to = [\"desktop\"]; for others, see bgd-config(5)",
+        ));
     }
     for channel in channels {
         let found = format!("{}, {} sent, {} failed", channel.kind, channel.sent, channel.failed);
@@ -119,6 +124,12 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
 }
 
 fn correct(channel: &ChannelStatus) -> String {
+    if channel.kind == DESKTOP {
+        // It has no settings: what is missing is a desktop.
+        return "call it in a desktop session ($DBUS_SESSION_BUS_ADDRESS names its bus), or give \
+                default_deliver_to another channel, see bgd-config(5)"
+            .to_owned();
+    }
     format!("correct [channels.{}] in the configuration, then bgctl daemon reload", channel.name)
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::cli::ShellName;
+use crate::manual::{self, PAGES};
 use crate::render::doctor::Check;
 use crate::shells::{self, Shell, own_shell};
 
@@ -11,7 +12,7 @@ const PART: &str = "shell";
 
 /// Makes the checks.
 pub fn checks() -> Vec<Check> {
-    let mut checks = vec![in_path(), manual()];
+    let mut checks = vec![in_path(), pages()];
     let Some(shell) = own_shell() else {
         checks.push(
             Check::note(PART, "completions", format!("the shell ($SHELL) is not {}", shells::KNOWN))
@@ -35,7 +36,7 @@ fn in_path() -> Check {
         .hint(format!("export PATH=\"{}:$PATH\"", folder.display()))
 }
 
-fn manual() -> Check {
+fn pages() -> Check {
     let mut man = Command::new("man");
     let output = man.args(["-w", "1", "bgctl"]).stdin(Stdio::null()).stderr(Stdio::null()).output();
     match output {
@@ -44,7 +45,21 @@ fn manual() -> Check {
         Ok(output) if output.status.success() => {
             Check::ok(PART, "manual", String::from_utf8_lossy(&output.stdout).trim())
         }
-        Ok(_) => Check::note(PART, "manual", "`man bgctl` finds nothing").hint("bgctl man install"),
+        Ok(_) => not_found(),
+    }
+}
+
+/// Says why `man` does not find the page: it is not installed, or `man` does not look where it is.
+fn not_found() -> Check {
+    let own = std::env::current_exe().ok();
+    let installed = manual::folder(own.as_deref())
+        .filter(|folder| PAGES.iter().any(|page| page.name == "bgctl" && page.file(folder).is_file()));
+    match installed {
+        Some(folder) => {
+            let found = format!("`man` does not look in {}, where the pages are", folder.display());
+            Check::note(PART, "manual", found).hint(manual::line_for(&folder))
+        }
+        None => Check::note(PART, "manual", "`man bgctl` finds nothing").hint("bgctl man install"),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
@@ -11,6 +12,7 @@ use bgd_shared::show::elapsed;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::percent::telling;
 use crate::render::clean;
@@ -27,6 +29,12 @@ const BAR: &str = "[{bar:30}] {wide_msg}";
 pub fn is_drawable() -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
     io::stderr().is_terminal() && !is_dumb
+}
+
+/// Whether standard error takes something without a wait.
+fn is_ready() -> bool {
+    let errors = io::stderr();
+    poll(&mut [PollFd::new(errors.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) == Ok(1)
 }
 
 /// A progress display on standard error, erased on drop.
@@ -93,12 +101,17 @@ impl Bar {
             && *known != percent
         {
             *known = percent;
-            tell(percent);
+            if is_ready() {
+                tell(percent);
+            }
         }
     }
 
-    /// Redraws the current state.
+    /// Redraws the current state, unless the terminal takes nothing now, as after Ctrl-S.
     pub fn draw(&self) {
+        if !is_ready() {
+            return;
+        }
         match &self.state {
             State::One(task, percent) => {
                 let clock = self.clock.at(Timestamp::now());
@@ -119,6 +132,10 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
+        if !is_ready() {
+            self.drawn.set_draw_target(ProgressDrawTarget::hidden());
+            return;
+        }
         self.drawn.finish_and_clear();
         match &self.state {
             State::One(_, Some(_)) => tell(None),

@@ -223,8 +223,7 @@ impl From<ClientError> for Failure {
             ClientError::Connect(error) => error.into(),
             ClientError::NoAnswer(silent) => silent.into(),
             ClientError::Rpc(error) if error.kind() == ErrorKind::FrameTooLarge => {
-                let message =
-                    format!("the command with its arguments and options is too long ({})", error.message);
+                let message = format!("what is passed on the command line is too long ({})", error.message);
                 Self { rpc_code: Some(error.code), ..Self::new(code, error.kind().as_str(), plain(&message)) }
                     .hint("pass long lists in a file or on standard input, or raise limits.frame_bytes")
             }

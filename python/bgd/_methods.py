@@ -299,8 +299,8 @@ class Methods:
         owns: With `session`: the connection owns the session. When the last connection that owns it
             closes, the session ends as by `session.end`.
         protocol: Protocol version of the client. An unsupported version is an error.
-        session: Parent session that the connection owns, with `owns`. Without it nothing comes of
-            it: tasks name their session themselves.
+        session: Parent session that the connection owns, with `owns`. Without `owns` it has no
+            effect: tasks name their session themselves.
         """
         params = {
             "client": client,
@@ -1473,8 +1473,8 @@ class AsyncMethods:
         owns: With `session`: the connection owns the session. When the last connection that owns it
             closes, the session ends as by `session.end`.
         protocol: Protocol version of the client. An unsupported version is an error.
-        session: Parent session that the connection owns, with `owns`. Without it nothing comes of
-            it: tasks name their session themselves.
+        session: Parent session that the connection owns, with `owns`. Without `owns` it has no
+            effect: tasks name their session themselves.
         """
         params = {
             "client": client,

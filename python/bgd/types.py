@@ -1449,8 +1449,8 @@ class HelloParams(TypedDict, total=False):
     """Protocol version of the client. An unsupported version is an error."""
 
     session: Optional[str]
-    """Parent session that the connection owns, with `owns`. Without it nothing comes of it: tasks name
-    their session themselves.
+    """Parent session that the connection owns, with `owns`. Without `owns` it has no effect: tasks
+    name their session themselves.
     """
 
 

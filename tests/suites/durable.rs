@@ -486,18 +486,23 @@ fn r130_on_a_disk_that_turns_read_only_submits_are_refused_and_nothing_that_runs
 }
 
 #[test]
-fn r131_a_stop_that_cancels_ends_what_a_daemon_has_left_that_has_ended() {
-    let mut daemon = durable("");
+fn r131_a_stop_that_cancels_says_that_a_daemon_which_has_ended_has_left_tasks() {
+    let mut daemon = durable("max_concurrent_tasks = 1");
     let running = endless(&daemon);
+    let pending = daemon.submit(&["true"]);
     daemon.stop();
-    let refused = daemon.run(&["--no-start", "daemon", "stop", "--cancel"]).success();
-    assert_eq!(refused.stdout_text(), "no daemon is running\n", "none may be started for it");
-    assert_eq!(daemon.task_processes().len(), 1);
-    let stopped = daemon.run(&["daemon", "stop", "--cancel"]).success();
-    assert_eq!(stopped.stdout_text(), "stopped; 1 task was cancelled\n");
+    let refused = daemon.run(&["daemon", "stop", "--cancel"]).expect_code(69);
+    assert!(refused.stderr.contains("may have left tasks running"), "{}", refused.stderr);
+    assert_eq!(daemon.task_processes().len(), 1, "and nothing has been started");
+    daemon.launch();
+    daemon.run(&["daemon", "stop", "--cancel"]).success();
+    assert!(daemon.ended().success());
     daemon.processes().iter().for_each(Process::gone);
+    let nothing = daemon.run(&["daemon", "stop", "--cancel"]).success();
+    assert_eq!(nothing.stdout_text(), "no daemon is running\n");
     daemon.launch();
     assert_eq!(daemon.task(running).status, Status::Cancelled);
+    assert_eq!(daemon.block(&[pending])[0].status, Status::Completed);
 }
 
 #[test]

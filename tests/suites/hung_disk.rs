@@ -1,11 +1,10 @@
-//! A disk that hangs, as when a file server is gone (R05): whoever named it waits, and nobody else does.
+//! A disk that hangs, as when a file server is gone (R05): tasks that do not need it start, end and are read.
 
 use std::fs;
 use std::path::Path;
 
 use bgd_tests::hung_disk::HungDisk;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::proc;
 use bgd_tests::shared::request::{SubmitParams, TaskSubmit};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
@@ -72,5 +71,4 @@ fn r05_folders_on_a_disk_that_hangs_hold_up_no_other_start_as_root() {
     for task in daemon.block(&waiting) {
         assert_eq!(task.status, Status::Failed);
     }
-    assert!(proc::state(daemon.pid()).is_some());
 }

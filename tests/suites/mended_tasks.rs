@@ -13,8 +13,9 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::WRITE_BYTES;
 use bgd_shared::request::{
-    BlockMode, BlockParams, ClearParams, DaemonStatusOf, Encoding, NoParams, OutputParams, SignalParams,
-    Stdin, SubmitParams, TaskBlock, TaskClear, TaskOutput, TaskSignal, TaskSubmit, TaskWrite, WriteParams,
+    BlockMode, BlockParams, ClearParams, DaemonStatusOf, Encoding, Hello, HelloParams, NoParams,
+    OutputParams, SignalParams, Stdin, SubmitParams, TaskBlock, TaskClear, TaskOutput, TaskSignal,
+    TaskSubmit, TaskWrite, WriteParams,
 };
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Exit, Status, Task};
@@ -243,6 +244,8 @@ fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
             let params = written(*id, "x".repeat(WRITE_BYTES));
             last = client.send::<TaskWrite>(&params, &[]).expect("it is sent");
         }
+        // The daemon has taken these before those of the next one.
+        client.call::<Hello>(&HelloParams::default()).expect("hello");
         writers.push((client, last));
     }
     let is_full = |error: &ClientError| {
@@ -251,17 +254,19 @@ fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
     };
     let (client, last) = writers.last_mut().expect("five of them");
     is_full(&client.answer::<TaskWrite>(*last).expect_err("it is too much"));
-    let write_word = || daemon.client().call::<TaskWrite>(&written(reader, "word".into()));
-    is_full(&write_word().expect_err("it is too much"));
+    // More than somebody types.
+    let words = "word".repeat(1000);
+    let write_words = || daemon.client().call::<TaskWrite>(&written(reader, words.clone()));
+    is_full(&write_words().expect_err("it is too much"));
     upgrade(&daemon);
-    is_full(&write_word().expect_err("it still is"));
+    is_full(&write_words().expect_err("it still is"));
 
     daemon.cancel(&quiet);
     daemon.block(&quiet);
-    wait::poll_until("room for more", || write_word().ok());
+    wait::poll_until("room for more", || write_words().ok());
     write(&daemon, reader, "");
     daemon.block(&[reader]);
-    assert_eq!(daemon.output(reader), b"word");
+    assert_eq!(daemon.output(reader), words.as_bytes());
 }
 
 /// A process's pending signals, one bit each.

@@ -458,7 +458,7 @@ EXAMPLES:
   bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
   bgctl daemon reload                 apply a changed configuration
   bgctl daemon stop --grace 30s       cancel all tasks and wait until all processes have ended
-  bgctl daemon stop --cancel          the same, even with `durable = true`
+  bgctl daemon stop --cancel          cancel what runs, even with `durable = true`; pending tasks stay
   bgctl daemon upgrade                switch to a newly installed version; cancels nothing
   bgctl daemon restart                if the upgrade is refused; prints how many tasks it cancels
   bgctl daemon install                have systemd listen on the socket and start the daemon

@@ -42,7 +42,8 @@ EXIT CODES:
     0  exited by Ctrl-D or `exit`, unless `exit` was given another code
     2  standard input or output is not a terminal
    69  the daemon has ended, and the jobs with it
-  129  the terminal was closed")]
+  129  the terminal was closed
+  130, 143  ended by SIGINT or SIGTERM")]
 pub struct ConsoleArgs {
     /// Parent session of its tasks [default: $BGD_SESSION, else a new one, `console:` and a number]
     #[arg(long, value_name = "KEY", add = crate::candidates::sessions())]

@@ -41,7 +41,7 @@ still have it.
 
 LIMITS:
   request           16 MiB per line; longer lines and lines that are not messages are rejected;
-                    a command 128 KiB; a prompt 1 MiB, including the environment
+                    a command less than 128 KiB; a prompt 1 MiB, including the environment
   reply             32 KiB of a task's output; 24 KiB of reports on ended tasks, and about as much
                     for its own content; the rest follows in the next reply
   background_list   50 tasks, newest first

@@ -30,8 +30,8 @@ the shell where possible; repeated presses of the key, and text that arrives tog
 with it, are dropped.
 
 Otherwise, or with --direct, the job gets bgctl's own standard input, output and error,
-and the signals sent to bgctl. There is no key, bgctl reads no input, and `bgctl output`
-has no output of the job. Such a job has no /dev/tty, so a program that reads a password
+and the signals sent to bgctl; SIGTERM and SIGHUP reach all of its processes. There is no
+key, bgctl reads no input, and `bgctl output` has no output of the job. Such a job has no /dev/tty, so a program that reads a password
 from there needs --key none instead. If standard input is a terminal, the job gets no
 input while bgctl is in the background of its shell.
 
@@ -49,7 +49,8 @@ EXIT CODES:
     0  also: moved to the background
     1  the agent failed or was cancelled; or a command was cancelled and
        exited with 0
-   70  the job could not be started for any other reason, or its exit code is unknown
+   70  the job could not be started for any other reason, its exit code is unknown, or
+       with -H its input could not be read here or its output not be written
   124  time limit exceeded
   126  the program was found, but can't be run; or the folder (--cwd)
        can't be entered

@@ -188,7 +188,7 @@ fn watched(
         if is_caught
             && let Some(caught) = progress.as_ref().and_then(|progress| progress.signals.next_caught())
         {
-            // Only to take back what the terminal was told.
+            // Takes back what the terminal was told.
             drop(progress.take());
             end_by(caught)?;
         }
@@ -203,6 +203,9 @@ fn watched(
         }
     }
 }
+
+/// How long what is shown may take to be known. Nothing is shown any more if it takes longer.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// The connection for what is shown. Its calls must not outlast the wait.
 struct Aside {
@@ -243,11 +246,12 @@ impl Progress {
         // Follow the tasks by id: they may stop matching the filter.
         let named = ids.iter().map(|id| (*id).into()).collect();
         let look = BlockParams { ids: named, matching: None, ..look };
-        if let Some(until) = aside.until {
-            news.wait_at_most(until.saturating_duration_since(Instant::now()));
-        }
+        let left = aside.until.map(|until| until.saturating_duration_since(Instant::now()));
+        news.wait_at_most(left.map_or(LOOK, |left| left.min(LOOK)));
         let news = Listener::of(news, &ids).ok()?;
         let signals = Taken::new(ENDING).ok()?;
+        // Signals are only read in between.
+        aside.client.wait_at_most(LOOK);
         let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks), signals };
         // Catch up on what happened before the subscription began.
         progress.look(aside).ok()?;

@@ -115,22 +115,18 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     if let Some(stopped) = stopped.as_ref().filter(|_| !may_end) {
         report(stop::words(stopped).trim_end());
     }
-    let (mut client, started) = if context.link.is_remote() {
+    let connected = if context.link.is_remote() {
         context.link.expect_another();
         // Dialling starts it.
-        (context.link.connect_starting()?, Started::ByUs { lost: 0 })
+        context.link.connect_starting().map(|client| (client, Started::ByUs { lost: 0 }))
     } else {
-        link::start_daemon(&context.link.socket()?)?
+        link::start_daemon(&context.link.socket()?)
     };
-    context.link.report_loss(started);
     if let Some(stopped) = stopped.filter(|_| may_end) {
-        // Only now is it known what the configuration says.
-        let keeps = client.call::<DaemonStatusOf>(&NoParams {}).is_ok_and(|status| is_durable(&status));
-        let ended = counted(stopped.left, "task").filter(|_| !keeps);
-        let ended =
-            ended.map(|text| format!("stopped; the next daemon is not durable, and has ended {text}"));
-        report(ended.unwrap_or_else(|| stop::words(&stopped)).trim_end());
+        report_ended(stopped, connected.is_ok(), context);
     }
+    let (mut client, started) = connected?;
+    context.link.report_loss(started);
     let hello = hello(&mut client)?;
     if context.json() {
         context.print_json(&hello)?;
@@ -138,6 +134,18 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         context.print(&format!("restarted, pid {}\n", hello.pid))?;
     }
     Ok(Code::OK)
+}
+
+/// Says what became of the tasks of a durable daemon, where the next one may not be durable.
+fn report_ended(mut stopped: ShutdownResult, has_next: bool, context: &Context) {
+    let next = if has_next { context.link.running().ok().flatten() } else { None };
+    let status = next.and_then(|mut client| client.call::<DaemonStatusOf>(&NoParams {}).ok());
+    let ends = status.is_some_and(|status| !is_durable(&status));
+    let ended = if ends { std::mem::take(&mut stopped.left) } else { 0 };
+    report(stop::words(&stopped).trim_end());
+    if let Some(tasks) = counted(ended, "task") {
+        report(&format!("the next daemon is not durable, and has ended {tasks}"));
+    }
 }
 
 /// Whether the next daemon finds another `durable` in its configuration than this one has.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bgd_shared::client::{BUSY, Client, ClientError, FIRST_ANSWER};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::holder::Phase;
 use bgd_shared::request::{DaemonShutdown, ShutdownParams, ShutdownResult};
 use bgd_shared::show::count;
 use rustix::process::Signal;
@@ -49,7 +50,7 @@ pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) 
 /// What became of the tasks where that is not known.
 const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0, lost_because: None };
 
-/// Stops the daemon. Returns `None` if none is running, and there are no tasks of a durable one that the order cancels.
+/// Stops the daemon. Returns `None` if none is running.
 ///
 /// # Errors
 /// The daemon does not end, or what is at the socket is not trusted.
@@ -60,18 +61,15 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
         None => DaemonProcess::of(&context.link.socket()?),
     };
     let outcome = match (context.link.running(), &daemon) {
-        (Ok(None), None) if order.cancel => match context.link.start_next()? {
-            Some(mut client) => {
-                by_call(&mut client, DaemonProcess::of(&context.link.socket()?).as_ref(), order)
-            }
-            None => return Ok(None),
-        },
+        (Ok(None), None) if order.cancel && context.link.has_left_tasks() => return Err(left_tasks()),
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
-            report(&format!(
-                "the daemon (pid {}) is running, but its socket is gone: sending SIGTERM",
-                daemon.pid()
-            ));
+            let is = match daemon.holder.note.phase {
+                Phase::Starting => "is starting",
+                Phase::Ready => "is running, but its socket is gone",
+                Phase::Ending => "is shutting down already",
+            };
+            report(&format!("the daemon (pid {}) {is}: sending SIGTERM", daemon.pid()));
             by_signal(daemon, order)
         }
         (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), order),
@@ -86,6 +84,16 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
         confirm(context)?;
     }
     Ok(Some(result))
+}
+
+/// A durable daemon has ended, and its tasks may still run. A daemon that is started to cancel them would start what is
+/// pending, too: that is for the user to decide.
+fn left_tasks() -> Failure {
+    let message = "no daemon is running, but the last one was durable, and may have left tasks running";
+    Failure::new(Code::NO_DAEMON, "no_daemon", message).hint(
+        "`bgctl daemon start` takes them over, and starts what is pending; then `bgctl daemon stop --cancel` cancels \
+         what runs",
+    )
 }
 
 /// Makes sure that the daemon of another machine has ended, and not only the connection to it. Its process can't be

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::failure::Failure;
@@ -42,7 +42,8 @@ pub struct Ended {
 }
 
 /// Runs a line of shell to its end, with these variables besides those of this process. `None`: a signal for which
-/// `gives_up` holds has killed it, with all that it has started in its process group.
+/// `gives_up` holds has killed it, with all that it has started in its process group; or one of the terminal, which it
+/// has meanwhile.
 ///
 /// # Errors
 /// It can't be started.
@@ -54,6 +55,8 @@ pub fn shell(
 ) -> Result<Option<Ended>, Failure> {
     let failed = |error: io::Error| Failure::io(SHELL, &error);
     let mut child = Child::start(line, variables).map_err(failed)?;
+    // It may ask for something, as `fzf` does.
+    let _lent = LentTerminal::to(child.pid);
     let mut killed_until = None;
     while !child.wait(signals, killed_until).map_err(failed)? {
         while let Some(caught) = signals.next_caught() {
@@ -67,7 +70,32 @@ pub fn shell(
         }
     }
     let ended = child.ended();
-    Ok(if killed_until.is_some() { None } else { Some(ended) })
+    Ok(if killed_until.is_some() { None } else { ended })
+}
+
+/// The terminal of the console, which a process group has until this is dropped.
+struct LentTerminal(Option<Pid>);
+
+impl LentTerminal {
+    /// Lends it, if the console has it.
+    fn to(group: Pid) -> Self {
+        let (terminal, own) = (io::stdin(), getpgrp());
+        let has_it = tcgetpgrp(&terminal) == Ok(own);
+        Self((has_it && tcsetpgrp(&terminal, group).is_ok()).then_some(own))
+    }
+}
+
+impl Drop for LentTerminal {
+    fn drop(&mut self) {
+        let Some(own) = self.0 else { return };
+        // Otherwise it stops whoever is not in the foreground.
+        let stops = SigSet::from(Signal::SIGTTOU);
+        let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+        let _ = tcsetpgrp(io::stdin(), own);
+        if let Ok(before) = before {
+            let _ = before.thread_set_mask();
+        }
+    }
 }
 
 struct Child {
@@ -101,7 +129,8 @@ impl Child {
                 | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
         )?;
         attributes.set_pgroup(Pid::from_raw(0))?;
-        attributes.set_sigmask(&SigSet::empty())?;
+        // Nobody would continue it after Ctrl-Z.
+        attributes.set_sigmask(&SigSet::from(Signal::SIGTSTP))?;
         // Rust ignores it.
         attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
         let words = ["sh", "-c", line].map(CString::new);
@@ -136,8 +165,8 @@ impl Child {
         let _ = killpg(self.pid, Signal::SIGKILL);
     }
 
-    /// Returns how it ended.
-    fn ended(mut self) -> Ended {
+    /// Returns how it ended; `None` if a signal has ended it.
+    fn ended(mut self) -> Option<Ended> {
         // Something that it has left running may go on writing.
         for _ in 0..PIECES {
             let has_read = [self.output.read(), self.errors.read()].contains(&true);
@@ -147,7 +176,8 @@ impl Child {
         }
         let status = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
         let is_success = matches!(status, Ok(WaitStatus::Exited(_, 0)));
-        Ended { is_success, output: self.output.kept, errors: self.errors.kept }
+        let is_whole = !matches!(status, Ok(WaitStatus::Signaled(..)));
+        is_whole.then_some(Ended { is_success, output: self.output.kept, errors: self.errors.kept })
     }
 }
 

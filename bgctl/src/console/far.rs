@@ -89,7 +89,7 @@ impl Console {
         let (sender, made) = mpsc::channel();
         let run = move || {
             // Nobody waits for it any more if the console ends.
-            let _ = sender.send(reach(deadline, |within| connect(&way, within)));
+            let _ = sender.send(reach(deadline, |_| true, |within| connect(&way, within)));
             drop(wakes);
         };
         thread::Builder::new().name("connect".to_owned()).spawn(run).map_err(cannot)?;

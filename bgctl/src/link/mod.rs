@@ -42,6 +42,7 @@ pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
 pub use self::lost::{CONNECTION_LOST, is_lost, may_be_older, maybe_done, reason};
 use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
+use self::reach::is_unreachable;
 pub use self::reach::reach;
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
@@ -425,7 +426,7 @@ impl Link {
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
         let deadline = until.map_or(deadline, |until| until.min(deadline));
-        let client = reach(deadline, |within| {
+        let client = reach(deadline, is_unreachable, |within| {
             // Nobody expects a question now.
             self.dial_by(&host, Dialling { asks: false, within, ..self.dialling(false)? }, None)
         })?;
@@ -470,20 +471,9 @@ impl Link {
         Ok(())
     }
 
-    /// Starts the daemon that has the tasks of a durable one which has ended on this machine. `None`: there was no such, or
-    /// no daemon may be started.
-    ///
-    /// # Errors
-    /// It can't be started.
-    pub fn start_next(&self) -> Result<Option<Client>, Failure> {
-        if self.is_remote() || !self.options.starts {
-            return Ok(None);
-        }
-        let socket = self.socket()?;
-        if !successor::has_left(&socket) {
-            return Ok(None);
-        }
-        connect::connect(&socket, true).map(|(client, _)| Some(client))
+    /// Whether a durable daemon has ended on this machine that may have left tasks running.
+    pub fn has_left_tasks(&self) -> bool {
+        !self.is_remote() && self.socket().is_ok_and(|socket| successor::has_left(&socket))
     }
 
     /// Whether the last daemon of this machine was told to end, and its tasks outlive it.

@@ -3,19 +3,25 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::ssh::UNREACHABLE;
+use super::ssh::{REFUSED, UNREACHABLE};
 use crate::failure::Failure;
+
+/// Whether the host could not be reached. Anything else stays as it is for whoever waits for a task there.
+pub fn is_unreachable(failure: &Failure) -> bool {
+    failure.kind == UNREACHABLE
+}
 
 /// The pauses between attempts: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// Makes attempts until one succeeds, each with the time that is left for it. Only a host that can't be reached is
-/// tried again: anything else would stay as it is, and more refused logins would look like an attack. Blocks.
+/// Makes attempts until one succeeds, each with the time that is left for it. Blocks.
 ///
 /// # Errors
-/// The failure of the last attempt that was not cut short by the deadline.
+/// The failure of the last attempt that was not cut short by the deadline, or the first one that `may_pass` is not true
+/// of. A refused login never passes: more of them would look like an attack.
 pub fn reach<T>(
     deadline: Instant,
+    may_pass: impl Fn(&Failure) -> bool,
     mut attempt: impl FnMut(Duration) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let [mut pause, longest] = PAUSES;
@@ -26,7 +32,7 @@ pub fn reach<T>(
             Err(failure) => failure,
         };
         let now = Instant::now();
-        if failure.kind != UNREACHABLE {
+        if failure.kind == REFUSED || !may_pass(&failure) {
             return Err(failure);
         }
         if now >= deadline {
@@ -56,7 +62,7 @@ mod tests {
     /// The outcome, and how many attempts it took.
     fn reached(within: Duration, outcomes: &[Result<u8, &'static str>]) -> (Result<u8, Failure>, usize) {
         let mut attempts = 0;
-        let outcome = reach(Instant::now() + within, |_| {
+        let outcome = reach(Instant::now() + within, is_unreachable, |_| {
             attempts += 1;
             outcomes[attempts - 1].map_err(|kind| failure(kind, &attempts.to_string()))
         });
@@ -71,6 +77,24 @@ mod tests {
             assert_eq!(reached(minute, &[Err(kind), Ok(7)]), (Err(failure(kind, "1")), 1));
             assert_eq!(reached(minute, &[Err(UNREACHABLE), Err(kind)]), (Err(failure(kind, "2")), 2));
         }
+    }
+
+    #[test]
+    fn whatever_may_pass_is_tried_again_but_a_refused_login() {
+        let attempts = |outcomes: &[Result<u8, &'static str>]| {
+            let mut made = 0;
+            let outcome = reach(
+                Instant::now() + Duration::from_mins(1),
+                |_| true,
+                |_| {
+                    made += 1;
+                    outcomes[made - 1].map_err(|kind| failure(kind, "it"))
+                },
+            );
+            (outcome.map_err(|failure| failure.kind), made)
+        };
+        assert_eq!(attempts(&[Err("no_daemon"), Err(UNREACHABLE), Ok(7)]), (Ok(7), 3));
+        assert_eq!(attempts(&[Err("no_daemon"), Err(REFUSED), Ok(7)]), (Err(REFUSED), 2));
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Takes over these signals, as [`Signals::take`] does.
+    /// Takes over these signals, as [`Signals::take`] does. Nothing may be waited for without a deadline from now on.
     ///
     /// # Errors
     /// A system call fails.

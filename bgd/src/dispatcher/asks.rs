@@ -3,7 +3,6 @@
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
-use bgd_shared::limits::UNREAD_INPUT_BYTES;
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
@@ -14,15 +13,18 @@ use crate::wire::{refusals, view};
 impl Dispatcher {
     /// Has the executor of a task write to it, unless tasks have too much input that they have not read.
     pub(super) fn ask_to_write(&mut self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {
-        let Some(unread) = self.context.unread.add(data.len()) else {
-            let limit = UNREAD_INPUT_BYTES >> 20;
-            let message = format!(
-                "tasks have not read {limit} MiB of their input, which is the limit for all together"
-            );
-            let error = RpcError::new(ErrorKind::TooManyRequests, message);
-            return answer.refuse(&error.hint("write again once they have read some of it"));
-        };
-        self.ask_executor(answer, task, Ask::Write { data, eof, unread });
+        // One that does not run says so.
+        let runs = self.core.get(task).is_ok_and(|snapshot| {
+            matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. })
+        });
+        match self.context.unread.add(data.len()) {
+            Some(unread) => self.ask_executor(answer, task, Ask::Write { data, eof, unread }),
+            None if runs => answer.refuse(&refusals::too_much_unread()),
+            None => {
+                let unread = self.context.unread.again(0);
+                self.ask_executor(answer, task, Ask::Write { data: Vec::new(), eof: false, unread });
+            }
+        }
     }
 
     /// Forwards a client's request to the executor of a running task.

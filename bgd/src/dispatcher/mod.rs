@@ -46,6 +46,7 @@ use crate::core::{
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executors};
 use crate::exec::messages::{Inherited, Seen};
+use crate::exec::unread::UnreadBytes;
 use crate::notify::Notifier;
 use crate::os::clock::Clock;
 use crate::os::wall_clock::WallClock;
@@ -96,7 +97,7 @@ pub struct Dispatcher {
     pending: BTreeMap<ReplyTo, (Answer, Shape)>,
     last_call: u64,
     /// Calls that wait until a task's process has started.
-    early: HashMap<TaskId, Vec<(Answer, Body)>>,
+    early: HashMap<TaskId, Vec<(Answer, Body, UnreadBytes)>>,
     /// Whether something was started in this turn. Executors go ahead once the turn's answers are on their way.
     has_started: bool,
     /// Descriptors for the standard streams of tasks that have not started yet.
@@ -337,7 +338,9 @@ impl Dispatcher {
         if self.early.is_empty() || is_starting() {
             return;
         }
-        for (answer, body) in self.early.remove(&task).unwrap_or_default() {
+        for (answer, body, unread) in self.early.remove(&task).unwrap_or_default() {
+            // It counts again once the task has it.
+            drop(unread);
             // Terminals are not shown to clients that are gone; everything else is still done.
             let shows = matches!(body, Body::Attach(..) | Body::Resize(..));
             if !shows || self.clients.contains_key(&answer.client().id) {
@@ -394,7 +397,11 @@ impl Dispatcher {
         };
         let Some(task) = starting else { return Some((answer, body)) };
         if !self.is_held_back(task) {
-            self.early.entry(task).or_default().push((answer, body));
+            let bytes = if let Body::Write(_, data, _) = &body { data.len() } else { 0 };
+            match self.context.unread.add(bytes) {
+                Some(unread) => self.early.entry(task).or_default().push((answer, body, unread)),
+                None => answer.refuse(&refusals::too_much_unread()),
+            }
             return None;
         }
         // Nobody knows for how long. A pause is noted, and what needs the process is refused.

@@ -21,10 +21,10 @@ use super::input::{InputPipe, UnreadState};
 use super::members::{Member, send};
 use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
-use super::pool::Pool;
 use super::progress::{Progress, Shown, Stage};
 use super::ready::{self, Probe};
 use super::terminal::Terminal;
+use super::thread_pool::ThreadPool;
 use super::tree::Tree;
 use super::tree::pause::Paused;
 use crate::core::Fact;
@@ -111,13 +111,13 @@ pub struct Processes {
     pub(super) supervised: HashMap<TaskId, Supervised>,
     /// How many processes are being started.
     pub(super) starting: usize,
-    orders: Pool<StartOrder>,
+    orders: ThreadPool<StartOrder>,
     pub(super) context: Context,
 }
 
 impl Processes {
     /// Creates the owner without processes; `orders` goes to the spawner threads.
-    pub fn new(orders: Pool<StartOrder>, context: Context) -> Self {
+    pub fn new(orders: ThreadPool<StartOrder>, context: Context) -> Self {
         Self { supervised: HashMap::new(), starting: 0, orders, context }
     }
 

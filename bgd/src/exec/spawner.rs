@@ -34,7 +34,7 @@ use super::members::{INSTANCE_MARK, TASK_MARK};
 use super::messages::{Begun, Inherited, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::place;
-use super::pool::{Pool, Size};
+use super::thread_pool::{Size, ThreadPool};
 use crate::core::{SpawnFailure, Spec, Work};
 use crate::keeper::PID_AT;
 use crate::keeper::client::{Keeper, Socket};
@@ -67,7 +67,7 @@ const THREADS: usize = 2;
 ///
 /// # Errors
 /// The system allows no more threads, or `/dev/null` can't be opened.
-pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<Pool<StartOrder>> {
+pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<ThreadPool<StartOrder>> {
     let common = Arc::new(Common {
         settings,
         null: Null::open()?,
@@ -75,7 +75,7 @@ pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<Pool<Star
         own_limits: own_limits(),
     });
     let reports = reports.clone();
-    Pool::start(Size::new("spawner", THREADS), move || {
+    ThreadPool::start(Size::new("spawner", THREADS), move || {
         if let Err(error) = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None) {
             tracing::error!(%error, "cannot block signals in a spawner");
             return None;

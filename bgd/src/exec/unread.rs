@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bgd_shared::limits::UNREAD_INPUT_BYTES;
 
+/// The most bytes of what somebody types at once.
+const TYPED_BYTES: usize = 1024;
+
 /// Counts them.
 #[derive(Clone, Debug, Default)]
 pub struct Unread(Arc<AtomicUsize>);
@@ -23,9 +26,15 @@ impl Unread {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts this many more; `None` if they would be too many. Only the dispatcher's thread may call it.
+    /// Counts this many more; `None` if they would be too many. What somebody types fits as long as there are not twice as
+    /// many as that, and an end always. Only the dispatcher's thread may call it.
     pub fn add(&self, bytes: usize) -> Option<UnreadBytes> {
-        let fits = self.bytes().saturating_add(bytes) <= UNREAD_INPUT_BYTES;
+        let limit = match bytes {
+            0 => usize::MAX,
+            1..=TYPED_BYTES => 2 * UNREAD_INPUT_BYTES,
+            _ => UNREAD_INPUT_BYTES,
+        };
+        let fits = self.bytes().saturating_add(bytes) <= limit;
         fits.then(|| self.again(bytes))
     }
 
@@ -50,9 +59,13 @@ mod tests {
     fn bytes_count_until_they_are_read_and_nothing_is_taken_beyond_the_limit() {
         let unread = Unread::default();
         let most = unread.add(UNREAD_INPUT_BYTES - 1);
-        assert!(unread.add(2).is_none());
-        let (last, none) = (unread.add(1), unread.add(0));
-        assert!(most.is_some() && last.is_some() && none.is_some(), "an end of input always fits");
+        assert!(unread.add(TYPED_BYTES + 1).is_none());
+        let last = unread.add(1);
+        assert!(most.is_some() && last.is_some());
+        assert!(unread.add(TYPED_BYTES).is_some(), "what is typed reaches a terminal");
+        let twice = unread.again(UNREAD_INPUT_BYTES);
+        assert!(unread.add(1).is_none() && unread.add(0).is_some(), "an end of input always fits");
+        drop(twice);
         let before = unread.again(5);
         assert_eq!(unread.bytes(), UNREAD_INPUT_BYTES + 5);
         drop((most, last));

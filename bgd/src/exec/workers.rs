@@ -1,7 +1,7 @@
 //! A few threads for blocking jobs: reading output files, removing them, walking process trees.
 //!
-//! They are created at start-up, not on demand, so that a process limit reached later can't take them away. Their
-//! queues need no bound of their own: a connection has a bounded number of requests, a task's tree is walked by one job
+//! They are created at start-up, so that a process limit reached later can't take them away; only spare ones are on
+//! demand. Their queues need no bound of their own: a connection has a bounded number of requests, a task's tree is walked by one job
 //! at a time, and removals come in large batches.
 //!
 //! A path that a user has chosen may be on a disk that hangs. It must hold up nothing else: trees are walked and signalled
@@ -13,12 +13,12 @@
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::pool::{Pool, Size};
+use super::thread_pool::{Size, ThreadPool};
 
 /// A blocking job.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -31,7 +31,10 @@ const LOOKS: usize = 64;
 
 /// A handle to the threads; they end when the last handle is dropped.
 #[derive(Clone, Debug)]
-pub struct Workers {
+pub struct Workers(Arc<Queues>);
+
+#[derive(Debug)]
+struct Queues {
     jobs: Queue,
     trees: Queue,
     looks: Queue,
@@ -44,12 +47,14 @@ pub struct Workers {
 struct Queue {
     target: Jobs,
     waiting: Arc<AtomicUsize>,
+    /// Tells that none is left.
+    done: Arc<Notify>,
 }
 
 /// Where jobs go.
 #[derive(Clone)]
 enum Jobs {
-    Threads(Pool<Job>),
+    Threads(ThreadPool<Job>),
     Simulated(Arc<dyn Fn(Job) + Send + Sync>),
 }
 
@@ -64,31 +69,28 @@ impl fmt::Debug for Jobs {
 
 impl Queue {
     fn start(size: Size) -> io::Result<Self> {
-        let waiting = Arc::<AtomicUsize>::default();
-        let undone = Arc::clone(&waiting);
-        let threads = Pool::start(size, move || {
-            let undone = Arc::clone(&undone);
-            Some(Box::new(move |job: Job| {
-                // A job that panics loses its answer, but does not end the thread.
-                let _ = catch_unwind(AssertUnwindSafe(job));
-                undone.fetch_sub(1, Ordering::Release);
-            }))
-        })?;
-        Ok(Self { target: Jobs::Threads(threads), waiting })
+        // A job that panics loses its answer, but does not end the thread.
+        let work = |job: Job| drop(catch_unwind(AssertUnwindSafe(job)));
+        let threads = ThreadPool::start(size, move || Some(Box::new(work)))?;
+        Ok(Self::of(Jobs::Threads(threads)))
+    }
+
+    fn of(target: Jobs) -> Self {
+        Self { target, waiting: Arc::default(), done: Arc::default() }
     }
 
     fn push(&self, job: impl FnOnce() + Send + 'static) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
+        let done = Done { waiting: Arc::clone(&self.waiting), done: Arc::clone(&self.done) };
+        let job = move || {
+            // Also if it panics.
+            let _done = done;
+            job();
+        };
         match &self.target {
             // The threads live as long as this handle.
             Jobs::Threads(threads) => drop(threads.send(Box::new(job))),
-            Jobs::Simulated(take) => {
-                let waiting = Arc::clone(&self.waiting);
-                take(Box::new(move || {
-                    job();
-                    waiting.fetch_sub(1, Ordering::Release);
-                }));
-            }
+            Jobs::Simulated(take) => take(Box::new(job)),
         }
     }
 
@@ -99,12 +101,18 @@ impl Queue {
         });
         receiver.await.ok()
     }
+}
 
-    /// How many threads take its jobs.
-    fn threads(&self) -> usize {
-        match &self.target {
-            Jobs::Threads(threads) => threads.threads(),
-            Jobs::Simulated(_) => 1,
+/// Counts a job as done when it is dropped.
+struct Done {
+    waiting: Arc<AtomicUsize>,
+    done: Arc<Notify>,
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        if self.waiting.fetch_sub(1, Ordering::Release) == 1 {
+            self.done.notify_waiters();
         }
     }
 }
@@ -122,77 +130,73 @@ impl Workers {
 
     /// Creates workers without threads: a simulation takes the jobs, and does each when it likes.
     pub fn simulated(take: impl Fn(Job) + Send + Sync + 'static) -> Self {
-        let jobs = Queue { target: Jobs::Simulated(Arc::new(take)), waiting: Arc::default() };
-        let another = || Queue { waiting: Arc::default(), ..jobs.clone() };
-        let (trees, looks) = (another(), another());
-        Self::of(jobs, trees, looks)
+        let target = Jobs::Simulated(Arc::new(take));
+        let queue = || Queue::of(target.clone());
+        Self::of(queue(), queue(), queue())
     }
 
     fn of(jobs: Queue, trees: Queue, looks: Queue) -> Self {
-        Self { jobs, trees, looks, places: Arc::new(Semaphore::new(LOOKS)) }
+        Self(Arc::new(Queues { jobs, trees, looks, places: Arc::new(Semaphore::new(LOOKS)) }))
     }
 
     /// Whether jobs go to a simulation.
     pub fn are_simulated(&self) -> bool {
-        matches!(self.jobs.target, Jobs::Simulated(_))
+        matches!(self.0.jobs.target, Jobs::Simulated(_))
     }
 
     /// Queues a job.
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
-        self.jobs.push(job);
+        self.0.jobs.push(job);
     }
 
     /// Whether every job, tree walk and look is done, so that its result has been sent.
     pub fn are_idle(&self) -> bool {
-        [&self.jobs, &self.trees, &self.looks].iter().all(|queue| queue.waiting.load(Ordering::Acquire) == 0)
+        [&self.0.jobs, &self.0.trees, &self.0.looks]
+            .iter()
+            .all(|queue| queue.waiting.load(Ordering::Acquire) == 0)
     }
 
-    /// Waits until every job queued so far is done. Tree walks and looks are not waited for.
+    /// Waits until no job is queued or under way. Tree walks and looks are not waited for.
     pub async fn drain(&self) {
-        let threads = self.jobs.threads();
-        let all = Arc::new(Barrier::new(threads));
-        let waits: Vec<_> = (0..threads)
-            .map(|_| {
-                let (sender, receiver) = oneshot::channel::<()>();
-                let all = Arc::clone(&all);
-                self.later(move || {
-                    all.wait();
-                    let _ = sender.send(());
-                });
-                receiver
-            })
-            .collect();
-        for wait in waits {
-            let _ = wait.await;
+        loop {
+            let done = self.0.jobs.done.notified();
+            tokio::pin!(done);
+            // From here on no end is missed.
+            done.as_mut().enable();
+            if self.0.jobs.waiting.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            done.await;
         }
     }
 
     /// Runs a job and returns its result; `None` if it panicked.
     pub async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        self.jobs.run(job).await
+        self.0.jobs.run(job).await
     }
 
     /// Walks or signals the processes of a task and returns the result; `None` if that panicked. What it reads must be of
     /// processes alone.
     pub async fn walk<T: Send + 'static>(&self, walk: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        self.trees.run(walk).await
+        self.0.trees.run(walk).await
     }
 
     /// Runs a look at a disk once there is a place for it, and returns its result; `None` if it panicked. Waits as long as the
     /// disk does: give it a deadline.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        let place = Arc::clone(&self.0.places).acquire_owned().await.ok()?;
         let run = move || {
             // It takes its place until it has ended, even if whoever asked has given up.
             let _place = place;
             look()
         };
-        self.looks.run(run).await
+        self.0.looks.run(run).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::time::Duration;
 
     use tokio::time::timeout;
@@ -213,11 +217,26 @@ mod tests {
         }
         assert_eq!(within(workers.look(|| 1)).await, Some(1));
         let end = Arc::clone(&end_looks);
-        workers.looks.push(move || _ = end.wait());
+        workers.0.looks.push(move || _ = end.wait());
         end_jobs.wait();
         assert_eq!(within(workers.run(|| 2)).await, Some(2));
         end_looks.wait();
         assert_eq!(within(workers.look(|| 3)).await, Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_drain_waits_for_every_job_also_for_one_that_panics() {
+        let workers = Workers::start().unwrap();
+        within(workers.drain()).await;
+        let (ends, ended) = std::sync::mpsc::channel::<()>();
+        workers.later(move || _ = ended.recv());
+        workers.later(|| panic!("a test"));
+        let drain = workers.drain();
+        tokio::pin!(drain);
+        assert!(timeout(Duration::ZERO, &mut drain).await.is_err());
+        drop(ends);
+        within(drain).await;
+        assert!(workers.are_idle());
     }
 
     #[tokio::test]
@@ -244,7 +263,7 @@ mod tests {
         for _ in 0..2 * LOOKS {
             assert!(timeout(Duration::ZERO, workers.look(|| ())).await.is_err());
         }
-        assert_eq!(workers.looks.waiting.load(Ordering::Acquire), LOOKS);
+        assert_eq!(workers.0.looks.waiting.load(Ordering::Acquire), LOOKS);
         assert!(!workers.are_idle());
         end_looks.wait();
         assert_eq!(within(workers.look(|| 1)).await, Some(1));

@@ -45,7 +45,12 @@ pub struct Exec {
     /// The configured values, which are hidden in what the command writes.
     secrets: Secrets,
     timeout: Duration,
+    /// A start that was given up.
+    hung: RefCell<Option<Start>>,
 }
+
+/// A command that is being started.
+type Start = LocalBoxFuture<'static, Result<Leased, Box<str>>>;
 
 impl Exec {
     /// Creates the adapter for this command.
@@ -66,6 +71,7 @@ impl Exec {
             env: all.into_iter().collect(),
             secrets: Secrets::new(env.values().map(|Secret(value)| value.clone())),
             timeout,
+            hung: RefCell::default(),
         }
     }
 
@@ -122,12 +128,7 @@ impl Exec {
             // Standard output and error combined, in their true order.
             streams: [their_in, their_out, their_err],
         };
-        // Its folder or program may be on a file system that hangs. A start that is given up is ended once it succeeds.
-        let started = tokio::time::timeout(self.timeout, self.host.start(launch)).await.map_err(|_| {
-            let timeout = humantime::format_duration(self.timeout);
-            Undelivered(format!("{name} could not be started within {timeout}"))
-        })?;
-        let process = Leased(started.map_err(|why| Undelivered(why.into()))?);
+        let process = self.start(launch).await?;
         let mut line = serde_json::to_vec(notice).unwrap_or_default();
         line.push(b'\n');
         let hook = Hook {
@@ -138,6 +139,30 @@ impl Exec {
             deadline: Instant::now().checked_add(self.timeout).unwrap_or_else(Instant::now),
         };
         Ok((hook, Some(output)))
+    }
+
+    /// Starts the command. Its folder or program may be on a file system that hangs: a start that is given up is waited for
+    /// before the next one, as each takes a thread of those that start all processes, and ended once it succeeds.
+    async fn start(&self, launch: Launch) -> Result<Leased, Undelivered> {
+        let late = || {
+            let (name, timeout) = (self.name(), humantime::format_duration(self.timeout));
+            Undelivered(format!("{name} could not be started within {timeout}"))
+        };
+        let deadline = Instant::now().checked_add(self.timeout).unwrap_or_else(Instant::now);
+        let mut earlier = self.hung.take();
+        if let Some(start) = &mut earlier
+            && tokio::time::timeout_at(deadline, start).await.is_err()
+        {
+            self.hung.replace(earlier);
+            return Err(late());
+        }
+        let host = self.host.clone();
+        let mut start: Start = Box::pin(async move { host.start(launch).await.map(Leased) });
+        if let Ok(started) = tokio::time::timeout_at(deadline, &mut start).await {
+            return started.map_err(|why| Undelivered(why.into()));
+        }
+        self.hung.replace(Some(start));
+        Err(late())
     }
 
     /// Reads what the command writes until it has ended. Returns how; `None`: it was ended, as it ran for too long.
@@ -172,7 +197,7 @@ impl Adapter for Exec {
 
     fn state(&self) -> Option<Box<RawValue>> {
         // Its commands are part of their notices.
-        let Self { host: _, command: _, env: _, secrets: _, timeout: _ } = self;
+        let Self { host: _, command: _, env: _, secrets: _, timeout: _, hung: _ } = self;
         None
     }
 

@@ -116,8 +116,9 @@ pub struct Counted {
 impl Counted {
     /// Goes on with so many that the channel held before an upgrade.
     pub(super) fn again(of: &Rc<Outcomes>, count: u64) -> Self {
-        of.counts.queued.fetch_add(count, Ordering::Relaxed);
+        // First those that take up no room in the queue: there must never seem to be more in it.
         of.counts.held.fetch_add(count, Ordering::Relaxed);
+        of.counts.queued.fetch_add(count, Ordering::Relaxed);
         Self { of: Rc::clone(of), count }
     }
 

@@ -77,6 +77,9 @@ mod tests {
         assert_eq!(secrets.hide_in_beginning("it is 01234567"), "it is (secret)");
         assert_eq!(secrets.hide_in_end("23456789 it is"), "(secret) it is");
         assert_eq!(secrets.hide_in_beginning("it is 0123456789"), "it is (secret)");
+        let secrets = Secrets::new(["0123456é89".to_owned()]);
+        let half = String::from_utf8_lossy(&"it is 0123456é89".as_bytes()[..14]).into_owned();
+        assert_eq!(secrets.hide_in_beginning(&half), "it is (secret)", "half a character is cut off: {half}");
         // A part this short may as well be an ordinary word.
         assert_eq!(secrets.hide_in_beginning("it is 01234"), "it is 01234");
         assert_eq!(secrets.hide_in_end("56789 it is"), "56789 it is");

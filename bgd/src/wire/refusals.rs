@@ -311,3 +311,10 @@ fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
         None => "it has no open question".to_owned(),
     })
 }
+/// Returns the error for a write while tasks have too much input that they have not read.
+pub fn too_much_unread() -> RpcError {
+    let limit = limits::UNREAD_INPUT_BYTES >> 20;
+    let message =
+        format!("tasks have not read {limit} MiB of their input, which is the limit for all together");
+    RpcError::new(ErrorKind::TooManyRequests, message).hint("write again once they have read some of it")
+}

@@ -200,8 +200,8 @@ pub struct HelloParams {
     /// Protocol version of the client. An unsupported version is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<u32>,
-    /// Parent session that the connection owns, with `owns`. Without it nothing comes of it: tasks name their session
-    /// themselves.
+    /// Parent session that the connection owns, with `owns`. Without `owns` it has no effect: tasks name
+    /// their session themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// With `session`: the connection owns the session. When the last connection that owns it closes, the session

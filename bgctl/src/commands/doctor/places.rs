@@ -126,8 +126,8 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
 fn correct(channel: &ChannelStatus) -> String {
     if channel.kind == DESKTOP {
         // It has no settings: what is missing is a desktop.
-        return "call it in a desktop session ($DBUS_SESSION_BUS_ADDRESS names its bus), or give \
-                default_deliver_to another channel, see bgd-config(5)"
+        return "run `bgctl doctor --notify` in a desktop session ($DBUS_SESSION_BUS_ADDRESS names its bus), or set \
+                default_deliver_to to another channel, see bgd-config(5)"
             .to_owned();
     }
     format!("correct [channels.{}] in the configuration, then bgctl daemon reload", channel.name)

@@ -33,8 +33,8 @@ use super::handed::Handoff;
 use super::input::InputPipe;
 use super::left::{self, Left, Resumed, Spared};
 use super::messages::{Begun, Report, StartOrder, Streams};
-use super::pool::Pool;
 use super::process::Processes;
+use super::thread_pool::ThreadPool;
 use super::unread::UnreadBytes;
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
@@ -75,7 +75,11 @@ pub struct Local {
 impl Local {
     /// Creates the executor without processes. `orders` goes to the spawner threads, whose reports come through
     /// `reports`.
-    pub fn new(orders: Pool<StartOrder>, reports: mpsc::UnboundedReceiver<Report>, context: Context) -> Self {
+    pub fn new(
+        orders: ThreadPool<StartOrder>,
+        reports: mpsc::UnboundedReceiver<Report>,
+        context: Context,
+    ) -> Self {
         Self {
             processes: Processes::new(orders, context.clone()),
             terminals: OpenTerminals::default(),

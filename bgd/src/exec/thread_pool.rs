@@ -32,7 +32,7 @@ impl Size {
 }
 
 /// A handle to the threads. They end when the last one is dropped and they have taken all orders.
-pub struct Pool<T>(Arc<Handle<T>>);
+pub struct ThreadPool<T>(Arc<Handle<T>>);
 
 struct Handle<T>(Arc<Shared<T>>);
 
@@ -61,6 +61,18 @@ struct State<T> {
     is_closed: bool,
 }
 
+impl<T> State<T> {
+    /// Since when orders wait while nobody takes one, if there may be more threads. `known` is that of the look before, with
+    /// how many had been taken by then.
+    fn waiting_since(&self, known: Option<(Instant, u64)>, most: usize, now: Instant) -> Option<Instant> {
+        match known {
+            _ if self.orders.is_empty() || self.threads >= most => None,
+            Some((since, taken)) if taken == self.taken => Some(since),
+            _ => Some(now),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watcher {
     /// There is none as yet.
@@ -71,15 +83,15 @@ enum Watcher {
     Watches,
 }
 
-impl<T> Clone for Pool<T> {
+impl<T> Clone for ThreadPool<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> fmt::Debug for Pool<T> {
+impl<T> fmt::Debug for ThreadPool<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("size", &self.0.0.size).finish_non_exhaustive()
+        f.debug_struct("ThreadPool").field("size", &self.0.0.size).finish_non_exhaustive()
     }
 }
 
@@ -91,7 +103,7 @@ impl<T> Drop for Handle<T> {
     }
 }
 
-impl<T: Send + 'static> Pool<T> {
+impl<T: Send + 'static> ThreadPool<T> {
     /// Starts the threads.
     ///
     /// # Errors
@@ -123,7 +135,7 @@ impl<T: Send + 'static> Pool<T> {
         }
         state.orders.push_back(order);
         let (is_awaited, is_crowded) = (state.idle > 0, state.orders.len() > state.idle);
-        let watcher = state.watcher;
+        let watcher = if shared.size.spares > 0 { state.watcher } else { Watcher::Watches };
         if is_crowded && watcher == Watcher::None {
             // In its name: a thread that is started twice would be one too many.
             state.watcher = Watcher::Watches;
@@ -169,6 +181,16 @@ impl<T> Shared<T> {
     }
 }
 
+/// A thread, which counts until it ends, by a panic or otherwise.
+struct Counted<T>(Arc<Shared<T>>);
+
+impl<T> Drop for Counted<T> {
+    fn drop(&mut self) {
+        self.0.lock().threads -= 1;
+        self.0.ordered.notify_all();
+    }
+}
+
 impl<T: Send + 'static> Shared<T> {
     fn add_thread(self: &Arc<Self>) -> io::Result<()> {
         let shared = Arc::clone(self);
@@ -177,24 +199,23 @@ impl<T: Send + 'static> Shared<T> {
             state.threads += 1;
             state.threads - 1
         };
+        // Dropped if no thread can be started, too.
+        let counted = Counted(shared);
         let started = thread_of(format!("{}-{number}", self.size.name)).spawn(move || {
+            let Counted(shared) = &counted;
             if let Some(mut work) = (shared.make)() {
                 while let Some(order) = shared.take() {
                     work(order);
                 }
             }
-            shared.lock().threads -= 1;
         });
-        if started.is_err() {
-            self.lock().threads -= 1;
-        }
         started.map(drop)
     }
 
     fn start_watcher(self: &Arc<Self>) {
         let shared = Arc::clone(self);
         if let Err(error) = thread_of(format!("{}-watch", self.size.name)).spawn(move || shared.watch()) {
-            tracing::warn!(%error, "nobody watches whether threads hang");
+            tracing::debug!(%error, "nobody watches whether threads hang");
             // The next order tries it again.
             self.lock().watcher = Watcher::None;
         }
@@ -207,11 +228,7 @@ impl<T: Send + 'static> Shared<T> {
         // When it began to wait, and how many orders had been taken by then.
         let mut waits: Option<(Instant, u64)> = None;
         while !state.is_closed {
-            let since = match waits {
-                _ if state.orders.is_empty() || state.threads >= threads + spares => None,
-                Some((since, taken)) if taken == state.taken => Some(since),
-                _ => Some(Instant::now()),
-            };
+            let since = state.waiting_since(waits, threads + spares, Instant::now());
             waits = since.map(|since| (since, state.taken));
             let Some(since) = since else {
                 state.watcher = Watcher::Idle;
@@ -252,18 +269,18 @@ mod tests {
 
     type Job = Box<dyn FnOnce() + Send>;
 
-    fn pool(size: Size) -> Pool<Job> {
-        Pool::start(size, || Some(Box::new(|job: Job| job()))).unwrap()
+    fn pool(size: Size) -> ThreadPool<Job> {
+        ThreadPool::start(size, || Some(Box::new(|job: Job| job()))).unwrap()
     }
 
-    fn send(pool: &Pool<Job>, job: impl FnOnce() + Send + 'static) {
+    fn send(pool: &ThreadPool<Job>, job: impl FnOnce() + Send + 'static) {
         assert!(pool.send(Box::new(job)).is_ok());
     }
 
     #[test]
     fn each_order_is_taken_once_also_after_the_last_handle_is_gone() {
         let (taken, all) = mpsc::channel();
-        let pool = Pool::start(TEST, move || {
+        let pool = ThreadPool::start(TEST, move || {
             let taken = taken.clone();
             Some(Box::new(move |order: u32| taken.send(order).unwrap()))
         })
@@ -281,14 +298,27 @@ mod tests {
     #[test]
     fn an_order_that_nobody_can_take_comes_back() {
         let (fails, failed) = mpsc::channel();
-        let pool: Pool<u32> = Pool::start(Size { threads: 1, ..TEST }, move || {
-            fails.send(()).unwrap();
-            None
-        })
-        .unwrap();
-        failed.recv_timeout(LIMIT).unwrap();
-        let comes_back = || (0..u32::MAX).find(|_| pool.send(7) == Err(7));
-        assert!(comes_back().is_some());
+        // One that can't serve, and one that panics.
+        for panics in [false, true] {
+            let fails = fails.clone();
+            let size = Size { threads: 1, spares: 0, ..TEST };
+            let pool: ThreadPool<u32> = ThreadPool::start(size, move || {
+                // Dropped after the thread has ended.
+                let fails = fails.clone();
+                panics.then(|| Box::new(move |_| fails.send(()).map_or((), |()| panic!("a test"))) as _)
+            })
+            .unwrap();
+            if panics {
+                pool.send(1).unwrap();
+                failed.recv_timeout(LIMIT).unwrap();
+            }
+            let shared = &pool.0.0;
+            let lives = |state: &mut State<u32>| state.threads > 0;
+            let (state, late) = shared.ordered.wait_timeout_while(shared.lock(), LIMIT, lives).unwrap();
+            drop(state);
+            assert!(!late.timed_out(), "the thread has not ended");
+            assert_eq!(pool.send(7), Err(7));
+        }
     }
 
     #[test]
@@ -320,16 +350,21 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_take_orders_get_no_spare_ones() {
-        let pool = pool(Size { patience: LIMIT, ..TEST });
-        let (ends, ended) = mpsc::channel();
-        for _ in 0..1000 {
-            let ends = ends.clone();
-            send(&pool, move || ends.send(()).unwrap());
-        }
-        for _ in 0..1000 {
-            ended.recv_timeout(LIMIT).unwrap();
-        }
-        assert_eq!(pool.threads(), 2);
+    fn only_orders_that_nobody_takes_count_as_waiting() {
+        let (begun, now) = (Instant::now(), Instant::now() + LIMIT);
+        let state = |orders: &[u32], threads| State {
+            orders: orders.iter().copied().collect(),
+            taken: 5,
+            threads,
+            idle: 0,
+            watcher: Watcher::Watches,
+            is_closed: false,
+        };
+        let crowded = state(&[1], 2);
+        assert_eq!(crowded.waiting_since(Some((begun, 5)), 3, now), Some(begun));
+        assert_eq!(crowded.waiting_since(Some((begun, 4)), 3, now), Some(now), "one was taken meanwhile");
+        assert_eq!(crowded.waiting_since(None, 3, now), Some(now));
+        assert_eq!(crowded.waiting_since(Some((begun, 5)), 2, now), None, "there may be no more threads");
+        assert_eq!(state(&[], 2).waiting_since(Some((begun, 5)), 3, now), None);
     }
 }

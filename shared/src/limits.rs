@@ -53,7 +53,7 @@ pub const WRITE_BYTES: usize = 256 * 1024;
 
 /// Maximum number of bytes that clients have written and tasks have not read, of all tasks together; a `task.write`
 /// beyond that is refused with `too_many_requests`.
-pub const UNREAD_INPUT_BYTES: usize = 64 * 1024 * 1024;
+pub const UNREAD_INPUT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Maximum number of clients viewing one terminal; another one is refused with `too_many_requests`.
 pub const TERMINAL_VIEWERS: usize = 32;

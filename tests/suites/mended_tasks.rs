@@ -233,10 +233,10 @@ fn a_write_right_after_a_submit_is_never_refused() {
 fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 10").start();
     let submit = |argv: &[&str]| daemon.submit_with(&with_pipe(&daemon, argv)).id;
-    let quiet: Vec<TaskId> = (0..5).map(|_| submit(&["sleep", "1000"])).collect();
+    let quiet: Vec<TaskId> = (0..2).map(|_| submit(&["sleep", "1000"])).collect();
     let reader = submit(&["cat"]);
     let written = |id: TaskId, data: String| WriteParams { data, eof: false, ..last_words(id, "") };
-    // No task has as many writes as it may have, but all together are 75 MiB.
+    // No task has as many writes as it may have, but all together are 30 MiB.
     let mut writers: Vec<(Client, u64)> = Vec::new();
     for id in &quiet {
         let (mut client, mut last) = (daemon.client(), 0);
@@ -250,9 +250,9 @@ fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
     }
     let is_full = |error: &ClientError| {
         assert_eq!(error.kind(), Some(ErrorKind::TooManyRequests), "{error}");
-        assert!(error.to_string().contains("64 MiB"), "{error}");
+        assert!(error.to_string().contains("16 MiB"), "{error}");
     };
-    let (client, last) = writers.last_mut().expect("five of them");
+    let (client, last) = writers.last_mut().expect("two of them");
     is_full(&client.answer::<TaskWrite>(*last).expect_err("it is too much"));
     // More than somebody types.
     let words = "word".repeat(1000);

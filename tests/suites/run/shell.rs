@@ -81,7 +81,15 @@ fn a_run_that_was_stopped_by_kill_has_the_keyboard_again_after_fg() {
         shell.wait_text("Stopped");
         // It had no time to leave the other screen, in which the shell goes on.
         shell.wait("a prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
-        shell.fg();
+        if line == full_screen {
+            // The job's screen is drawn over the line of the shell at once.
+            shell.type_line("fg");
+            shell.wait_shown("its screen again", |shown| {
+                String::from_utf8_lossy(shown).matches("\x1b[?1049h").count() == 2
+            });
+        } else {
+            shell.fg();
+        }
         shell.type_line("two");
         shell.wait_text("\ntwo\ntwo\n");
         if line == full_screen {

@@ -13,18 +13,12 @@ use crate::wire::{refusals, view};
 impl Dispatcher {
     /// Has the executor of a task write to it, unless tasks have too much input that they have not read.
     pub(super) fn ask_to_write(&mut self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {
-        // One that does not run says so.
-        let runs = self.core.get(task).is_ok_and(|snapshot| {
-            matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. })
-        });
-        match self.context.unread.add(data.len()) {
-            Some(unread) => self.ask_executor(answer, task, Ask::Write { data, eof, unread }),
-            None if runs => answer.refuse(&refusals::too_much_unread()),
-            None => {
-                let unread = self.context.unread.again(0);
-                self.ask_executor(answer, task, Ask::Write { data: Vec::new(), eof: false, unread });
-            }
+        if let Some(unread) = self.context.unread.add(data.len()) {
+            return self.ask_executor(answer, task, Ask::Write { data, eof, unread });
         }
+        // One that does not run says so.
+        let found = self.core.get(task).map_err(refusals::of_core).and_then(|task| must_run(&task));
+        answer.refuse(&found.err().unwrap_or_else(refusals::too_much_unread));
     }
 
     /// Forwards a client's request to the executor of a running task.
@@ -56,8 +50,12 @@ fn may_ask(task: &Snapshot, what: &Ask, client: u64) -> Result<(), RpcError> {
         let error = RpcError::new(ErrorKind::InvalidParams, message);
         return Err(error.hint("move it to the background with `background: true`, or cancel it"));
     }
+    must_run(task)
+}
+
+fn must_run(task: &Snapshot) -> Result<(), RpcError> {
     match &task.state {
         State::Running { .. } | State::Stopping { exit: None, .. } => Ok(()),
-        _ => Err(refusals::of_core(CoreError::NotRunning(id, task.status()))),
+        _ => Err(refusals::of_core(CoreError::NotRunning(task.id, task.status()))),
     }
 }

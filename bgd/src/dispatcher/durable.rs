@@ -341,9 +341,10 @@ impl Dispatcher {
         match self.unwritable().filter(|_| adds) {
             Some(error) => {
                 if matches!(body, Body::Many(..)) {
-                    self.handle(Input::PartRefused { client: answer.client().id });
+                    self.refuse_part(&answer, &error);
+                } else {
+                    answer.refuse(&error);
                 }
-                answer.refuse(&error);
                 None
             }
             None => Some((answer, body)),

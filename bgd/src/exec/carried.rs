@@ -14,7 +14,7 @@ use super::helper::{Life, Purpose};
 use super::input::UnreadState;
 use super::mark::Mark;
 use super::messages::Inherited;
-use super::output::Tracked;
+use super::output::follow::Tracked;
 use super::progress::Progress;
 use super::ready::ProbeState;
 use super::terminal::still::FollowedState;

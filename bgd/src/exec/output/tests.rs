@@ -1,7 +1,6 @@
 //! Tests of output files.
 
 use super::*;
-use crate::exec::messages;
 
 fn folder() -> (tempfile::TempDir, OutputFolder) {
     let home = tempfile::tempdir().unwrap();
@@ -70,41 +69,4 @@ fn the_last_line_is_short_and_clean() {
     assert_eq!(last_line(&path).unwrap().len(), read::LAST_LINE_CHARS);
     fs::write(&path, "").unwrap();
     assert_eq!(last_line(&path), None);
-}
-
-#[tokio::test]
-async fn paths_that_lead_out_of_the_folder_are_followed_by_workers_alone() {
-    let (home, folder) = folder();
-    let jobs = Arc::new(AtomicU64::new(0));
-    let pushed = Arc::clone(&jobs);
-    let workers = Workers::simulated(move |job| {
-        pushed.fetch_add(1, Ordering::Relaxed);
-        job();
-    });
-    let (facts, _reports) = messages::facts();
-    let folder = Arc::new(folder);
-    let watch = OutputWatch::start(Arc::clone(&folder), 1 << 20, facts, workers);
-    let elsewhere = tempfile::tempdir().unwrap();
-    let target = elsewhere.path().join("out");
-    fs::write(&target, "12345").unwrap();
-    let (plain, linked) = (TaskId::random(), TaskId::random());
-    folder.create(plain, Stream::Stdout).unwrap();
-    fs::write(folder.files(plain, false).path(Stream::Stdout), "123").unwrap();
-    folder.link(linked, Stream::Stdout, &target).unwrap();
-    assert_eq!(folder.sizes_unless_linked(plain, false), Some([3, 0]));
-    assert_eq!(folder.sizes_unless_linked(linked, false), None);
-    for (task, size, looks) in [(plain, 3, 0), (linked, 5, 1)] {
-        watch.track(task, 1, false);
-        let settled = watch.settle(task, false).await;
-        let Some(Fact::Output { bytes, .. }) = settled else { panic!("{settled:?}") };
-        assert_eq!((bytes, jobs.swap(0, Ordering::Relaxed)), ([size, 0], looks));
-    }
-    let arm = |first| arm(&watch.shared, first);
-    let (first, is_armed) = arm(FirstWrite::new(home.path()).unwrap()).await.unwrap();
-    assert_eq!((is_armed, jobs.swap(0, Ordering::Relaxed)), (true, 0));
-    watch.track_own(plain, 1, &target);
-    let (first, is_armed) = arm(first).await.unwrap();
-    assert_eq!((is_armed, jobs.swap(0, Ordering::Relaxed)), (true, 1));
-    fs::write(&target, "more").unwrap();
-    first.wait().await.unwrap();
 }

@@ -15,13 +15,13 @@ pub struct HungDisk {
 }
 
 impl HungDisk {
-    /// Mounts it at this folder, which is created.
+    /// Mounts it at this folder, over what is there.
     ///
     /// # Panics
     /// The system has no FUSE, or this is not root.
     #[track_caller]
     pub fn mount(folder: &Path) -> Self {
-        fs::create_dir(folder).expect("a folder");
+        fs::create_dir_all(folder).expect("a folder");
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let options = CString::new(options).expect("no NUL");

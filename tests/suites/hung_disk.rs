@@ -1,11 +1,19 @@
 //! A disk that hangs, as when a file server is gone (R05): tasks that do not need it start, end and are read.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
+use bgd_tests::handed::Job;
 use bgd_tests::hung_disk::HungDisk;
+use bgd_tests::shared::handoff;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{SubmitParams, TaskSubmit};
+use bgd_tests::shared::notice::InboxItem;
+use bgd_tests::shared::request::{
+    HandoffParams, HandoffStream, ListParams, ListResult, SubmitParams, TaskList, TaskSubmit,
+};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{TestDaemon, wait};
@@ -71,4 +79,101 @@ fn r05_folders_on_a_disk_that_hangs_hold_up_no_other_start_as_root() {
     for task in daemon.block(&waiting) {
         assert_eq!(task.status, Status::Failed);
     }
+}
+
+/// Hands over a process whose output is a file in this folder.
+#[track_caller]
+fn writes_to(daemon: &TestDaemon, folder: &Path) -> (Job, TaskId) {
+    fs::create_dir(folder).expect("a folder");
+    let file = File::create(folder.join("out")).expect("a file");
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo said; exec sleep 1000"]);
+    command.stdout(file.try_clone().expect("a copy"));
+    command.stderr(file.try_clone().expect("a copy"));
+    let job = Job::start(daemon, &mut command);
+    let params = HandoffParams { session: Some("s".to_owned()), ..job.params() };
+    let given = handoff::hand_over_as(
+        &mut daemon.client(),
+        &job.child,
+        params,
+        &[(HandoffStream::File, file.as_fd())],
+    );
+    let task = given.expect("task.handoff").task;
+    assert_eq!(Path::new(&task.output.path), folder.join("out"));
+    wait::poll_until("growth of an output", || (daemon.task(task.id).output.bytes == 5).then_some(()));
+    (job, task.id)
+}
+
+#[test]
+fn r05_an_output_on_a_disk_that_hangs_holds_up_no_other_output_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let folder = daemon.home().join("there");
+    let (_job, there) = writes_to(&daemon, &folder);
+    let disk = HungDisk::mount(&folder);
+    // Whatever is written has the daemon look at all outputs.
+    is_served(&daemon);
+    stuck(&daemon, "worker-", 1);
+    let grown =
+        |id| daemon.client().call::<TaskList>(&ListParams::default()).is_ok_and(|list| has_grown(&list, id));
+    for _ in 0..2 {
+        let here = daemon.submit_shell("echo said; exec sleep 1000");
+        wait::poll_until("growth of another output", || grown(here).then_some(()));
+        daemon.cancel(&[here]);
+    }
+    // Whoever asks for it is answered, and its end waits only so long.
+    assert_eq!(daemon.task(there).progress.output_bytes, 5);
+    let read = daemon.run(&["output", &there.to_string()]).expect_code(70).stderr;
+    assert!(read.contains("there/out has not answered for 3 s"), "{read}");
+    assert_eq!(daemon.cancel(&[there])[0].status, Status::Cancelled);
+    drop(disk);
+    assert_eq!(daemon.output(there), b"said\n");
+}
+
+fn has_grown(list: &ListResult, id: TaskId) -> bool {
+    list.tasks.iter().any(|task| task.id == id && task.output.bytes == 5)
+}
+
+#[test]
+fn r55_an_inbox_is_read_although_the_disk_of_an_output_hangs_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let folder = daemon.home().join("there");
+    let (mut job, there) = writes_to(&daemon, &folder);
+    let disk = HungDisk::mount(&folder);
+    job.child.kill().expect("a child can be killed");
+    daemon.block(&[there]);
+    let here = daemon.submit_in("s", "echo heard");
+    daemon.block(&[here]);
+    let result = |items: &[InboxItem], id| {
+        let item = items.iter().find(|item| item.notice.task.id == id).expect("a notice");
+        item.notice.result.as_ref().map(|result| result.text.clone())
+    };
+    let items = daemon.inbox("s");
+    assert_eq!((result(&items, there), result(&items, here).as_deref()), (None, Some("heard\n")));
+    drop(disk);
+    // It was not acknowledged: whoever reads it again has it all.
+    assert_eq!(result(&daemon.inbox("s"), there).as_deref(), Some("said\n"));
+}
+
+#[test]
+fn r126_a_durable_daemon_starts_although_the_disk_of_an_output_hangs_as_root() {
+    must_be_root();
+    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let folder = daemon.home().join("there");
+    let (_job, there) = writes_to(&daemon, &folder);
+    // The output of a cluster's job is a link to such a file.
+    let linked = daemon.submit(&["sleep", "1000"]);
+    let path = daemon.wait_running(linked).output.path;
+    fs::remove_file(&path).expect("an output");
+    symlink(folder.join("out"), &path).expect("a link");
+    let disk = HungDisk::mount(&folder);
+    daemon.kill9();
+    daemon.launch();
+    stuck(&daemon, "worker-", 2);
+    is_served(&daemon);
+    for task in [there, linked] {
+        assert_eq!(daemon.cancel(&[task])[0].status, Status::Cancelled);
+    }
+    drop(disk);
 }

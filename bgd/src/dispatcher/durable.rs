@@ -24,6 +24,9 @@ use crate::keeper::Key;
 use crate::os::clock::Stamp;
 use crate::wire::calls::Body;
 
+/// How long the disk of an output elsewhere may take to say how long it is.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// For how long after the end of a run elsewhere it is found out what it has used, in milliseconds.
 const COUNTED_WITHIN_MS: i64 = 60_000;
 
@@ -111,9 +114,7 @@ impl Dispatcher {
         let mut ran = Vec::new();
         for task in self.core.with_runs() {
             if task.spec.output_file.is_none() && task.agent.is_none() {
-                let bytes = self.context.folder.sizes(task.id, task.spec.split);
-                let fact = Fact::Output { bytes, dropped: [0; 2], tell: false };
-                self.handle(Input::Fact { task: task.id, run: task.run, fact });
+                self.look_at_output(&task);
             }
             let is_gone_on_with = match runs.remove(&Key { task: task.id, run: task.run }) {
                 None if task.spec.on.is_some() => self.take_up(task.id),
@@ -134,6 +135,24 @@ impl Dispatcher {
         }
         self.count_again();
         self.handle(Input::GoOn);
+    }
+
+    /// Notes how much a run has written that has gone on without a daemon. Where the output is outside of the folder, its
+    /// disk may hang: a worker looks.
+    fn look_at_output(&mut self, task: &Task) {
+        let (id, run, split) = (task.id, task.run, task.spec.split);
+        let fact = |bytes| Fact::Output { bytes, dropped: [0; 2], tell: false };
+        if let Some(bytes) = self.context.folder.sizes_unless_linked(id, split) {
+            return self.handle(Input::Fact { task: id, run, fact: fact(bytes) });
+        }
+        let context = self.context.clone();
+        tokio::spawn(async move {
+            let folder = Arc::clone(&context.folder);
+            let looked = context.workers.elsewhere(LOOK_PATIENCE, move || folder.sizes(id, split)).await;
+            if let Some(bytes) = looked {
+                context.facts.send(id, run, fact(bytes));
+            }
+        });
     }
 
     /// Has executors find out what runs elsewhere have used that ended shortly before this daemon or this program began

@@ -15,8 +15,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::timeout;
 
 use super::thread_pool::{Size, ThreadPool};
 
@@ -25,6 +27,12 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 /// How many blocking jobs run at once, and how many tree walks besides.
 const THREADS: usize = 2;
+
+/// How many threads more for jobs, where a disk hangs for all that are at work.
+const SPARES: usize = 30;
+
+/// How many jobs may be under way on paths outside of the daemon's folders: each may take a thread for good.
+const ELSEWHERE: usize = 8;
 
 /// How many looks may be queued or under way; further ones wait with whoever asks.
 const LOOKS: usize = 64;
@@ -40,6 +48,8 @@ struct Queues {
     looks: Queue,
     /// The places in the queue of looks.
     places: Arc<Semaphore>,
+    /// The places for jobs elsewhere.
+    elsewhere: Arc<Semaphore>,
 }
 
 /// A queue of jobs, and how many of them are not done.
@@ -123,7 +133,8 @@ impl Workers {
     /// # Errors
     /// The system allows no more threads.
     pub fn start() -> io::Result<Self> {
-        let (jobs, trees) = (Size::new("worker", THREADS), Size::new("tree", THREADS));
+        let jobs = Size { spares: SPARES, ..Size::new("worker", THREADS) };
+        let trees = Size::new("tree", THREADS);
         let looks = Size { spares: 0, ..Size::new("look", 1) };
         Ok(Self::of(Queue::start(jobs)?, Queue::start(trees)?, Queue::start(looks)?))
     }
@@ -136,7 +147,8 @@ impl Workers {
     }
 
     fn of(jobs: Queue, trees: Queue, looks: Queue) -> Self {
-        Self(Arc::new(Queues { jobs, trees, looks, places: Arc::new(Semaphore::new(LOOKS)) }))
+        let [places, elsewhere] = [LOOKS, ELSEWHERE].map(|places| Arc::new(Semaphore::new(places)));
+        Self(Arc::new(Queues { jobs, trees, looks, places, elsewhere }))
     }
 
     /// Whether jobs go to a simulation.
@@ -175,6 +187,25 @@ impl Workers {
         self.0.jobs.run(job).await
     }
 
+    /// Runs a job on a path outside of the daemon's folders once there is a place for it, and returns its result; `None` if
+    /// its disk has not answered in time, or the job panicked.
+    pub async fn elsewhere<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let run = async {
+            let place = Arc::clone(&self.0.elsewhere).acquire_owned().await.ok()?;
+            let job = move || {
+                // It takes its place until it has ended, even if nobody waits for that any more.
+                let _place = place;
+                job()
+            };
+            self.0.jobs.run(job).await
+        };
+        timeout(patience, run).await.ok().flatten()
+    }
+
     /// Walks or signals the processes of a task and returns the result; `None` if that panicked. What it reads must be of
     /// processes alone.
     pub async fn walk<T: Send + 'static>(&self, walk: impl FnOnce() -> T + Send + 'static) -> Option<T> {
@@ -197,9 +228,6 @@ impl Workers {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
-    use std::time::Duration;
-
-    use tokio::time::timeout;
 
     use super::*;
 
@@ -267,5 +295,21 @@ mod tests {
         assert!(!workers.are_idle());
         end_looks.wait();
         assert_eq!(within(workers.look(|| 1)).await, Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_elsewhere_takes_only_so_many_threads_and_nobody_waits_for_ever() {
+        let workers = Workers::start().unwrap();
+        assert_eq!(within(workers.elsewhere(Duration::MAX, || 1)).await, Some(1));
+        let end_jobs = Arc::new(Barrier::new(ELSEWHERE + 1));
+        for _ in 0..2 * ELSEWHERE {
+            let end = Arc::clone(&end_jobs);
+            let hung = workers.elsewhere(Duration::ZERO, move || _ = end.wait());
+            assert_eq!(hung.await, None);
+        }
+        assert_eq!(workers.0.jobs.waiting.load(Ordering::Acquire), ELSEWHERE);
+        assert_eq!(within(workers.run(|| 2)).await, Some(2));
+        end_jobs.wait();
+        assert_eq!(within(workers.elsewhere(Duration::MAX, || 3)).await, Some(3));
     }
 }

@@ -209,9 +209,9 @@ async fn read(
     let outcome = notice.task.finished().map(|finished| &finished.outcome);
     // Tasks that the daemon stops at its own shutdown are removed with it.
     let is_removed = notice.is_removed || outcome == Some(&Outcome::Cancelled(StopReason::Shutdown));
-    let read = context.workers.run(move || reader::notice(&notice, &folder)).await;
+    let notice = reader::read_notice(notice, folder, &context.workers).await;
     internals.send(Internal::NoticeRead { number });
-    let notice = read.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
+    let notice = notice.ok_or_else(|| Undelivered("its result can't be read".to_owned()))?;
     Ok((notice, is_removed))
 }
 

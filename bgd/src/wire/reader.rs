@@ -1,7 +1,11 @@
 //! Responses that require reading an output file, which is done on worker threads.
+//!
+//! A file outside of the daemon's folder may be on a disk that hangs. Whoever asks for it is answered all the same, without
+//! what is in it, and only so many threads wait for it.
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::limits::INBOX_PAGE_BYTES;
@@ -10,15 +14,19 @@ use bgd_shared::request::{
     Encoding, InboxReadResult, OutputParams, OutputResult, ResultResult, Stream, TaskResult,
 };
 use bgd_shared::task::{Kind, Task as WireTask};
+use serde::Serialize;
 
 use crate::client::answer::Answer;
-use crate::core::{Item, Notice, Snapshot};
+use crate::core::{Item, Notice, Snapshot, Task};
 use crate::exec::output::{OutputFolder, Part, last_line, read_part};
 use crate::exec::results::result;
 use crate::exec::workers::Workers;
 use crate::notice as words;
 use crate::wire::calls::OUTPUT_DEFAULT_BYTES;
 use crate::wire::view;
+
+/// How long a disk elsewhere may take: less than clients wait for their first answer.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Builds responses from output files on worker threads.
 #[derive(Debug)]
@@ -33,58 +41,111 @@ impl Reader {
         Self { folder, workers }
     }
 
+    /// Runs this on a worker, which answers by it. Where the output is elsewhere and does not answer in time, `late` does,
+    /// which must not look at it.
+    fn answer<T: Serialize + Send + 'static>(
+        &self,
+        is_elsewhere: bool,
+        answer: Answer,
+        read: impl FnOnce(&OutputFolder) -> Result<T, RpcError> + Send + 'static,
+        late: impl FnOnce(&OutputFolder) -> Result<T, RpcError> + Send + 'static,
+    ) {
+        let respond = |answer: &Answer, result: Result<T, RpcError>| match result {
+            Ok(result) => answer.give(&result),
+            Err(error) => answer.refuse(&error),
+        };
+        let folder = Arc::clone(&self.folder);
+        if !is_elsewhere {
+            return self.workers.later(move || respond(&answer, read(&folder)));
+        }
+        let workers = self.workers.clone();
+        tokio::spawn(async move {
+            let there = Arc::clone(&folder);
+            match workers.elsewhere(PATIENCE, move || read(&there)).await {
+                Some(result) => respond(&answer, result),
+                None => workers.later(move || respond(&answer, late(&folder))),
+            }
+        });
+    }
+
     /// `task.get`: the task with its progress.
     pub fn get(&self, snapshot: Snapshot, answer: Answer) {
-        let folder = Arc::clone(&self.folder);
-        self.workers.later(move || {
-            let mut task = with_progress(&snapshot, &folder);
+        let known = snapshot.clone();
+        let result = |snapshot: &Snapshot, mut task: WireTask| {
             task.prompt = snapshot.agent.as_deref().map(|agent| agent.prompt.to_string());
-            answer.give(&TaskResult { task });
-        });
+            Ok(TaskResult { task })
+        };
+        self.answer(
+            is_elsewhere(&snapshot),
+            answer,
+            move |folder| result(&snapshot, with_progress(&snapshot, folder)),
+            move |folder| result(&known, view::task(&known, folder)),
+        );
     }
 
     /// `task.output`: a part of the output.
     pub fn output(&self, snapshot: Snapshot, params: OutputParams, answer: Answer) {
-        let folder = Arc::clone(&self.folder);
-        self.workers.later(move || match output(&snapshot, &params, &folder) {
-            Ok(result) => answer.give(&result),
-            Err(error) => {
-                answer.refuse(&unreadable(&snapshot, params.stream.unwrap_or_default(), &folder, &error));
-            }
-        });
+        let (known, stream) = (snapshot.clone(), params.stream.unwrap_or_default());
+        self.answer(
+            is_elsewhere(&snapshot),
+            answer,
+            move |folder| {
+                output(&snapshot, &params, folder)
+                    .map_err(|error| unreadable(&snapshot, stream, folder, &error))
+            },
+            move |folder| Err(silent(&known, stream, folder)),
+        );
     }
 
     /// `task.result`: the end of the output.
     pub fn result(&self, snapshot: Snapshot, answer: Answer) {
-        let folder = Arc::clone(&self.folder);
-        self.workers.later(move || match result(&snapshot, &folder) {
-            Ok(part) => {
-                let task = with_progress(&snapshot, &folder);
-                let truncated_bytes = part.offset;
-                let (result, encoding) = Encoding::encode(part.bytes);
-                answer.give(&ResultResult { task, result, encoding, truncated_bytes });
-            }
-            Err(error) => answer.refuse(&unreadable(&snapshot, Stream::Stdout, &folder, &error)),
-        });
+        let (known, is_there) = (snapshot.clone(), is_elsewhere(&snapshot));
+        let read = move |folder: &OutputFolder| {
+            let part = result(&snapshot, folder)
+                .map_err(|error| unreadable(&snapshot, Stream::Stdout, folder, &error))?;
+            let task = with_progress(&snapshot, folder);
+            let truncated_bytes = part.offset;
+            let (result, encoding) = Encoding::encode(part.bytes);
+            Ok(ResultResult { task, result, encoding, truncated_bytes })
+        };
+        let late = move |folder: &OutputFolder| Err(silent(&known, Stream::Stdout, folder));
+        self.answer(is_there, answer, read, late);
     }
 
     /// `inbox.read`: the items with their results, as many as fit into a page.
-    pub fn inbox(&self, items: Vec<Item>, mut result: InboxReadResult, answer: Answer) {
-        let folder = Arc::clone(&self.folder);
-        self.workers.later(move || {
-            let mut bytes = 0;
-            for (number, told) in items {
-                let notice = notice(&told, &folder);
-                bytes += TASK_BYTES + 2 * notice.text.len();
-                if bytes > INBOX_PAGE_BYTES && !result.items.is_empty() {
-                    result.more = true;
-                    break;
-                }
-                result.items.push(InboxItem { number, notice });
-            }
-            answer.give(&result);
-        });
+    pub fn inbox(&self, items: Vec<Item>, result: InboxReadResult, answer: Answer) {
+        let (known, page) = (items.clone(), result.clone());
+        self.answer(
+            items.iter().any(|(_, notice)| is_elsewhere(&notice.task)),
+            answer,
+            move |folder| Ok(page_of(items, result, |told| notice(told, folder))),
+            move |folder| Ok(page_of(known, page, |told| notice_unread(told, folder))),
+        );
     }
+}
+
+/// Whether a task's output may be outside of the folder.
+fn is_elsewhere(snapshot: &Task) -> bool {
+    snapshot.spec.output_file.is_some() || snapshot.spec.on.is_some()
+}
+
+/// Fills a page of an inbox.
+fn page_of(
+    items: Vec<Item>,
+    mut result: InboxReadResult,
+    notice: impl Fn(&Notice) -> WireNotice,
+) -> InboxReadResult {
+    let mut bytes = 0;
+    for (number, told) in items {
+        let notice = notice(&told);
+        bytes += TASK_BYTES + 2 * notice.text.len();
+        if bytes > INBOX_PAGE_BYTES && !result.items.is_empty() {
+            result.more = true;
+            break;
+        }
+        result.items.push(InboxItem { number, notice });
+    }
+    result
 }
 
 /// The typical size of a task object, in bytes.
@@ -92,9 +153,34 @@ const TASK_BYTES: usize = 1024;
 
 /// Builds a notice with the result of its run. If the result can't be read any more because the task was cleared
 /// meanwhile, the notice says so.
-pub fn notice(notice: &Notice, folder: &OutputFolder) -> WireNotice {
+fn notice(notice: &Notice, folder: &OutputFolder) -> WireNotice {
     let result = notice_result(notice, folder);
     words::notice(notice, view::task(&notice.task, folder), result)
+}
+
+/// Reads the result of a notice on a worker. `None` if that panicked.
+pub async fn read_notice(
+    told: Arc<Notice>,
+    folder: Arc<OutputFolder>,
+    workers: &Workers,
+) -> Option<WireNotice> {
+    if !is_elsewhere(&told.task) {
+        return workers.run(move || notice(&told, &folder)).await;
+    }
+    let (known, there) = (Arc::clone(&told), Arc::clone(&folder));
+    match workers.elsewhere(PATIENCE, move || notice(&told, &there)).await {
+        Some(notice) => Some(notice),
+        None => workers.run(move || notice_unread(&known, &folder)).await,
+    }
+}
+
+/// Builds a notice without the result of its run where that is on a disk that does not answer.
+fn notice_unread(told: &Notice, folder: &OutputFolder) -> WireNotice {
+    if is_elsewhere(&told.task) {
+        words::notice(told, view::task(&told.task, folder), None)
+    } else {
+        notice(told, folder)
+    }
 }
 
 fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult> {
@@ -123,6 +209,16 @@ fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error:
     let path = files.path(stream).display();
     let message = format!("the output of task {} can't be read: {path}: {error}", snapshot.id);
     RpcError::new(ErrorKind::Internal, message).hint("somebody may have removed the file")
+}
+
+/// Says that the disk of an output does not answer.
+fn silent(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder) -> RpcError {
+    let files = folder.files_of(snapshot.id, &snapshot.spec);
+    let path = files.path(stream).display();
+    let seconds = PATIENCE.as_secs();
+    let message =
+        format!("the output of task {} can't be read: {path} has not answered for {seconds} s", snapshot.id);
+    RpcError::new(ErrorKind::Internal, message).hint("its disk or file server may hang; try again later")
 }
 
 fn with_progress(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {

@@ -1,6 +1,9 @@
 //! Follows how the output files of running tasks grow, without polling quiet tasks and without a wake-up per write:
 //! it watches the folder for one write, then polls the files a few times a second until none has grown any more, and
 //! then watches again. Quiet tasks cost no system call, busy ones a few per second. It never reads a file.
+//!
+//! Files outside of the folder may be on a disk that hangs. They are looked at apart, so that they hold up nobody else:
+//! at most one such look is under way, and the end of a task waits for its own only so long.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -12,8 +15,9 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::OutputFolder;
 use super::writes::FirstWrite;
@@ -26,6 +30,9 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Subscribers are notified of a task's growing output at most once in this many ticks.
 const TELL_EVERY: u32 = 2;
+
+/// How long the end of a task waits for the size of an output outside of the folder; then the last known one counts.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running task's files, as of the last look.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,7 +88,7 @@ impl OutputWatch {
         if !shared.workers.are_simulated() {
             let watch = FirstWrite::new(shared.folder.path()).ok();
             shared.note_watching(watch.is_some());
-            follower.spawn(follow(Arc::clone(&shared), watch));
+            follower.spawn(Follower { shared: Arc::clone(&shared), elsewhere: None }.run(watch));
         }
         Self { shared, _follower: Arc::new(follower) }
     }
@@ -138,17 +145,21 @@ impl OutputWatch {
             self.shared.lock().remove(&task);
         }
         let limit = self.shared.limit();
-        // A file outside of our folder may be on a disk that is slow or hangs.
-        if tracked.own.is_none()
-            && let Some(bytes) = self.shared.folder.sizes_unless_linked(task, tracked.split)
-            && bytes.iter().sum::<u64>() <= limit / 2
-        {
+        let here = tracked.sizes_here(&self.shared.folder, task);
+        if let Some(bytes) = here.filter(|bytes| bytes.iter().sum::<u64>() <= limit / 2) {
             return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
         }
-        let (folder, before) = (Arc::clone(&self.shared.folder), tracked.clone());
-        let looked =
-            self.shared.workers.run(move || look(&folder, task, &mut tracked, limit).map(|_| tracked)).await;
-        let tracked = looked.flatten().unwrap_or(before);
+        let (shared, before) = (&self.shared, tracked.clone());
+        let folder = Arc::clone(&shared.folder);
+        let look = move || look(&folder, task, &mut tracked, limit).map(|_| tracked);
+        let looked = match here {
+            Some(_) => shared.workers.run(look).await.flatten(),
+            None => shared.workers.elsewhere(PATIENCE, look).await.unwrap_or_else(|| {
+                tracing::warn!(%task, "the disk of its output does not answer: its last known size counts");
+                None
+            }),
+        };
+        let tracked = looked.unwrap_or(before);
         Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell: false })
     }
 }
@@ -157,14 +168,14 @@ impl Tracked {
     fn new(run: u32, split: bool, own: Option<Arc<Path>>) -> Self {
         Self { run, split, own, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, unreported: false }
     }
+
+    /// Returns the sizes of its files; `None` if one is outside of the folder.
+    fn sizes_here(&self, folder: &OutputFolder, task: TaskId) -> Option<[u64; 2]> {
+        if self.own.is_some() { None } else { folder.sizes_unless_linked(task, self.split) }
+    }
 }
 
 impl Shared {
-    /// Returns the output files of running tasks that are outside of the folder.
-    fn own_files(&self) -> Vec<Arc<Path>> {
-        self.lock().values().filter_map(|tracked| tracked.own.clone()).collect()
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, Tracked>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,12 +193,19 @@ impl Shared {
         }
     }
 
-    /// Looks at every running task's files. Returns whether any has grown.
-    fn tick(&self) -> bool {
-        let running: Vec<(TaskId, Tracked)> =
-            self.lock().iter().map(|(task, known)| (*task, known.clone())).collect();
+    /// Looks at the running tasks' files in the folder. Returns whether any has grown, and the tasks whose files are
+    /// elsewhere.
+    fn tick(&self) -> (bool, Vec<(TaskId, Tracked)>) {
+        let running = self.lock().iter().map(|(task, known)| (*task, known.clone())).collect::<Vec<_>>();
+        let is_here = |(task, tracked): &(TaskId, Tracked)| tracked.sizes_here(&self.folder, *task).is_some();
+        let (here, elsewhere) = running.into_iter().partition(is_here);
+        (self.look(here), elsewhere)
+    }
+
+    /// Looks at these tasks' files and reports what has grown. Returns whether any has.
+    fn look(&self, tasks: Vec<(TaskId, Tracked)>) -> bool {
         let mut any = false;
-        for (task, mut tracked) in running {
+        for (task, mut tracked) in tasks {
             let Some(grown) = look(&self.folder, task, &mut tracked, self.limit()) else { continue };
             if !grown && !tracked.unreported {
                 continue;
@@ -236,55 +254,99 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
     Some(grown)
 }
 
-/// Waits for a first write, then ticks until nothing grows any more. Pauses after every write, so that writes to
-/// untracked files cost no more than others. Without a watch, ticks as long as tasks run.
-async fn follow(shared: Arc<Shared>, mut watch: Option<FirstWrite>) {
-    loop {
-        // Other processes of this user may have released an inotify instance.
-        watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok());
-        let armed = match watch.take() {
-            Some(watch) => arm(&shared, watch).await,
-            None => None,
-        };
-        let is_armed = armed.as_ref().is_some_and(|(_, is_armed)| *is_armed);
-        watch = armed.map(|(watch, _)| watch);
-        shared.note_watching(is_armed);
-        match watch.as_ref().filter(|_| is_armed) {
+/// What a look at the files outside of the folder has found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Elsewhere {
+    has_grown: bool,
+    /// The system has no watch left.
+    lacks_watches: bool,
+}
+
+/// The one that looks.
+struct Follower {
+    shared: Arc<Shared>,
+    /// The look outside of the folder that is under way.
+    elsewhere: Option<oneshot::Receiver<Elsewhere>>,
+}
+
+impl Follower {
+    /// Waits for a first write, then ticks until nothing grows any more. Pauses after every write, so that writes to
+    /// untracked files cost no more than others. Without a watch, ticks as long as tasks run.
+    async fn run(mut self, watch: Option<FirstWrite>) {
+        let shared = Arc::clone(&self.shared);
+        let mut watch = watch.map(Arc::new);
+        loop {
+            // Other processes of this user may have released an inotify instance.
+            watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok().map(Arc::new));
+            let armed = watch.as_ref().filter(|watch| watch.arm());
             // A write between the last look and arming would go unseen, so look once more.
-            Some(watch) => {
-                let quiet = !tick_on_worker(&shared).await;
-                if quiet {
-                    tokio::select! {
-                        told = watch.wait() => if told.is_err() { return },
-                        () = shared.own_added.notified() => {}
-                        () = shared.folder.kept.renewed() => {}
-                    }
-                }
+            let (has_grown, lacks_watches) = self.tick(armed).await;
+            let armed = armed.filter(|_| !lacks_watches);
+            shared.note_watching(armed.is_some());
+            match armed {
+                Some(_) if has_grown => {}
+                Some(watch) => tokio::select! {
+                    told = watch.wait() => if told.is_err() { return },
+                    () = until_answered(&mut self.elsewhere) => self.elsewhere = None,
+                    () = shared.own_added.notified() => {}
+                    () = shared.folder.kept.renewed() => {}
+                },
+                None if shared.lock().is_empty() => shared.added.notified().await,
+                None => {}
             }
-            None if shared.lock().is_empty() => shared.added.notified().await,
-            None => {}
-        }
-        while tick_on_worker(&shared).await {
+            while self.tick(None).await.0 {
+                tokio::time::sleep(TICK).await;
+            }
             tokio::time::sleep(TICK).await;
         }
-        tokio::time::sleep(TICK).await;
+    }
+
+    /// Looks at every running task's files. Returns whether any has grown, and whether a watch could not be armed for
+    /// those outside of the folder.
+    async fn tick(&mut self, arm: Option<&Arc<FirstWrite>>) -> (bool, bool) {
+        let job = Arc::clone(&self.shared);
+        let looked = self.shared.workers.run(move || job.tick()).await;
+        let (has_grown, elsewhere) = looked.unwrap_or_default();
+        let there = self.look_elsewhere(elsewhere, arm.cloned()).await;
+        (has_grown || there.has_grown, there.lacks_watches)
+    }
+
+    /// Looks at the files of these tasks, for which it first arms the watch, and waits for that for a tick. Leaves it
+    /// at the look that is under way, if there is one.
+    async fn look_elsewhere(
+        &mut self,
+        tasks: Vec<(TaskId, Tracked)>,
+        arm: Option<Arc<FirstWrite>>,
+    ) -> Elsewhere {
+        let mut patience = Duration::ZERO;
+        if self.elsewhere.is_none() {
+            let is_needed = !tasks.is_empty() || arm.as_ref().is_some_and(|watch| watch.is_elsewhere());
+            if !is_needed {
+                return Elsewhere::default();
+            }
+            let (answer, answered) = oneshot::channel();
+            let shared = Arc::clone(&self.shared);
+            self.shared.workers.later(move || {
+                let own = tasks.iter().filter_map(|(_, tracked)| tracked.own.as_deref());
+                let lacks_watches = arm.is_some_and(|watch| !watch.arm_elsewhere(own));
+                let has_grown = shared.look(tasks);
+                let _ = answer.send(Elsewhere { has_grown, lacks_watches });
+            });
+            (self.elsewhere, patience) = (Some(answered), TICK);
+        }
+        let Some(answered) = &mut self.elsewhere else { return Elsewhere::default() };
+        let Ok(answer) = timeout(patience, answered).await else { return Elsewhere::default() };
+        self.elsewhere = None;
+        answer.unwrap_or_default()
     }
 }
 
-/// Arms a watch, on a worker if there are files elsewhere: their disk may hang. Returns whether that is done.
-async fn arm(shared: &Shared, mut watch: FirstWrite) -> Option<(FirstWrite, bool)> {
-    let elsewhere = shared.own_files();
-    let is_near = elsewhere.is_empty();
-    let arm = move || {
-        let is_armed = watch.arm(&elsewhere);
-        (watch, is_armed)
-    };
-    if is_near { Some(arm()) } else { shared.workers.run(arm).await }
-}
-
-async fn tick_on_worker(shared: &Arc<Shared>) -> bool {
-    let job = Arc::clone(shared);
-    shared.workers.run(move || job.tick()).await.unwrap_or(false)
+/// Waits for the end of the look that is under way, for ever if there is none.
+async fn until_answered(elsewhere: &mut Option<oneshot::Receiver<Elsewhere>>) {
+    match elsewhere {
+        Some(answer) => drop(answer.await),
+        None => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]
@@ -322,12 +384,16 @@ mod tests {
             let Some(Fact::Output { bytes, .. }) = settled else { panic!("{settled:?}") };
             assert_eq!((bytes, jobs.swap(0, Ordering::Relaxed)), ([size, 0], looks));
         }
-        let arm = |first| arm(&watch.shared, first);
-        let (first, is_armed) = arm(FirstWrite::new(home.path()).unwrap()).await.unwrap();
-        assert_eq!((is_armed, jobs.swap(0, Ordering::Relaxed)), (true, 0));
+        let mut follower = Follower { shared: Arc::clone(&watch.shared), elsewhere: None };
+        let first = Arc::new(FirstWrite::new(home.path()).unwrap());
+        watch.track(plain, 1, false);
+        assert!(first.arm());
+        assert_eq!(follower.tick(Some(&first)).await, (true, false));
+        assert_eq!(jobs.swap(0, Ordering::Relaxed), 1);
         watch.track_own(plain, 1, &target);
-        let (first, is_armed) = arm(first).await.unwrap();
-        assert_eq!((is_armed, jobs.swap(0, Ordering::Relaxed)), (true, 1));
+        assert!(first.arm());
+        assert_eq!(follower.tick(Some(&first)).await, (true, false));
+        assert_eq!(jobs.swap(0, Ordering::Relaxed), 2);
         fs::write(&target, "more").unwrap();
         first.wait().await.unwrap();
     }

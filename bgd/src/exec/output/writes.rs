@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
@@ -10,13 +10,16 @@ use tokio::io::unix::AsyncFd;
 
 use crate::os::watch::{self, Changes};
 
+/// How each file is watched.
+const ONCE: AddWatchFlags = AddWatchFlags::IN_MODIFY.union(AddWatchFlags::IN_ONESHOT);
+
 /// Reports one write to any file of a folder, or to certain files elsewhere.
 pub(super) struct FirstWrite {
     changes: AsyncFd<Changes>,
     folder: PathBuf,
     /// The watches on files elsewhere, removed when the watch is rearmed. Otherwise a file that nobody writes to any
     /// more would be watched forever.
-    elsewhere: Vec<WatchDescriptor>,
+    elsewhere: Mutex<Vec<WatchDescriptor>>,
 }
 
 impl FirstWrite {
@@ -26,32 +29,46 @@ impl FirstWrite {
     /// No inotify instance is available.
     pub fn new(folder: &Path) -> io::Result<Self> {
         let changes = watch::changes(Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?)?;
-        Ok(Self { changes, folder: folder.to_path_buf(), elsewhere: Vec::new() })
+        Ok(Self { changes, folder: folder.to_path_buf(), elsewhere: Mutex::default() })
     }
 
-    /// Arms the watch for the folder and these files, which replace those of the last call. Returns false if the
-    /// folder can't be watched or the system has no watch left.
-    pub fn arm(&mut self, elsewhere: &[Arc<Path>]) -> bool {
-        let once = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT;
-        for old in self.elsewhere.drain(..) {
-            // A one-shot watch that has fired no longer exists.
-            let _ = self.changes.get_ref().0.rm_watch(old);
-        }
+    /// Arms the watch for the folder. Returns false if it can't be watched or the system has no watch left.
+    pub fn arm(&self) -> bool {
         // The caller looks at the files next, so earlier events are obsolete.
         while self.changes.get_ref().0.read_events().is_ok() {}
-        let folder = self.changes.get_ref().0.add_watch(&self.folder, once);
+        let folder = self.changes.get_ref().0.add_watch(&self.folder, ONCE);
         if let Err(error) = &folder {
             tracing::debug!(%error, "cannot watch the output folder");
         }
-        let mut is_armed = folder.is_ok();
-        for path in elsewhere {
-            match self.changes.get_ref().0.add_watch(&**path, once) {
-                Ok(watched) => self.elsewhere.push(watched),
+        folder.is_ok()
+    }
+
+    /// Arms the watch for these files, which replace those of the last call. Waits as long as their disks do. Returns
+    /// false if the system has no watch left.
+    pub fn arm_elsewhere<'a>(&self, files: impl Iterator<Item = &'a Path>) -> bool {
+        for old in std::mem::take(&mut *self.elsewhere()) {
+            // A one-shot watch that has fired no longer exists.
+            let _ = self.changes.get_ref().0.rm_watch(old);
+        }
+        let mut is_armed = true;
+        for path in files {
+            let watched = self.changes.get_ref().0.add_watch(path, ONCE);
+            match watched {
+                Ok(watched) => self.elsewhere().push(watched),
                 Err(Errno::ENOSPC | Errno::ENOMEM) => is_armed = false,
                 Err(error) => tracing::debug!(path = %path.display(), %error, "a file can't be watched"),
             }
         }
         is_armed
+    }
+
+    /// Whether files elsewhere are watched.
+    pub fn is_elsewhere(&self) -> bool {
+        !self.elsewhere().is_empty()
+    }
+
+    fn elsewhere(&self) -> MutexGuard<'_, Vec<WatchDescriptor>> {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a write.
@@ -83,23 +100,26 @@ mod tests {
     #[tokio::test]
     async fn a_write_to_the_folder_or_elsewhere_is_told_once() {
         let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let path: Arc<Path> = other.path().join("log").into();
+        let path = other.path().join("log");
         let (mut near, mut far) =
             (File::create(home.path().join("f")).unwrap(), File::create(&path).unwrap());
-        let mut first = FirstWrite::new(home.path()).unwrap();
-        let gone: Arc<Path> = other.path().join("gone").into();
+        let first = FirstWrite::new(home.path()).unwrap();
+        let gone = other.path().join("gone");
+        let arm = |files: &[&Path]| first.arm() && first.arm_elsewhere(files.iter().copied());
         for _ in 0..3 {
-            assert!(first.arm(&[Arc::clone(&path), Arc::clone(&gone)]));
+            assert!(arm(&[&path, &gone]));
+            assert!(first.is_elsewhere());
             far.write_all(b"x").unwrap();
             first.wait().await.unwrap();
-            assert!(first.arm(std::slice::from_ref(&path)));
+            assert!(arm(&[&path]));
             near.write_all(b"x").unwrap();
             first.wait().await.unwrap();
         }
         // Neither a forgotten file nor earlier events wake the waiter.
-        assert!(first.arm(std::slice::from_ref(&path)));
+        assert!(arm(&[&path]));
         far.write_all(b"x").unwrap();
-        assert!(first.arm(&[]));
+        assert!(arm(&[]));
+        assert!(!first.is_elsewhere());
         far.write_all(b"x").unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(1), first.wait()).await.is_err());
     }

@@ -116,7 +116,7 @@ fn r145_a_banner_and_another_version_do_no_harm() {
 fn r145_a_full_disk_there_ends_the_task_and_what_was_written_is_here() {
     let mut far = Far::of(on_a_small_disk("size=40m"));
     far.start_here("");
-    let id: TaskId = far.run_here(&["submit", "--on", "far", "--", "cat", "/dev/zero"]).word();
+    let id = far.submit_on(&[], "exec tr '\\0' x </dev/zero");
     let task = far.ended(id);
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(1))), "{task:?}");
     assert!(task.output.bytes > 30_000_000, "{}", task.output.bytes);
@@ -132,7 +132,7 @@ fn r145_a_full_disk_here_loses_output_and_says_so() {
     let mut far = Far::between(HOST, TestDaemon::start(), on_a_small_disk("size=20m"));
     far.configure_here("");
     far.run_here(&["daemon", "reload"]).success();
-    let line = "head -c 60000000 /dev/zero; test -e \"$HOME/gate\" || echo last; exit 3";
+    let line = "head -c 60000000 /dev/zero | tr '\\0' x; test -e \"$HOME/gate\" || echo last; exit 3";
     let id = far.submit_on(&[], line);
     let task = far.ended(id);
     // Its end is known all the same.

@@ -116,7 +116,7 @@ fn r151_a_login_node_whose_key_has_changed_is_told_at_once_as_root() {
 #[test]
 fn r150_a_full_disk_here_loses_output_of_a_login_node_and_says_so_as_root() {
     let site = Site::far_of(Builder::default(), on_a_small_disk("size=20m"));
-    let id = site.submit(&[], "head -c 60000000 /dev/zero; exit 3");
+    let id = site.submit(&[], "head -c 60000000 /dev/zero | tr '\\0' x; exit 3");
     let task = site.ended(id);
     // Its end is known all the same.
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");

@@ -139,7 +139,7 @@ fn r143_another_protocol_over_there_is_told() {
 #[test]
 fn r141_a_full_disk_over_there_is_told_here() {
     let far = Far::of(on_a_small_disk("size=80m"));
-    let id = far.run(&["submit", "--", "cat", "/dev/zero"]).word::<TaskId>().to_string();
+    let id = far.run(&["submit", "--shell", "exec tr '\\0' x </dev/zero"]).word::<TaskId>().to_string();
     far.run(&["block", &id]).expect_code(1);
     assert!(far.run(&["status", &id]).success().stdout_text().contains("exited with code 1"));
     let page = far.run(&["daemon", "status"]).success();

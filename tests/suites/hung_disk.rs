@@ -12,7 +12,7 @@ use bgd_tests::shared::handoff;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::InboxItem;
 use bgd_tests::shared::request::{
-    HandoffParams, HandoffStream, ListParams, ListResult, SubmitParams, TaskList, TaskSubmit,
+    HandoffParams, HandoffStream, ListParams, SubmitParams, TaskList, TaskSubmit,
 };
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
@@ -81,6 +81,15 @@ fn r05_folders_on_a_disk_that_hangs_hold_up_no_other_start_as_root() {
     }
 }
 
+/// Waits until the daemon has seen that five bytes were written. A list says what it has seen, and looks at no file.
+#[track_caller]
+fn until_seen(daemon: &TestDaemon, id: TaskId) {
+    wait::poll_until("growth of an output", || {
+        let list = daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list");
+        list.tasks.iter().any(|task| task.id == id && task.output.bytes == 5).then_some(())
+    });
+}
+
 /// Hands over a process whose output is a file in this folder.
 #[track_caller]
 fn writes_to(daemon: &TestDaemon, folder: &Path) -> (Job, TaskId) {
@@ -100,7 +109,7 @@ fn writes_to(daemon: &TestDaemon, folder: &Path) -> (Job, TaskId) {
     );
     let task = given.expect("task.handoff").task;
     assert_eq!(Path::new(&task.output.path), folder.join("out"));
-    wait::poll_until("growth of an output", || (daemon.task(task.id).output.bytes == 5).then_some(()));
+    until_seen(daemon, task.id);
     (job, task.id)
 }
 
@@ -114,11 +123,9 @@ fn r05_an_output_on_a_disk_that_hangs_holds_up_no_other_output_as_root() {
     // Whatever is written has the daemon look at all outputs.
     is_served(&daemon);
     stuck(&daemon, "worker-", 1);
-    let grown =
-        |id| daemon.client().call::<TaskList>(&ListParams::default()).is_ok_and(|list| has_grown(&list, id));
     for _ in 0..2 {
         let here = daemon.submit_shell("echo said; exec sleep 1000");
-        wait::poll_until("growth of another output", || grown(here).then_some(()));
+        until_seen(&daemon, here);
         daemon.cancel(&[here]);
     }
     // Whoever asks for it is answered, and its end waits only so long.
@@ -128,10 +135,6 @@ fn r05_an_output_on_a_disk_that_hangs_holds_up_no_other_output_as_root() {
     assert_eq!(daemon.cancel(&[there])[0].status, Status::Cancelled);
     drop(disk);
     assert_eq!(daemon.output(there), b"said\n");
-}
-
-fn has_grown(list: &ListResult, id: TaskId) -> bool {
-    list.tasks.iter().any(|task| task.id == id && task.output.bytes == 5)
 }
 
 #[test]

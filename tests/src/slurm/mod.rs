@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use self::conf::Conf;
 pub use self::programs::Programs;
-pub use self::site::{Site, unknown};
+pub use self::site::{Hidden, Site, unknown};
 use crate::cgroups;
 use crate::outcome::Outcome;
 use crate::user::must_be_root;

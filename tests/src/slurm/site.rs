@@ -1,7 +1,8 @@
 //! A daemon with a cluster for its executor `hpc`, on the same machine or behind a login node, and what tests ask it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Status, Task};
@@ -18,6 +19,18 @@ pub struct Site {
     pub cluster: Cluster,
     /// The login node, if the daemon's machine has no commands of Slurm.
     pub login: Option<Far>,
+}
+
+/// Notes that can't be read. Dropping it lets them be read again.
+#[must_use = "dropping it lets the notes be read again"]
+pub struct Hidden(Vec<PathBuf>);
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        for mounted in self.0.iter().rev() {
+            Outcome::of(Command::new("umount").arg("--lazy").arg(mounted));
+        }
+    }
 }
 
 impl Site {
@@ -98,6 +111,29 @@ impl Site {
     #[track_caller]
     pub fn mend(&self) {
         self.login().wrap("");
+    }
+
+    /// Has whatever reads the notes of jobs fail, on this machine and on the login node, until what is returned is dropped.
+    /// The jobs themselves have mounts of their own, and go on.
+    #[track_caller]
+    pub fn hide_notes(&self) -> Hidden {
+        let folder = self.folders().remove(0);
+        let real = self.cluster.path("real");
+        fs::create_dir_all(&real).expect("a folder");
+        let mount = |words: &[&str], from: &Path, to: &Path| {
+            Outcome::of(Command::new("mount").args(words).arg(from).arg(to)).success();
+        };
+        mount(&["--bind"], &folder, &real);
+        let mut hidden = Hidden(vec![real.clone()]);
+        mount(&["-t", "tmpfs"], Path::new("tmpfs"), &folder);
+        hidden.0.push(folder.clone());
+        let output = folder.join("output");
+        fs::create_dir(&output).expect("a folder");
+        mount(&["--bind"], &real.join("output"), &output);
+        hidden.0.push(output);
+        // No folder, so it can't be read, although it is there.
+        fs::write(folder.join("notes"), "").expect("a file");
+        hidden
     }
 
     /// The processes of ssh that hold the connection to the login node.

@@ -5,11 +5,13 @@ use std::time::Instant;
 
 use bgd_shared::request::Stream;
 
-use super::far::{self, PART_BYTES, Wanted};
+use super::far;
+use super::part::{PART_BYTES, Wanted};
 use crate::core::Conclusion;
 
 /// A run's output that is copied.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Copy {
     pub run: u32,
     /// Its submission, and its index there.
@@ -24,6 +26,12 @@ pub struct Copy {
     missing: [u64; 2],
     /// The known sizes of the files there.
     size: [u64; 2],
+    /// Which of the files are not there.
+    is_gone: [bool; 2],
+    /// Whether one of the files could not be read at the last attempt.
+    is_unread: bool,
+    /// Whether the next look is waited for, as one of the files could not be read.
+    waits: bool,
     /// How the run has ended, and since when that is known.
     end: Option<(Conclusion, Instant)>,
     /// Whether the sizes were asked for after the end.
@@ -52,6 +60,9 @@ impl Copy {
             next,
             missing,
             size: [0; 2],
+            is_gone: [false; 2],
+            is_unread: false,
+            waits: false,
             end: None,
             is_final: false,
             unwritten: 0,
@@ -75,23 +86,41 @@ impl Copy {
 
     /// Takes in the size of a file. Returns whether there is more than before.
     pub fn has_size(&mut self, stream: Stream, size: u64) -> bool {
+        self.is_gone[index(stream)] = false;
         let known = &mut self.size[index(stream)];
         let has_grown = size > *known;
         *known = size.max(*known);
         has_grown
     }
 
+    /// Takes in that a file is not there. What is known of it is lost, unless it comes again.
+    pub fn is_not_there(&mut self, stream: Stream) {
+        self.is_gone[index(stream)] = true;
+    }
+
+    /// Takes in that a file can't be read. Nothing more is copied until it was looked at again.
+    pub const fn is_not_read(&mut self) {
+        (self.is_unread, self.waits) = (true, true);
+    }
+
+    /// Whether a file could not be read at the last attempt.
+    pub const fn is_unread(&self) -> bool {
+        self.is_unread
+    }
+
     /// Takes in that all sizes are known that were there at that time.
     pub fn was_looked_at(&mut self, began: Instant) {
+        self.waits = false;
+        self.is_unread &= self.wanted().is_some();
         self.is_final |= self.end.as_ref().is_some_and(|(_, since)| *since <= began);
     }
 
     /// Returns what to copy next.
     pub fn wanted(&self) -> Option<(Stream, Wanted)> {
-        if self.unwritten > 0 {
+        if self.unwritten > 0 || self.waits {
             return None;
         }
-        far::streams(self.split).find_map(|stream| {
+        far::streams(self.split).filter(|stream| !self.is_gone[index(*stream)]).find_map(|stream| {
             let (offset, size) = (self.next[index(stream)], self.size[index(stream)]);
             let count = size.saturating_sub(offset).min(PART_BYTES);
             (count > 0).then(|| (stream, Wanted { name: self.name(stream), offset, count }))
@@ -99,8 +128,9 @@ impl Copy {
     }
 
     /// Takes in that this much was read of what was wanted, apart from so many bytes that could not be written here.
-    /// Less means that there is no more.
+    /// Less means that the file has become shorter.
     pub fn copied(&mut self, stream: Stream, wanted: &Wanted, count: u64, missing: u64) {
+        self.is_unread = false;
         self.missing[index(stream)] += missing;
         self.next[index(stream)] = wanted.offset + count;
         if count < wanted.count {
@@ -120,13 +150,20 @@ impl Copy {
 
     /// Whether the run has ended, and all of its output is here.
     pub fn is_over(&self) -> bool {
-        self.is_final && self.unwritten == 0 && self.wanted().is_none()
+        self.is_final && self.unwritten == 0 && !self.waits && self.wanted().is_none()
     }
 
-    /// Returns how many bytes are not here, and how the run has ended, if it has.
-    pub fn into_end(self) -> (u64, Option<Conclusion>) {
+    /// Returns how many bytes are not here, with the reason, and how the run has ended, if it has.
+    pub fn into_end(self) -> ((u64, &'static str), Option<Conclusion>) {
         let missing = self.size.iter().zip(self.next).map(|(size, next)| size.saturating_sub(next)).sum();
-        (missing, self.end.map(|(conclusion, _)| conclusion))
+        let why = if self.is_gone.contains(&true) {
+            "its file on the login node is gone, so its last output is missing"
+        } else if self.is_unread {
+            "its file on the login node can't be read, so its last output is missing"
+        } else {
+            "the login node can't be reached, so its last output is missing"
+        };
+        ((missing, why), self.end.map(|(conclusion, _)| conclusion))
     }
 }
 
@@ -168,6 +205,30 @@ mod tests {
         // Somebody has made it shorter.
         copy.copied(stream, &wanted, 0, 0);
         assert!(copy.is_over());
-        assert_eq!(copy.into_end().0, 0);
+        assert_eq!(copy.into_end().0.0, 0);
+    }
+
+    #[test]
+    fn r150_what_can_not_be_read_is_waited_for_and_what_is_gone_is_lost() {
+        let (mut copy, now) =
+            (Copy::new(1, ("k".into(), 3), false, [0; 2], ([0; 2], [0; 2])), Instant::now());
+        copy.ends(now, Conclusion { exit: None, verdict: Verdict::ByExit, at: None });
+        copy.is_not_read();
+        assert!(copy.is_unread() && !copy.is_over());
+        copy.has_size(Stream::Stdout, 9);
+        copy.was_looked_at(now);
+        let (_, wanted) = copy.wanted().unwrap();
+        copy.is_not_read();
+        assert!(copy.wanted().is_none() && !copy.is_over(), "it waits for the next look");
+        copy.was_looked_at(now);
+        assert_eq!(copy.wanted().unwrap().1, wanted);
+        copy.copied(Stream::Stdout, &Wanted { count: 4, ..wanted }, 4, 0);
+        copy.is_not_there(Stream::Stdout);
+        assert!(copy.wanted().is_none() && copy.is_over());
+        copy.has_size(Stream::Stdout, 9);
+        assert!(copy.wanted().is_some() && !copy.is_over(), "it has come again");
+        copy.is_not_there(Stream::Stdout);
+        let (missing, why) = copy.into_end().0;
+        assert!(missing == 5 && why.contains("gone"), "{missing} {why}");
     }
 }

@@ -32,6 +32,17 @@ pub struct Note {
     pub at: Option<Timestamp>,
 }
 
+/// What a look at the notes has found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The new notes, starts first.
+    pub notes: Vec<Note>,
+    /// The names of notes that could not be read, and why.
+    pub unread: Vec<(String, String)>,
+    /// Whether there are more.
+    pub has_more: bool,
+}
+
 impl WorkFolder {
     /// Names the folder; nothing is created.
     pub fn new(path: PathBuf) -> Self {
@@ -127,29 +138,40 @@ impl WorkFolder {
         }
     }
 
-    /// Reads the notes that are not among these, and adds them. Returns them in the order in which they were written.
+    /// Reads notes that are not among these, at most [`NOTES`], and adds them. Where nothing was ever written, there are none.
     ///
     /// # Errors
-    /// The system's, for instance if the folder is gone.
-    pub fn scan(&self, seen: &mut HashSet<String>) -> io::Result<Vec<Note>> {
-        let mut notes = Vec::new();
-        for entry in fs::read_dir(self.notes())? {
+    /// The system's. Then nothing was read.
+    pub fn scan(&self, seen: &mut HashSet<String>) -> io::Result<Scan> {
+        let entries = match fs::read_dir(self.notes()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Scan::default()),
+            other => other?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
             let Ok(name) = entry?.file_name().into_string() else { continue };
-            if seen.contains(&name) || Noted::parse(&name).is_none() {
-                continue;
-            }
-            // It may have been removed meanwhile.
-            let Ok((text, at)) = read(&self.notes().join(&name)) else { continue };
-            seen.insert(name.clone());
-            notes.push(Note { name, text, at });
-            if notes.len() >= NOTES {
-                break;
+            if !seen.contains(&name) && Noted::parse(&name).is_some() {
+                names.push(name);
             }
         }
-        notes.sort_by_cached_key(|note| {
-            Noted::parse(&note.name).map(|noted| (noted.restarts, noted.kind != NoteKind::Start))
-        });
-        Ok(notes)
+        let mut scan = Scan::default();
+        for name in names {
+            if scan.notes.len() >= NOTES {
+                scan.has_more = true;
+                break;
+            }
+            match read(&self.notes().join(&name)) {
+                Ok((text, at)) => {
+                    seen.insert(name.clone());
+                    scan.notes.push(Note { name, text, at });
+                }
+                // It was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => scan.unread.push((name, error.to_string())),
+            }
+        }
+        in_order(&mut scan.notes);
+        Ok(scan)
     }
 
     /// Removes what a job needs, and what it has noted up to this restart.
@@ -179,6 +201,13 @@ impl WorkFolder {
             other => other,
         }
     }
+}
+
+/// Puts notes in the order in which a job writes its own.
+pub fn in_order(notes: &mut [Note]) {
+    notes.sort_by_cached_key(|note| {
+        Noted::parse(&note.name).map(|noted| (noted.restarts, noted.kind != NoteKind::Start))
+    });
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -217,12 +246,31 @@ mod tests {
             fs::write(folder.notes().join(name), "x").unwrap();
         }
         let mut seen = HashSet::new();
-        let names = |notes: Vec<Note>| notes.into_iter().map(|note| note.name).collect::<Vec<_>>();
+        let names = |scan: Scan| scan.notes.into_iter().map(|note| note.name).collect::<Vec<_>>();
         assert_eq!(names(folder.scan(&mut seen).unwrap()), ["k.0.0.start", "k.0.0.exit"]);
-        assert!(folder.scan(&mut seen).unwrap().is_empty());
+        assert!(folder.scan(&mut seen).unwrap().notes.is_empty());
         folder.remove_job("k", 0, 0);
         assert_eq!(fs::read_dir(folder.notes()).unwrap().count(), 2);
         folder.remove().unwrap();
         folder.remove().unwrap();
+    }
+    #[test]
+    fn r151_notes_that_can_not_be_read_are_told_from_those_that_are_not_there() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = WorkFolder::new(home.path().join("work"));
+        let mut seen = HashSet::new();
+        let nothing = folder.scan(&mut seen).unwrap();
+        assert!(nothing.notes.is_empty() && nothing.unread.is_empty() && !nothing.has_more);
+        folder.prepare().unwrap();
+        fs::write(folder.notes().join("k.0.0.start"), "n1 7\n").unwrap();
+        // Nobody can read a folder as a file, and a link to nowhere is no file.
+        fs::create_dir(folder.notes().join("k.0.0.exit")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.notes().join("k.1.0.exit")).unwrap();
+        let scan = folder.scan(&mut seen).unwrap();
+        assert_eq!((scan.notes.len(), &*scan.unread[0].0, scan.unread.len()), (1, "k.0.0.exit", 1));
+        assert!(!seen.contains("k.0.0.exit"), "it is read once that is possible");
+        fs::remove_dir_all(folder.notes()).unwrap();
+        fs::write(folder.notes(), "").unwrap();
+        assert!(folder.scan(&mut seen).is_err());
     }
 }

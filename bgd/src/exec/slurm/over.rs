@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 
 use super::copy::Copy;
-use super::there::Look;
+use super::look::Look;
 
 /// The time to the next look after something has moved.
 pub const FIRST_LOOK: Duration = Duration::from_secs(1);

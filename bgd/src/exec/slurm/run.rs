@@ -91,6 +91,8 @@ pub struct Run {
     pub is_given_up: bool,
     /// Whether the dispatcher believes that the cluster can't be asked.
     pub is_unknown: bool,
+    /// Whether some of its notes can't be read: what they don't say decides nothing then.
+    pub is_unread: bool,
     /// Whether its end is being reported.
     pub is_concluded: bool,
     /// Whether it was taken up from a daemon or a program before this one, so that what it was told is compared with how it
@@ -118,6 +120,8 @@ pub struct Run {
     listed: Option<Instant>,
     reason: Option<Box<str>>,
     missing: u32,
+    /// Since when the cluster has forgotten it, and its id is another job's.
+    forgotten: Option<Instant>,
     /// Whether the accounting is to say whether it knows a job that the queue no longer lists.
     awaits_record: bool,
     /// How often the accounting has not known its end.
@@ -167,6 +171,7 @@ impl Run {
             hold: false,
             is_given_up: false,
             is_unknown: false,
+            is_unread: false,
             is_concluded: false,
             is_to_compare: false,
             missing_output: [0; 2],
@@ -182,6 +187,7 @@ impl Run {
             listed: None,
             reason: None,
             missing: 0,
+            forgotten: None,
             awaits_record: false,
             unfinished: 0,
             preempted: 0,
@@ -318,7 +324,10 @@ impl Run {
             NoteKind::Fail => Some(Err(words())),
         };
         facts.extend(self.start(now, if end.is_none() { at } else { None }));
-        self.noted = end.map(|end| NotedEnd { end, at, seen: now });
+        // Of many notes, that of the end may be read first.
+        if let Some(end) = end {
+            self.noted = Some(NotedEnd { end, at, seen: now });
+        }
         facts
     }
 
@@ -340,7 +349,10 @@ impl Run {
     fn start(&mut self, now: Instant, at: Option<Timestamp>) -> Option<Fact> {
         let was_running = self.running.is_some();
         self.running.get_or_insert(now);
-        (self.reason, self.missing) = (None, 0);
+        self.reason = None;
+        if self.forgotten.is_none() {
+            self.missing = 0;
+        }
         (!was_running).then_some(Fact::Elsewhere(PlaceFact::Started { at }))
     }
 
@@ -448,14 +460,15 @@ impl Run {
     }
 
     /// Takes in that the cluster has forgotten it, and its id is another job's.
-    pub fn is_forgotten(&mut self) {
-        self.id = None;
+    pub fn is_forgotten(&mut self, now: Instant) {
+        (self.id, self.forgotten) = (None, Some(now));
         // Nobody can be asked for it.
         (self.missing, self.awaits_record) = (MISSING, false);
     }
 
-    /// Returns how it has ended, if that is decided by now.
-    pub fn conclusion(&self, now: Instant) -> Option<Conclusion> {
+    /// Returns how it has ended, if that is decided by now. The last look that has found all notes began at `looked`: that
+    /// there is none says nothing before.
+    pub fn conclusion(&self, now: Instant, looked: Option<Instant>) -> Option<Conclusion> {
         let decided = |exit: Option<&Exit>, verdict| {
             let at = self.noted.as_ref().and_then(|noted| noted.at);
             Some(Conclusion { exit: exit.cloned(), verdict, at })
@@ -489,7 +502,8 @@ impl Run {
         }
         if let Some(Ended { end, reason, exit, seen }) = &self.ended {
             let is_clear = self.stop.is_some() || self.running.is_none() && *end == End::Cancelled;
-            if is_clear || now >= *seen + NOTE_WITHIN && !self.wants_exit(now) {
+            let is_looked_for = looked.is_some_and(|began| began >= *seen + NOTE_WITHIN) && !self.is_unread;
+            if is_clear || is_looked_for && !self.wants_exit(now) {
                 let script = self.script.as_ref().filter(|_| self.was_asked);
                 let known = exit.as_ref().or(script).filter(|exit| **exit != Exit::Code(0));
                 let has_started = self.running.is_some();
@@ -497,14 +511,17 @@ impl Run {
             }
             return None;
         }
-        self.without_a_trace()
+        self.without_a_trace(looked)
     }
 
     /// Returns how it has ended if the cluster no longer knows it and it noted nothing.
-    fn without_a_trace(&self) -> Option<Conclusion> {
+    fn without_a_trace(&self, looked: Option<Instant>) -> Option<Conclusion> {
         let decided = |verdict| Some(Conclusion { exit: None, verdict, at: None });
         if self.stop.is_some() && (self.missing > 0 || self.preempted > 0) {
             return decided(Verdict::Cancelled);
+        }
+        if self.is_unread || self.forgotten.is_some_and(|since| looked.is_none_or(|began| began < since)) {
+            return None;
         }
         if self.missing >= MISSING && !self.awaits_record {
             // A controller keeps nothing of an element that was cancelled before it started.

@@ -6,25 +6,15 @@ use std::time::Instant;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
 
-use super::far::{self, JobFile, Looked, PRINTED_BYTES, Script, Wanted};
+use super::far::{self, GONE, JobFile, PRINTED_BYTES, Script};
 use super::login::Login;
+use super::look::{self, Look, Looked};
+use super::part::{self, Part, Wanted};
 use super::run::Job;
 use super::tools::{self, NotSubmitted, Tools};
 use super::trouble::{self, Trouble};
 use crate::core::{Conclusion, Fact, PlaceFact};
 use crate::exec::context::Context;
-
-/// What a look is for: files that are removed, folders of submissions that may be empty then, and output files whose
-/// sizes are asked for.
-#[derive(Debug, Default)]
-pub struct Look {
-    /// Files, by their paths in the work folder.
-    pub removed: Vec<String>,
-    /// Keys of submissions.
-    pub keys: Vec<String>,
-    /// Names of output files.
-    pub outputs: Vec<String>,
-}
 
 /// A part of a run's output that is to be copied.
 #[derive(Debug)]
@@ -38,13 +28,15 @@ pub struct Piece {
     pub here: u64,
 }
 
-/// What came of a piece: how many bytes there were, and what was lost of them.
+/// What came of a piece.
 #[derive(Debug)]
-pub struct Copied {
-    /// Bytes.
-    pub count: u64,
-    /// That they could not be written here.
-    pub lost: Option<Fact>,
+pub enum Copied {
+    /// So many bytes were there, which are here now, apart from those that could not be written.
+    Here { count: u64, lost: Option<Fact> },
+    /// Its file is not there.
+    Gone,
+    /// It could not be read.
+    Unread,
 }
 
 /// Runs a script that prints little.
@@ -107,18 +99,24 @@ fn prepare(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> std::io::Re
         .collect()
 }
 
+/// Returns why a script has failed that reads.
+fn failed(login: &Login, errors: &str) -> Trouble {
+    let why = trouble::message(errors);
+    let why = if why.is_empty() { "without a word" } else { &*why };
+    Trouble::Refused(format!("{} can't read the files of its jobs: {why}", login.host()))
+}
+
 /// Looks for notes and for the sizes of outputs, after it has removed what is not needed any more.
+///
+/// # Errors
+/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read them.
 pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result<Looked, Trouble>) {
     let began = Instant::now();
-    let script = far::look(&tools.folder, &look.removed, &look.keys, &look.outputs);
-    let looked = match login.run(&script, PRINTED_BYTES).await {
-        Ok(ran) if ran.code == 0 => far::looked(&ran.output)
+    let looked = match login.run(&look::look(&tools.folder, look), PRINTED_BYTES).await {
+        Ok(ran) if ran.code == 0 => look::looked(&ran.output, &look.outputs)
             .ok_or_else(|| Trouble::Unreachable(format!("the answer of {} is not complete", login.host()))),
-        Ok(ran) => {
-            let (folder, why) = (tools.folder.path().display(), trouble::message(&ran.errors));
-            tracing::warn!(host = login.host(), %folder, why, "notes of jobs not read");
-            Ok(Looked::default())
-        }
+        Ok(ran) if ran.code == GONE => Ok(Looked::nothing(look)),
+        Ok(ran) => Err(failed(login, &ran.errors)),
         Err(trouble) => Err(trouble),
     };
     (began, looked)
@@ -127,15 +125,14 @@ pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result
 /// Copies parts of outputs.
 ///
 /// # Errors
-/// The login node can't be reached.
+/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read them.
 pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<Copied>, Trouble> {
     let wanted: Vec<Wanted> = pieces.iter().map(|piece| piece.wanted.clone()).collect();
-    let script = far::read(&tools.folder, &wanted);
-    let parts = match login.run(&script, PRINTED_BYTES).await {
-        // The folder is gone, and there is nothing to copy.
-        Ok(ran) if ran.code != 0 => Some(vec![Vec::new(); pieces.len()]),
-        Ok(ran) => far::parts(ran.output).filter(|parts| parts.len() == pieces.len()),
-        Err(trouble) => return Err(trouble),
+    let ran = login.run(&part::read(&tools.folder, &wanted), PRINTED_BYTES).await?;
+    let parts = match ran.code {
+        0 => part::parts(ran.output, &wanted),
+        GONE => Some(vec![Part::Gone; pieces.len()]),
+        _ => return Err(failed(login, &ran.errors)),
     };
     let Some(parts) = parts else {
         let why = format!("the answer of {} is not complete", login.host());
@@ -143,8 +140,14 @@ pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<
     };
     let mut copied = Vec::with_capacity(parts.len());
     for (piece, part) in pieces.iter().zip(parts) {
-        let count = part.len() as u64;
-        copied.push(Copied { count, lost: put(&tools.context, piece, part).await });
+        copied.push(match part {
+            Part::Bytes(bytes) => {
+                let count = bytes.len() as u64;
+                Copied::Here { count, lost: put(&tools.context, piece, bytes).await }
+            }
+            Part::Gone => Copied::Gone,
+            Part::Unread => Copied::Unread,
+        });
     }
     Ok(copied)
 }
@@ -157,19 +160,16 @@ async fn put(context: &Context, piece: &Piece, part: Vec<u8>) -> Option<Fact> {
     written.await.flatten()
 }
 
-/// Reports the end of a run whose output is here. `missing` bytes of it could not be copied.
+/// Reports the end of a run whose output is here. Of `missing`, so many bytes could not be copied, for this reason.
 pub async fn settle(
     tools: &Tools,
     (task, run): (TaskId, u32),
     (split, is_tracked): (bool, bool),
-    missing: u64,
+    (bytes, why): (u64, &'static str),
     conclusion: Conclusion,
 ) -> Vec<Fact> {
     let outputs = &tools.context.outputs;
-    let lost = (missing > 0).then(|| Fact::Lost {
-        bytes: missing,
-        why: "the login node can't be reached, so its last output is missing".into(),
-    });
+    let lost = (bytes > 0).then(|| Fact::Lost { bytes, why: why.into() });
     if !is_tracked {
         outputs.track(task, run, split);
     }

@@ -13,14 +13,14 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use super::acts::{self, Act};
 use super::batch::Batch;
 use super::commands::{self, RECORDS, Submission};
-use super::far::Looked;
-use super::folder::{NOTES, Note, WorkFolder};
+use super::folder::{Scan, WorkFolder};
 use super::job::JobId;
 use super::login::Login;
+use super::look::{Look, Looked};
 use super::parse::{self, Settings};
 use super::program::Programs;
 use super::run::Job;
-use super::there::{self, Copied, Look, Piece};
+use super::there::{self, Copied, Piece};
 use super::tools::{self, NotSubmitted, Tools};
 use super::trouble::Trouble;
 use super::turn::{Outcome, SubmitTurn};
@@ -41,8 +41,8 @@ pub enum Done {
     Recorded(Vec<(Vec<JobId>, String)>, Option<(Vec<JobId>, Trouble)>),
     /// A query for how the scripts of jobs have ended.
     Exits(Result<String, Trouble>),
-    /// A look at the notes: all names that were seen, and the new notes; and whether these are all.
-    Scanned(HashSet<String>, Vec<Note>, bool),
+    /// A look at the notes: all names that were seen, and what was found; `None` if the daemon is ending.
+    Scanned(HashSet<String>, Option<Result<Scan, Trouble>>),
     /// A look over a login node, which began then.
     Looked(Instant, Look, Result<Looked, Trouble>),
     /// Parts of outputs that were copied from a login node.
@@ -236,18 +236,10 @@ pub async fn ask(tools: Tools) -> Done {
 pub async fn scan(tools: Tools, mut seen: HashSet<String>) -> Done {
     let folder = Arc::clone(&tools.folder);
     let scanned = tools.context.workers.run(move || (folder.scan(&mut seen), seen));
-    match scanned.await {
-        Some((Ok(notes), seen)) => {
-            let are_all = notes.len() < NOTES;
-            Done::Scanned(seen, notes, are_all)
-        }
-        Some((Err(error), seen)) => {
-            tracing::warn!(folder = %tools.folder.path().display(), %error, "notes of jobs not read");
-            // Where nothing was ever written, nothing was noted.
-            Done::Scanned(seen, Vec::new(), error.kind() == io::ErrorKind::NotFound)
-        }
-        None => Done::Scanned(HashSet::new(), Vec::new(), false),
-    }
+    let Some((scan, seen)) = scanned.await else { return Done::Scanned(HashSet::new(), None) };
+    let path = tools.folder.notes();
+    let why = |error| Trouble::Unreachable(format!("the notes in {} can't be read: {error}", path.display()));
+    Done::Scanned(seen, Some(scan.map_err(why)))
 }
 
 /// Removes what a job that has never started would have needed.
@@ -390,7 +382,7 @@ pub async fn settle_copy(
     tools: Tools,
     (task, run): (TaskId, u32),
     (files, is_tracked): (Files, bool),
-    missing: u64,
+    missing: (u64, &'static str),
     conclusion: Conclusion,
 ) -> Done {
     let facts = there::settle(&tools, (task, run), (files.split, is_tracked), missing, conclusion).await;

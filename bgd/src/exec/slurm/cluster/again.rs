@@ -68,10 +68,12 @@ impl Cluster {
         }
         for task in tasks {
             if let Some(run) = self.runs.get_mut(&task) {
-                run.is_forgotten();
+                run.is_forgotten(now);
             }
             self.conclude(now, task);
         }
+        // They may have noted their ends.
+        self.scan_by(now);
         true
     }
 

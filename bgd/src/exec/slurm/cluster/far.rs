@@ -10,11 +10,13 @@ use bgd_shared::id::TaskId;
 use super::{Cluster, TICK};
 use crate::core::{Conclusion, Fact, PlaceFact};
 use crate::exec::slurm::copy::Copy;
-use crate::exec::slurm::far::{self, Looked, PARTS_BYTES};
-use crate::exec::slurm::folder::{NOTES, Note};
+use crate::exec::slurm::far;
+use crate::exec::slurm::folder::{Note, Scan};
+use crate::exec::slurm::look::{Look, Looked};
+use crate::exec::slurm::part::PARTS_BYTES;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::script::{NoteKind, Noted};
-use crate::exec::slurm::there::{Copied, Look, Piece};
+use crate::exec::slurm::there::{Copied, Piece};
 use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::work::{self, Files};
 
@@ -65,6 +67,7 @@ impl Cluster {
         look.removed.extend(removed.into_iter().map(|name| format!("notes/{name}")));
         self.over.kept.retain(is_needed);
         self.over.kept.extend(kept);
+        look.kept = self.over.kept.iter().cloned().collect();
         look.outputs = self.over.copies.values().flat_map(Copy::names).collect();
         self.works.push(Box::pin(work::look(self.tools.clone(), login, look)));
     }
@@ -89,31 +92,77 @@ impl Cluster {
                 self.over.leavings.removed.append(&mut look.removed);
                 self.over.leavings.keys.append(&mut look.keys);
                 self.seen = Some(HashSet::new());
-                self.scan_is_after_answer = false;
-                self.scan_by(now);
-                self.failed(now, &trouble);
-                // Its answer says that the node can be reached again.
-                return self.pace.hurry(now);
+                return self.not_reached(now, &trouble);
             }
         };
-        let sizes: HashMap<String, u64> = looked.sizes.into_iter().collect();
-        let mut has_grown = false;
-        for copy in self.over.copies.values_mut() {
-            for stream in far::streams(copy.split) {
-                let name = far::output(&copy.place.0, copy.place.1, stream);
-                has_grown |= sizes.get(&name).is_some_and(|size| copy.has_size(stream, *size));
-            }
-            copy.was_looked_at(began);
-        }
-        self.has_scanned |= looked.notes.len() < NOTES;
-        let seen = looked.notes.iter().map(|note| note.name.clone()).collect();
+        let Looked { notes, sizes, missing, unread, has_more } = looked;
+        let has_grown =
+            self.has_sizes(began, &sizes.into_iter().collect(), &missing.into_iter().collect(), &unread);
+        self.seen = Some(notes.iter().map(|note| note.name.clone()).collect());
         let is_new = |note: &Note| !self.over.kept.contains(&note.name);
-        let notes: Vec<Note> = looked.notes.into_iter().filter(is_new).collect();
+        let notes: Vec<Note> = notes.into_iter().filter(is_new).collect();
         if has_grown || !notes.is_empty() {
             self.expect_more(now);
         }
-        self.scanned(now, seen, &notes);
+        let because = || format!("{} can't read it", self.login_name());
+        let unread = unread.into_iter().map(|name| (name, because())).collect();
+        self.has_read(now, Scan { notes, unread, has_more });
         self.copy_more(now);
+    }
+
+    /// Takes in the sizes of outputs, of a look that began then. Returns whether there is more than before.
+    fn has_sizes(
+        &mut self,
+        began: Instant,
+        sizes: &HashMap<String, u64>,
+        missing: &HashSet<String>,
+        unread: &[String],
+    ) -> bool {
+        let unread: HashSet<&String> = unread.iter().collect();
+        let mut has_grown = false;
+        let mut not_read = Vec::new();
+        for (task, copy) in &mut self.over.copies {
+            let names: Vec<_> = far::streams(copy.split).zip(copy.names()).collect();
+            for (stream, name) in &names {
+                has_grown |= sizes.get(name).is_some_and(|size| copy.has_size(*stream, *size));
+                if missing.contains(name) {
+                    copy.is_not_there(*stream);
+                }
+            }
+            match names.into_iter().find(|(_, name)| unread.contains(name)) {
+                Some((_, name)) => {
+                    copy.is_not_read();
+                    not_read.push((*task, name));
+                }
+                None => copy.was_looked_at(began),
+            }
+        }
+        for (task, name) in not_read {
+            self.output_unread(task, &name);
+        }
+        has_grown
+    }
+
+    /// Notes that the output of a run can't be read over there.
+    fn output_unread(&mut self, task: TaskId, name: &str) {
+        let why = format!("{} can't read its output {name}", self.login_name());
+        self.is_unknown(task, &why);
+    }
+
+    fn login_name(&self) -> String {
+        self.tools.programs.login().map_or_else(String::new, |login| login.host().to_owned())
+    }
+
+    /// Takes in that the login node could not be reached, or could not read anything.
+    fn not_reached(&mut self, now: Instant, trouble: &Trouble) {
+        if let Trouble::Refused(why) = trouble {
+            return self.has_not_read(now, why);
+        }
+        self.scan_is_after_answer = false;
+        self.scan_by(now);
+        self.failed(now, trouble);
+        // Its answer says that the node can be reached again.
+        self.pace.hurry(now);
     }
 
     /// Follows the output of a run that has started.
@@ -163,24 +212,28 @@ impl Cluster {
         self.over.is_copying = false;
         let parts = match result {
             Ok(parts) => parts,
-            Err(trouble) => {
-                self.failed(now, &trouble);
-                return self.pace.hurry(now);
-            }
+            Err(trouble) => return self.not_reached(now, &trouble),
         };
-        for (Piece { task, run, stream, wanted, here: _ }, Copied { count, lost }) in
-            pieces.into_iter().zip(parts)
-        {
-            let copy = self.over.copies.get_mut(&task).filter(|copy| copy.run == run);
-            if let Some(copy) = copy {
-                let missing = if let Some(Fact::Lost { bytes, .. }) = &lost { *bytes } else { 0 };
-                copy.copied(stream, &wanted, count, missing);
-                if let Some(Fact::Lost { bytes, why }) = lost {
-                    copy.unwritten += usize::from(self.tools.is_durable);
-                    self.send(task, run, Fact::Elsewhere(PlaceFact::Lost { stream, bytes, why }));
+        for (Piece { task, run, stream, wanted, here: _ }, copied) in pieces.into_iter().zip(parts) {
+            let Some(copy) = self.over.copies.get_mut(&task).filter(|copy| copy.run == run) else { continue };
+            match copied {
+                Copied::Here { count, lost } => {
+                    let missing = if let Some(Fact::Lost { bytes, .. }) = &lost { *bytes } else { 0 };
+                    copy.copied(stream, &wanted, count, missing);
+                    if let Some(Fact::Lost { bytes, why }) = lost {
+                        copy.unwritten += usize::from(self.tools.is_durable);
+                        self.send(task, run, Fact::Elsewhere(PlaceFact::Lost { stream, bytes, why }));
+                    }
+                }
+                Copied::Gone => copy.is_not_there(stream),
+                Copied::Unread => {
+                    copy.is_not_read();
+                    self.output_unread(task, &wanted.name);
+                    self.expect_more(now);
                 }
             }
         }
+        self.are_known();
         self.copy_more(now);
     }
 

@@ -7,6 +7,7 @@ mod after;
 mod again;
 mod costs;
 mod far;
+mod looks;
 mod news;
 mod submit;
 
@@ -21,7 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use crate::core::{Fact, PlaceFact};
+use crate::core::Fact;
 use crate::exec::host::{Host, SIGKILL};
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
@@ -47,9 +48,6 @@ use crate::remotes::Slurm;
 
 /// How often outputs and notes are looked at that grow on other machines.
 const TICK: Duration = Duration::from_secs(1);
-
-/// The shortest time between two looks at the notes.
-const SCAN_SPACING: Duration = Duration::from_millis(20);
 
 /// How many submissions, and how many commands that carry out orders, are under way at once. Of the submissions one is told
 /// to the cluster while the files of the next are written.
@@ -110,6 +108,10 @@ pub struct Cluster {
     /// When the notes are looked at next.
     scan_at: Option<Instant>,
     last_scan: Option<Instant>,
+    /// When the last look began that has found all notes.
+    looked: Option<Instant>,
+    /// Whether the notes can be read.
+    reading: Reach,
     tick_at: Option<Instant>,
     watch: Option<AsyncFd<Changes>>,
     pace: Pace,
@@ -118,7 +120,7 @@ pub struct Cluster {
     /// Whether the cluster is being asked for its settings.
     is_learning: bool,
     sweep_at: Option<Instant>,
-    give_up: BTreeSet<(Instant, TaskId)>,
+    give_up: BTreeSet<(Instant, TaskId, u32)>,
     over: Over,
     /// Submissions that wait until it is written down that they may be there.
     unwritten: Vec<Unwritten>,
@@ -166,6 +168,8 @@ impl Cluster {
             scan_is_after_answer: false,
             scan_at: None,
             last_scan: None,
+            looked: None,
+            reading: Reach::default(),
             tick_at: None,
             watch: None,
             pace: Pace::default(),
@@ -333,7 +337,7 @@ impl Cluster {
             return self.remove(task);
         }
         if is_last {
-            self.give_up.insert((now + CONFIRMED_WITHIN, task));
+            self.give_up.insert((now + CONFIRMED_WITHIN, task, number));
         }
         self.tell_to_end(task);
     }
@@ -361,12 +365,11 @@ impl Cluster {
 
     /// Returns when there is something to do that nothing else tells of.
     fn due(&self) -> Option<Instant> {
-        let give_up = self.give_up.first().map(|(at, _)| *at);
+        let give_up = self.give_up.first().map(|(at, ..)| *at);
         let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
-        let scan = self.scan_at.filter(|_| self.seen.is_some());
-        let scan = scan.map(|at| if self.is_far() { after_pause(at) } else { at });
+        let scan = self.next_scan().map(|at| if self.is_far() { after_pause(at) } else { at });
         let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
-        let query = self.pace.due().filter(|_| !self.is_asking && self.answer.is_none() && !self.is_learning);
+        let query = self.pace.due().filter(|_| self.may_ask() && !self.is_learning);
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
         let asking = [gathered, query, search, acts, self.sweep_at, self.costs_due()]
@@ -378,11 +381,11 @@ impl Cluster {
 
     /// Begins what is due.
     fn advance(&mut self, now: Instant) {
-        while let Some((at, task)) = self.give_up.first().copied()
+        while let Some((at, task, number)) = self.give_up.first().copied()
             && at <= now
         {
             self.give_up.pop_first();
-            self.give_up_on(task);
+            self.give_up_on(task, number);
         }
         self.tick(now);
         self.scan(now);
@@ -390,21 +393,6 @@ impl Cluster {
         if self.reach.is_open(now) {
             self.ask(now);
         }
-    }
-
-    /// Begins a look at the notes, if one is due.
-    fn scan(&mut self, now: Instant) {
-        let is_due = self.scan_at.is_some_and(|at| at <= now) && self.seen.is_some();
-        if !is_due || self.is_far() && !self.reach.is_open(now) {
-            return;
-        }
-        (self.scan_at, self.last_scan) = (None, Some(now));
-        self.scan_is_after_answer = self.answer.is_some();
-        if self.is_far() {
-            return self.look();
-        }
-        let seen = self.seen.take().unwrap_or_default();
-        self.works.push(Box::pin(work::scan(self.tools.clone(), seen)));
     }
 
     /// Closes the connection to a login node after some time without jobs.
@@ -418,29 +406,9 @@ impl Cluster {
         }
     }
 
-    /// Looks at what grows on other machines.
-    fn tick(&mut self, now: Instant) {
-        if self.by_id.is_empty() {
-            self.tick_at = None;
-        } else if self.tick_at.is_none_or(|at| at <= now) {
-            self.tick_at = Some(now + self.next_tick());
-            self.scan_by(now);
-            if !self.tracked.is_empty() {
-                self.tools.context.outputs.look_soon();
-            }
-            let ending: Vec<TaskId> =
-                self.runs.iter().filter(|(_, run)| run.is_ending()).map(|(task, _)| *task).collect();
-            for task in ending {
-                self.conclude(now, task);
-            }
-            self.ask_exits(now);
-        }
-    }
-
-    fn scan_by(&mut self, now: Instant) {
-        let spacing = if self.is_far() { Self::look_spacing() } else { SCAN_SPACING };
-        let earliest = self.last_scan.map_or(now, |last| now.max(last + spacing));
-        self.scan_at = Some(self.scan_at.map_or(earliest, |at| at.min(earliest)));
+    /// Whether the cluster may be asked for all jobs. While an answer waits for the notes, that is only done for orders.
+    fn may_ask(&self) -> bool {
+        !self.is_asking && (self.answer.is_none() || self.acts.has_doubts())
     }
 
     /// Begins commands that are due.
@@ -464,7 +432,7 @@ impl Cluster {
         if self.by_id.is_empty() && !self.acts.has_doubts() && !self.may_have_left {
             self.pace.rests();
         }
-        let asks = self.pace.due().is_some_and(|at| at <= now) && !self.is_asking && self.answer.is_none();
+        let asks = self.pace.due().is_some_and(|at| at <= now) && self.may_ask();
         if asks && self.known.is_none() {
             // Only its settings say whether an answer without a job says something.
             self.learn();
@@ -500,8 +468,10 @@ impl Cluster {
                 match result {
                     Ok(text) => {
                         self.reached();
-                        // The notes that were there at its end say more than the answer.
-                        self.answer = Some((asked, text));
+                        self.answer_acts(now, asked, &text);
+                        // The notes that were there at its end say more than the answer. One that waits has what the
+                        // cluster may have forgotten since.
+                        self.answer.get_or_insert((asked, text));
                         self.scan_by(now);
                     }
                     Err(trouble) => {
@@ -515,10 +485,7 @@ impl Cluster {
                 self.is_recording = false;
                 self.recorded(now, &answered, trouble);
             }
-            Done::Scanned(seen, notes, has_worked) => {
-                self.has_scanned |= has_worked;
-                self.scanned(now, seen, &notes);
-            }
+            Done::Scanned(seen, result) => self.scanned(now, seen, result),
             Done::Looked(began, look, result) => self.looked(now, began, look, result),
             Done::Copied(pieces, result) => self.copied(now, pieces, result),
             Done::Acted(acts, result) => self.acted(now, acts, &result),
@@ -541,10 +508,7 @@ impl Cluster {
     /// Notes that the cluster has answered.
     fn reached(&mut self) {
         self.reach.answered();
-        for (task, run) in self.runs.iter_mut().filter(|(_, run)| run.is_unknown && !run.awaits_record()) {
-            run.is_unknown = false;
-            self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Known));
-        }
+        self.are_known();
     }
 
     /// Notes that the cluster can't be asked. Nothing is decided by that.
@@ -553,11 +517,7 @@ impl Cluster {
         if self.reach.failed(now, &why) {
             tracing::warn!(why, "a cluster can't be asked");
         }
-        for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up && !run.is_concluded) {
-            run.is_unknown = true;
-            let fact = PlaceFact::Unknown { why: why.as_str().into() };
-            self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(fact));
-        }
+        self.are_unknown(&why);
         self.refuse_acts(&why);
     }
 }

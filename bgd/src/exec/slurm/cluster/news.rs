@@ -11,7 +11,6 @@ use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
 use crate::exec::ready;
 use crate::exec::slurm::acts::Deed;
-use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::folder::Note;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::{self, Record, ScriptExit};
@@ -20,23 +19,7 @@ use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::work::{self, Files, Settling};
 
 impl Cluster {
-    /// Takes in a look at the notes, and the answer that came before it.
-    pub(super) fn scanned(&mut self, now: Instant, seen: HashSet<String>, notes: &[Note]) {
-        for note in notes {
-            self.noted(now, note);
-        }
-        self.seen = Some(seen);
-        if std::mem::take(&mut self.scan_is_after_answer)
-            && let Some((asked, text)) = self.answer.take()
-        {
-            self.answered(now, asked, &text);
-        }
-        if self.answer.is_some() {
-            self.scan_by(now);
-        }
-    }
-
-    fn noted(&mut self, now: Instant, note: &Note) {
+    pub(super) fn noted(&mut self, now: Instant, note: &Note) {
         let Some(noted) = Noted::parse(&note.name) else { return };
         let place = (Arc::from(noted.batch), noted.index);
         let Some(task) = self.by_place.get(&place).copied() else { return };
@@ -115,7 +98,7 @@ impl Cluster {
     }
 
     /// Takes in an answer to a query that began at `asked`.
-    fn answered(&mut self, now: Instant, asked: Instant, text: &str) {
+    pub(super) fn answered(&mut self, now: Instant, asked: Instant, text: &str) {
         let mut has_moved = false;
         let mut listed: HashSet<JobId> = HashSet::with_capacity(self.by_id.len());
         for line in parse::queue(text) {
@@ -158,7 +141,9 @@ impl Cluster {
             self.works.push(Box::pin(work::record(self.tools.clone(), missing)));
         }
         self.pace.answered(now, has_moved, !self.by_id.is_empty());
-        self.answer_acts(now, asked, text);
+        if self.acts.has_doubts() {
+            self.pace.hurry(now);
+        }
     }
 
     /// Takes in what the accounting knows of jobs that the queue no longer lists. What it does not say decides nothing.
@@ -224,7 +209,9 @@ impl Cluster {
     /// Ends a run if it is decided how.
     pub(super) fn conclude(&mut self, now: Instant, task: TaskId) {
         let Some(run) = self.runs.get(&task).filter(|run| !run.is_concluded) else { return };
-        let (Some(conclusion), Some(place)) = (run.conclusion(now), run.place.clone()) else { return };
+        let (Some(conclusion), Some(place)) = (run.conclusion(now, self.looked), run.place.clone()) else {
+            return;
+        };
         if self.has_nothing_to_follow(task, &conclusion) {
             return self.give_back(task);
         }
@@ -245,16 +232,19 @@ impl Cluster {
     }
 
     /// Tells the dispatcher that the end of a run can't be confirmed. The cluster is still told to end it.
-    pub(super) fn give_up_on(&mut self, task: TaskId) {
-        let why = self.reach.why().map_or_else(
-            || "the cluster has not ended it yet".to_owned(),
-            |why| format!("the cluster can't be asked: {why}"),
-        );
+    pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
+        let why = match (self.reach.why(), self.reading.why()) {
+            (Some(why), _) => format!("the cluster can't be asked: {why}"),
+            (None, Some(why)) => why.to_owned(),
+            (None, None) => "the cluster has not ended it yet".to_owned(),
+        };
         let why = format!("{why}; it may still run there, and is ended once that is possible");
-        if self.over.copies.get(&task).is_some_and(Copy::has_ended) {
+        if self.over.copies.get(&task).is_some_and(|copy| copy.run == number && copy.has_ended()) {
             return self.settle_there(task);
         }
-        let is_wanted = |run: &&mut super::Run| run.stop.is_some() && !run.is_given_up && !run.is_concluded;
+        let is_wanted = |run: &&mut super::Run| {
+            run.number == number && run.stop.is_some() && !run.is_given_up && !run.is_concluded
+        };
         let Some(run) = self.runs.get_mut(&task).filter(is_wanted) else { return };
         run.is_given_up = true;
         let fact = if run.is_waiting() {
@@ -262,7 +252,6 @@ impl Cluster {
         } else {
             Fact::GaveUp { why: why.into() }
         };
-        let number = run.number;
         self.send(task, number, fact);
     }
 }

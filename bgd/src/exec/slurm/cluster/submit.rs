@@ -184,8 +184,10 @@ impl Cluster {
     /// Notes that the id of a run is another job's now: the controller has begun to count anew, and forgotten it.
     fn replaced(&mut self, now: Instant, task: TaskId) {
         if let Some(run) = self.runs.get_mut(&task) {
-            run.is_forgotten();
+            run.is_forgotten(now);
         }
+        // It may have noted its end.
+        self.scan_by(now);
         self.conclude(now, task);
     }
 

@@ -11,6 +11,11 @@ fn run() -> (Run, Instant) {
     (run, now + Duration::from_secs(1))
 }
 
+/// How it has ended if all notes have just been read.
+fn found(run: &Run, now: Instant) -> Option<Conclusion> {
+    run.conclusion(now, Some(now))
+}
+
 const START: (NoteKind, u32) = (NoteKind::Start, 0);
 const EXIT: (NoteKind, u32) = (NoteKind::Exit, 0);
 
@@ -23,13 +28,13 @@ fn r147_an_exit_of_0_is_final_and_others_wait_for_the_cause() {
     let (mut run, now) = run();
     assert_eq!(run.noted(now, START, b"n1 7\n", None).len(), 1);
     run.noted(now, EXIT, b"0 0\n", None);
-    assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
+    assert_eq!(found(&run, now).unwrap().verdict, Verdict::ByExit);
     let (mut run, now) = self::run();
     run.noted(now, START, b"n1 7\n", None);
     run.noted(now, EXIT, b"143 15\n", None);
-    assert_eq!(run.conclusion(now + second(99)), None, "the cluster was not asked");
+    assert_eq!(found(&run, now + second(99)), None, "the cluster was not asked");
     run.listed(now, now + second(1), "TIMEOUT", "TimeLimit");
-    let verdict = run.conclusion(now + second(1)).unwrap().verdict;
+    let verdict = found(&run, now + second(1)).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Failed(Cause::Timeout, _)), "{verdict:?}");
 }
 
@@ -41,14 +46,14 @@ fn r148_a_requeued_job_waits_again_and_its_old_notes_say_nothing() {
     assert!(run.listed(now, now, "PENDING", "Resources").is_empty());
     run.noted(now, EXIT, b"143 15\n", None);
     run.listed(now, now + second(1), "COMPLETING", "None");
-    assert_eq!(run.conclusion(now + second(20)), None);
+    assert_eq!(found(&run, now + second(20)), None);
     let facts = run.listed(now, now + second(2), "PENDING", "BeginTime");
     assert!(matches!(&facts[..], [Fact::Elsewhere(PlaceFact::Requeued { .. })]), "{facts:?}");
     assert!(run.noted(now, EXIT, b"143 15\n", None).is_empty());
-    assert_eq!(run.conclusion(now + second(99)), None);
+    assert_eq!(found(&run, now + second(99)), None);
     run.noted(now, (NoteKind::Start, 1), b"n1 7\n", None);
     run.noted(now, (NoteKind::Exit, 1), b"0 0\n", None);
-    assert_eq!(run.conclusion(now).unwrap().exit, Some(Exit::Code(0)));
+    assert_eq!(found(&run, now).unwrap().exit, Some(Exit::Code(0)));
 }
 
 #[test]
@@ -81,29 +86,29 @@ fn r148_the_cluster_is_asked_how_a_killed_job_has_ended() {
         run.noted(now, START, b"n1 7\n", None);
         run.listed(now, now + second(1), "FAILED", "JobLaunchFailure");
         assert!(!run.wants_exit(now) && run.wants_exit(now + second(9)));
-        assert_eq!(run.conclusion(now + second(9)), None);
+        assert_eq!(found(&run, now + second(9)), None);
         (run, now)
     };
     let (mut run, now) = killed();
     run.script_ended(Some(ScriptExit { code: 0, signal: 9 }));
-    let end = run.conclusion(now + second(9)).unwrap();
+    let end = found(&run, now + second(9)).unwrap();
     assert_eq!((end.exit, end.verdict), (Some(Exit::Signal(9)), Verdict::ByExit));
     let (mut run, now) = killed();
     run.script_ended(None);
-    let verdict = run.conclusion(now + second(9)).unwrap().verdict;
+    let verdict = found(&run, now + second(9)).unwrap().verdict;
     assert!(matches!(&verdict, Verdict::Failed(_, why) if why.contains("killed")), "{verdict:?}");
 }
 
 #[test]
 fn r147_what_was_forgotten_for_another_job_is_lost() {
     let (mut run, now) = run();
-    run.is_forgotten();
-    let verdict = run.conclusion(now).unwrap().verdict;
+    run.is_forgotten(now);
+    let verdict = found(&run, now).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
     let (mut run, now) = self::run();
     run.noted(now, EXIT, b"0 0\n", None);
-    run.is_forgotten();
-    assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::ByExit);
+    run.is_forgotten(now);
+    assert_eq!(found(&run, now).unwrap().verdict, Verdict::ByExit);
 }
 
 #[test]
@@ -111,33 +116,33 @@ fn r147_with_accounting_nothing_is_lost_before_it_was_asked() {
     let gone = |run: &mut Run, now: Instant| {
         run.noted(now, START, b"n1 7\n", None);
         for at in 0..5 {
-            assert!(run.unlisted(now + second(at), true) && run.conclusion(now + second(99)).is_none());
+            assert!(run.unlisted(now + second(at), true) && found(run, now + second(99)).is_none());
         }
         assert!(run.awaits_record());
     };
     let (mut run, now) = run();
     gone(&mut run, now);
     run.recorded(now, None);
-    let verdict = run.conclusion(now).unwrap().verdict;
+    let verdict = found(&run, now).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
     let (mut run, now) = self::run();
     gone(&mut run, now);
     run.recorded(now, Some(("FAILED", Some(ScriptExit { code: 0, signal: 9 }))));
-    assert_eq!(run.conclusion(now + second(9)).unwrap().exit, Some(Exit::Signal(9)));
+    assert_eq!(found(&run, now + second(9)).unwrap().exit, Some(Exit::Signal(9)));
     // After a reset of the controller it says for ever that the job runs.
     let (mut run, now) = self::run();
     gone(&mut run, now);
     run.recorded(now, Some(("RUNNING", None)));
-    assert!(run.unlisted(now + second(6), true) && run.conclusion(now + second(99)).is_none());
+    assert!(run.unlisted(now + second(6), true) && found(&run, now + second(99)).is_none());
     run.recorded(now, Some(("RUNNING", None)));
-    assert!(run.unlisted(now + second(7), true) && run.conclusion(now).is_some());
+    assert!(run.unlisted(now + second(7), true) && found(&run, now).is_some());
     // It knows the cause, too, if the queue has forgotten the job at once.
     let (mut run, now) = self::run();
     run.noted(now, EXIT, b"143 15\n", None);
     run.unlisted(now, true);
-    assert_eq!(run.conclusion(now), None);
+    assert_eq!(found(&run, now), None);
     run.recorded(now, Some(("TIMEOUT", None)));
-    let verdict = run.conclusion(now).unwrap().verdict;
+    let verdict = found(&run, now).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Failed(Cause::Timeout, _)), "{verdict:?}");
 }
 
@@ -145,13 +150,64 @@ fn r147_with_accounting_nothing_is_lost_before_it_was_asked() {
 fn r147_what_vanishes_was_cancelled_or_is_lost() {
     let (mut run, now) = run();
     assert!(!run.unlisted(now.checked_sub(second(2)).unwrap(), false), "the question was older than the job");
-    assert!(run.unlisted(now, false) && run.conclusion(now).is_none());
+    assert!(run.unlisted(now, false) && found(&run, now).is_none());
     run.unlisted(now + second(1), false);
-    assert_eq!(run.conclusion(now).unwrap().verdict, Verdict::Cancelled);
+    assert_eq!(found(&run, now).unwrap().verdict, Verdict::Cancelled);
     let (mut run, now) = self::run();
     run.noted(now, START, b"n1 7\n", None);
     run.unlisted(now, false);
     run.unlisted(now + second(1), false);
-    let verdict = run.conclusion(now).unwrap().verdict;
+    let verdict = found(&run, now).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");
+}
+
+#[test]
+fn r151_nothing_is_concluded_from_notes_that_were_not_looked_for() {
+    let ended = |state| {
+        let (mut run, now) = run();
+        run.noted(now, START, b"n1 7\n", None);
+        run.listed(now, now, state, "None");
+        (run, now)
+    };
+    for state in ["COMPLETED", "TIMEOUT"] {
+        let (mut run, now) = ended(state);
+        for looked in [None, Some(now), Some(now + second(2))] {
+            assert_eq!(run.conclusion(now + second(999), looked), None, "{state} {looked:?}");
+        }
+        run.is_unread = true;
+        assert_eq!(found(&run, now + second(999)), None, "its note can't be read");
+        run.is_unread = false;
+        assert!(run.conclusion(now + second(999), Some(now + second(3))).is_some());
+        // Its word is worth more than the cluster's, whenever it comes.
+        run.noted(now, EXIT, b"0 0\n", None);
+        assert_eq!(run.conclusion(now, None).unwrap().exit, Some(Exit::Code(0)));
+    }
+    // Whoever cancels it waits for no note.
+    let (mut run, now) = ended("CANCELLED");
+    run.stop = Some(15);
+    assert_eq!(run.conclusion(now, None).unwrap().verdict, Verdict::Cancelled);
+}
+
+#[test]
+fn r151_a_forgotten_job_is_lost_only_after_its_notes_were_looked_for() {
+    let (mut run, now) = run();
+    run.is_forgotten(now);
+    for looked in [None, now.checked_sub(second(1))] {
+        assert_eq!(run.conclusion(now + second(99), looked), None);
+    }
+    run.noted(now, START, b"n1 7\n", None);
+    assert!(
+        matches!(found(&run, now).unwrap().verdict, Verdict::Failed(Cause::Lost, _)),
+        "it runs for nobody"
+    );
+    run.noted(now, EXIT, b"3 0\n", None);
+    assert_eq!(run.conclusion(now, None).unwrap().exit, Some(Exit::Code(3)));
+}
+
+#[test]
+fn r147_a_start_that_is_read_after_the_exit_hides_nothing() {
+    let (mut run, now) = run();
+    run.noted(now, EXIT, b"0 0\n", None);
+    run.noted(now, START, b"n1 7\n", None);
+    assert_eq!(run.conclusion(now, None).unwrap().exit, Some(Exit::Code(0)));
 }

@@ -1,0 +1,145 @@
+//! What the script of a look prints, with real shells and programs, some of which fail.
+
+use super::super::far::testing::{SHELLS, programs, run, run_bytes, run_with};
+use super::super::far::{files_of, output, remove};
+use super::*;
+use bgd_shared::request::Stream;
+use std::fs;
+
+/// A work folder with an output for each of two jobs.
+fn folder(home: &tempfile::TempDir) -> WorkFolder {
+    let folder = WorkFolder::new(home.path().join("it's\nhere"));
+    folder.prepare().unwrap();
+    folder.create_jobs("k1").unwrap();
+    for index in 0..2 {
+        folder.write_job("k1", index, b"x").unwrap();
+        fs::write(folder.path().join("output").join(output("k1", index, Stream::Stdout)), "").unwrap();
+    }
+    folder
+}
+
+fn asks(outputs: &[&str]) -> Look {
+    Look { outputs: outputs.iter().map(|name| (*name).to_owned()).collect(), ..Look::default() }
+}
+
+/// Runs a look, and returns its exit code with what it has found.
+fn find(shell: &str, folder: &WorkFolder, what: &Look) -> (i32, Option<Looked>) {
+    let (code, printed) = run(shell, &look(folder, what));
+    (code, looked(&printed, &what.outputs))
+}
+
+fn names(looked: &Looked) -> Vec<&str> {
+    looked.notes.iter().map(|note| &*note.name).collect()
+}
+
+#[test]
+fn r147_notes_and_sizes_are_found_and_what_is_over_is_removed() {
+    for shell in SHELLS {
+        let home = tempfile::tempdir().unwrap();
+        let folder = folder(&home);
+        assert_eq!(find(shell, &folder, &Look::default()), (0, Some(Looked::default())), "{shell}");
+        for (name, text) in [
+            ("k1.0.0.start", "n1 7\n"),
+            ("k1.0.0.exit", "0 0\n"),
+            ("k1.1.0.fail", "cut"),
+            (".k1", "x"),
+            ("other.exit", "x\n"),
+            ("* $(x)", "x"),
+        ] {
+            fs::write(folder.notes().join(name), text).unwrap();
+        }
+        fs::write(folder.path().join("output/k1.0.out"), "twelve bytes").unwrap();
+        let what = asks(&["k1.0.out", "k1.1.out", "missing"]);
+        let (code, found) = find(shell, &folder, &what);
+        let found = found.unwrap();
+        let notes: Vec<(&str, &[u8])> = found.notes.iter().map(|note| (&*note.name, &*note.text)).collect();
+        let expected: [(&str, &[u8]); 3] =
+            [("k1.0.0.start", b"n1 7\n"), ("k1.0.0.exit", b"0 0\n"), ("k1.1.0.fail", b"cut")];
+        assert_eq!((code, &notes[..]), (0, &expected[..]), "{shell}");
+        assert!(found.notes.iter().all(|note| note.at.is_some()));
+        assert!(
+            found.sizes.contains(&("k1.0.out".into(), 12)) && found.sizes.contains(&("k1.1.out".into(), 0))
+        );
+        assert_eq!(
+            (&found.missing[..], &found.unread[..]),
+            (&["missing".to_owned()][..], &[][..]),
+            "{shell}"
+        );
+        let (_, printed) = run(shell, &look(&folder, &what));
+        assert_eq!(looked(&printed[..printed.len() - 1], &what.outputs), None);
+        let mut removed = files_of("k1", 0, false, 0);
+        removed.push("notes/k1.0.0.start".to_owned());
+        let keys = vec!["k1".to_owned()];
+        let (_, left) = find(shell, &folder, &Look { removed, keys: keys.clone(), ..Look::default() });
+        assert_eq!(names(&left.unwrap()), ["k1.1.0.fail"]);
+        assert!(folder.jobs("k1").exists() && !folder.path().join("output/k1.0.out").exists());
+        find(shell, &folder, &Look { removed: files_of("k1", 1, false, 0), keys, ..Look::default() });
+        assert!(!folder.jobs("k1").exists());
+        fs::remove_dir_all(folder.path().join("output")).unwrap();
+        let (code, found) = find(shell, &folder, &what);
+        assert_eq!((code, found.unwrap().missing), (0, what.outputs.clone()), "{shell}");
+        run(shell, &remove(folder.path()));
+        assert_eq!(find(shell, &folder, &what).0, far::GONE, "{shell}");
+    }
+}
+
+#[test]
+fn r151_what_can_not_be_read_is_told_from_what_is_not_there() {
+    for shell in SHELLS {
+        let home = tempfile::tempdir().unwrap();
+        let folder = folder(&home);
+        fs::write(folder.notes().join("k1.0.0.exit"), "0 0\n").unwrap();
+        // Nobody can read a folder as a file, or follow a link to itself.
+        fs::create_dir(folder.notes().join("k1.1.0.exit")).unwrap();
+        std::os::unix::fs::symlink("k1.2.0.exit", folder.notes().join("k1.2.0.exit")).unwrap();
+        fs::write(folder.notes().join("k1.3.0.exit"), "").unwrap();
+        let what = asks(&["k1.0.out", "k1.1.out"]);
+        let (code, found) = find(shell, &folder, &what);
+        let found = found.unwrap();
+        assert_eq!((code, names(&found)), (0, vec!["k1.0.0.exit", "k1.3.0.exit"]), "{shell}");
+        assert_eq!(found.notes[1].text, b"", "{shell}: nothing of another one");
+        assert_eq!(found.unread, ["k1.1.0.exit", "k1.2.0.exit"].map(str::to_owned), "{shell}");
+        let path = programs(&home, &[("wc", "exit 1")]);
+        let (_, printed) = run_with(shell, &path, &look(&folder, &what));
+        let unread = looked(&printed, &what.outputs).unwrap().unread;
+        assert!(what.outputs.iter().all(|name| unread.contains(name)), "{shell} {unread:?}");
+        let path = programs(&home, &[("ls", "echo k1.0.0.exit; echo ls: reading directory >&2; exit 2")]);
+        let code = run_with(shell, &path, &look(&folder, &what)).0;
+        assert!(code != 0 && code != far::GONE, "{shell}");
+        fs::remove_dir_all(folder.notes()).unwrap();
+        assert_eq!(find(shell, &folder, &what).0, far::GONE, "{shell}");
+        fs::write(folder.notes(), "").unwrap();
+        let code = find(shell, &folder, &what).0;
+        assert!(code != 0 && code != far::GONE, "{shell}");
+    }
+}
+
+#[test]
+fn r149_a_look_at_many_notes_takes_a_login_node_little_time() {
+    // It takes a second. With a step for each note that copies them all, it took a minute.
+    const LIMIT: &[u8] = b"ulimit -t 8\n";
+    let home = tempfile::tempdir().unwrap();
+    let folder = folder(&home);
+    let all: Vec<String> = (0..10 * NOTES).map(|index| format!("k1.{index}.0.exit")).collect();
+    for name in &all {
+        fs::write(folder.notes().join(name), "0 0\n").unwrap();
+    }
+    fs::write(folder.notes().join("k9.0.0.start"), "n1 7\n").unwrap();
+    for shell in SHELLS {
+        let find = |what: &Look| {
+            let script = [LIMIT, look(&folder, what).bytes()].concat();
+            let (code, printed) = run_bytes(shell, "/usr/bin:/bin", &script);
+            looked(&printed, &[]).unwrap_or_else(|| panic!("{shell}: {code}"))
+        };
+        let found = find(&Look::default());
+        assert!(found.has_more && found.notes.len() == NOTES, "{shell}");
+        assert_eq!(names(&found)[0], "k9.0.0.start", "{shell}");
+        // Of those that are known, some may be gone.
+        let mut kept = all[..all.len() - 10].to_vec();
+        kept.push("k0.0.0.exit".to_owned());
+        let found = find(&Look { kept, ..Look::default() });
+        assert!(!found.has_more && all[all.len() - 10..].iter().all(|name| names(&found).contains(&&**name)));
+        let found = find(&Look { kept: all.clone(), ..Look::default() });
+        assert_eq!((found.has_more, names(&found)), (false, vec!["k9.0.0.start"]), "{shell}");
+    }
+}

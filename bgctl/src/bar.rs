@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::percent::telling;
 use crate::render::clean;
+use crate::render::look::is_dumb;
 use crate::render::table::{run_time, status};
 use crate::render::wall::Clock;
 
@@ -27,8 +28,7 @@ const BAR: &str = "[{bar:30}] {wide_msg}";
 
 /// Returns whether standard error is a terminal that supports redrawing.
 pub fn is_drawable() -> bool {
-    let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
-    io::stderr().is_terminal() && !is_dumb
+    io::stderr().is_terminal() && !is_dumb()
 }
 
 /// Whether standard error takes something without a wait.

@@ -84,32 +84,41 @@ pub fn main() -> ExitCode {
     }
     // A shell waits for it before each prompt: it does not pay for knowing all other verbs.
     if args.len() == 2 && args[1] == "shell-prompt" {
-        let run = |context: &mut Context| commands::shell_prompt(&ShellPromptArgs::default(), context);
-        return alone("shell-prompt", cli::Globals::default(), run).into();
+        let verb = cli::Verb::ShellPrompt(ShellPromptArgs::default());
+        return run(verb, cli::Globals::default()).into();
     }
     let json = asks_for_json(&args);
     let code = match cli::parse(args, pick::is_interactive()) {
-        Ok((globals, verb)) => match context_of(&verb, globals) {
-            Ok(mut context) => {
-                let may_tell = newer::may_follow(&verb);
-                let outcome = commands::run(verb, &mut context);
-                let code = finish(outcome, &mut context, json);
-                if may_tell {
-                    newer::tell(&mut context);
-                }
-                code
-            }
-            Err(failure) => {
-                failure.tell(json);
-                failure.code
-            }
-        },
+        Ok((globals, verb)) => run(verb, globals),
         Err(error) => usage(&error, json),
     };
     code.into()
 }
 
-/// Runs a verb without arguments of its own, or `bgctl` without a verb.
+/// Runs a verb.
+fn run(verb: cli::Verb, globals: cli::Globals) -> Code {
+    // From now on a `--json` of a job's own arguments is known as such.
+    let json = globals.json;
+    match context_of(&verb, globals) {
+        Ok(mut context) => {
+            let may_tell = newer::may_follow(&verb);
+            let outcome = commands::run(verb, &mut context);
+            let code = finish(outcome, &mut context, json);
+            if may_tell {
+                newer::tell(&mut context);
+            }
+            code
+        }
+        // A prompt is no place for errors, and other verbs tell this one.
+        Err(_) if matches!(verb, cli::Verb::ShellPrompt(_)) => Code::OK,
+        Err(failure) => {
+            failure.tell(json);
+            failure.code
+        }
+    }
+}
+
+/// Runs `bgctl` without a verb.
 fn alone(
     verb: &'static str,
     globals: cli::Globals,
@@ -158,9 +167,16 @@ fn finish(outcome: Result<Code, Failure>, context: &mut Context, json: bool) -> 
 /// Prints help, the version or a usage error. Does not use clap's own `exit`, which ends the process.
 fn usage(error: &clap::Error, json: bool) -> Code {
     if error.exit_code() == 0 {
-        // A pager that closed early is not an error.
-        let _ = error.print();
-        return Code::OK;
+        let printed = error.print().and_then(|()| std::io::stdout().flush());
+        return match printed {
+            // A pager that closed early is not an error.
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                let failure = Failure::from(error);
+                failure.tell(json);
+                failure.code
+            }
+            Ok(()) | Err(_) => Code::OK,
+        };
     }
     if json {
         // Clap continues with usage and advice for people; its first paragraph states the error.

@@ -3,7 +3,7 @@
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE_DEFAULT;
 use bgd_shared::task::Status;
-use bgd_tests::{Terminal, TestDaemon};
+use bgd_tests::{Outcome, Terminal, TestDaemon};
 
 #[test]
 fn a_restart_with_a_broken_configuration_stops_nothing() {
@@ -118,4 +118,47 @@ fn how_a_task_is_stands_in_a_sentence_of_its_own() {
     assert!(told.contains("is not running: it failed\n"), "{told}");
     let told = daemon.run(&["clear", "--session", "nobody"]).success();
     assert_eq!(told.stderr, "no finished tasks in session nobody; `bgctl list` shows all tasks\n");
+}
+
+#[test]
+fn a_json_of_the_command_is_no_wish_for_errors_as_json() {
+    let daemon = TestDaemon::start();
+    let home = TestDaemon::home_only();
+    for (outcome, is_json) in [
+        (home.run(&["--no-start", "run", "ls", "--json", "title"]), false),
+        (daemon.run(&["run", "--cwd", "/nope", "ls", "--json"]), false),
+        (daemon.run(&["-H", "a,b", "run", "ls", "--json"]), false),
+        (home.run(&["--json", "--no-start", "run", "ls"]), true),
+        (home.run(&["--no-start", "list", "--json"]), true),
+        (daemon.run(&["-H", "a,b", "status", "x", "--json"]), true),
+    ] {
+        assert_ne!(outcome.code, 0);
+        assert_eq!(outcome.stderr.starts_with('{'), is_json, "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn an_unknown_task_is_told_before_anything_is_typed_for_it() {
+    let daemon = TestDaemon::start();
+    let unknown = TaskId::random().to_string();
+    let mut terminal = Terminal::bgctl(&daemon, &["write", &unknown]);
+    assert_eq!(terminal.ended().code(), Some(66), "{terminal:?}");
+}
+
+#[test]
+fn r166_a_watched_list_is_no_json() {
+    let daemon = TestDaemon::start();
+    let mut terminal = Terminal::bgctl(&daemon, &["--json", "list", "--watch"]);
+    assert_eq!(terminal.ended().code(), Some(2), "{terminal:?}");
+    assert!(terminal.screen().contains("--json can't be combined with"), "{terminal:?}");
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let home = TestDaemon::home_only();
+    for args in [&["--help"][..], &["--version"], &["list", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let outcome = Outcome::of(home.bgctl(args).stdout(full)).expect_code(70);
+        assert!(outcome.stderr.contains("can't write to standard output"), "{}", outcome.stderr);
+    }
 }

@@ -246,3 +246,18 @@ fn r167_without_a_daemon_none_is_started() {
     assert_eq!(shell.run_line("bgctl | grep -c nothing; bgctl"), 0);
     assert!(daemon.processes().iter().all(|process| !process.cmdline().ends_with("bgd")));
 }
+
+#[test]
+fn r165_a_terminal_that_reads_no_sequences_is_told_nothing() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    for set in ["TERM=dumb", "TERM="] {
+        shell.clear();
+        let from = shell.shown().len();
+        shell.type_line(&format!("{set} bgctl run --shell 'echo \"step 3/8\"'; {set} bgctl list"));
+        shell.wait_text("\nID ");
+        shell.wait_prompt();
+        let shown = shell.shown().split_off(from);
+        assert!(!shown.windows(4).any(|part| part == b"\x1b]9;"), "{shell:?}");
+    }
+}

@@ -1,11 +1,15 @@
 //! R69: an agent's task in the foreground of `bgctl run --agent` and of the console.
 
 use std::fs;
+use std::os::fd::AsFd as _;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{FakeDaemon, Terminal};
+use bgd_tests::{FakeDaemon, Process, Terminal, processes_of, wait};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 /// A shell, or with arguments a `bgctl`, whose agents find the fake agent's home.
 #[track_caller]
@@ -189,4 +193,35 @@ fn r69_agents_in_the_console() {
     console.wait_line("~>");
     console.type_line("exit");
     assert!(console.ended().success());
+}
+
+#[test]
+fn r69_ctrl_z_stops_it_beside_a_reader_that_does_not_read() {
+    let daemon = FakeDaemon::start(&[], "");
+    fs::write(daemon.home().join("reader"), "read x < gate; wc -c").unwrap();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    let mut shell = terminal(&daemon, None);
+    // More than it queues itself, and less: then only its own text is left, and the agent's task is over.
+    for (words, bytes) in [(30_000, 300_001), (10_000, 100_001)] {
+        shell.clear();
+        shell.type_line(&format!("bgctl run --agent fake 'stream {words} abcdefghij' | sh reader"));
+        let is_run = |one: &Process| one.cmdline().contains("bgctl run");
+        let run = || processes_of(daemon.home()).into_iter().find(is_run);
+        let writable = |path| fs::File::options().write(true).open(path).ok();
+        let out = wait::poll_until("bgctl", || writable(run()?.proc("fd/1")));
+        let is_full =
+            || poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) == Ok(0);
+        wait::poll_until("a full pipe", || is_full().then_some(()));
+        drop(out);
+        let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+        daemon.ends_as(tasks[0].id, Status::Completed);
+        shell.type_keys("\x1a");
+        shell.wait_text("Stopped");
+        shell.wait_prompt();
+        shell.clear();
+        shell.type_line("fg");
+        fs::write(daemon.home().join("gate"), "go\n").unwrap();
+        shell.wait_text(&format!("\n{bytes}\n"));
+        shell.wait_prompt();
+    }
 }

@@ -55,3 +55,17 @@ fn r169_the_prompt_does_not_wait_for_a_daemon_that_hangs() {
     let outcome = home.run(&["shell-prompt"]).success();
     assert!(outcome.stdout.is_empty() && outcome.stderr.is_empty(), "{}", outcome.stderr);
 }
+
+#[test]
+fn r169_the_prompt_says_nothing_where_no_single_daemon_is_meant() {
+    let daemon = TestDaemon::start();
+    for (name, value) in [("BGD_HOST", "a,b"), ("BGD_HOST", "-x"), ("BGD_SOCKET", "not/absolute")] {
+        for args in [&["shell-prompt"][..], &["shell-prompt", "--timeout", "1s"]] {
+            let outcome = Outcome::of(daemon.bgctl(args).env(name, value)).success();
+            assert!(outcome.stdout.is_empty() && outcome.stderr.is_empty(), "{value}: {}", outcome.stderr);
+        }
+        // Other verbs tell it.
+        let told = Outcome::of(daemon.bgctl(&["daemon", "status"]).env(name, value)).expect_code(2);
+        assert!(told.stderr.starts_with("bgctl: "), "{}", told.stderr);
+    }
+}

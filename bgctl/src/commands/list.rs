@@ -33,6 +33,10 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     let shown = Shown { columns: args.columns, sort: args.sort, tree: args.tree, most: wanted };
     let asked = ListParams::from(pick::selected(args.select, context.link.is_remote())?);
     let asked = ListParams { since: args.since, text: args.grep, ..asked };
+    if args.watch && context.json() {
+        return Err(Failure::usage("--json can't be combined with `list --watch`")
+            .hint("`bgctl --json list` and `bgctl events` are for programs"));
+    }
     let links = context.links();
     if !links.is_empty() {
         if args.watch {

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, reason};
-use crate::render::look::Look;
+use crate::render::look::{Look, is_dumb};
 use crate::several::{self, Asked, News};
 use crate::state;
 use crate::terminal::lend;
@@ -53,7 +53,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("`bgctl top` needs a terminal")
             .hint("`bgctl top --once` prints one frame, `bgctl list` the tasks"));
     }
-    if std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb") {
+    if is_dumb() {
         return Err(Failure::usage("this terminal can't be drawn on (TERM is unset or `dumb`)")
             .hint("`bgctl top --once` prints one frame; or set TERM, for example to xterm-256color"));
     }
@@ -161,6 +161,8 @@ impl Environment for Around<'_> {
         let ended = lend(signals, &mut command);
         // The pager's end of the pipe would keep it waiting.
         drop(command);
+        // It may wait for long for a host that has gone silent, and nobody reads it any more.
+        let _ = output.kill();
         let _ = output.wait();
         ended.map_err(|error| cannot_start(&error))
     }

@@ -27,6 +27,9 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
             if args.newline {
                 bytes.push(b'\n');
             }
+            if bytes.is_empty() && !args.eof {
+                check(&id, context)?;
+            }
             for chunk in bytes.chunks(CHUNK_BYTES) {
                 written += send(&id, chunk, context)?;
             }
@@ -34,6 +37,7 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
         }
         None if args.eof => true,
         None => {
+            check(&id, context)?;
             written += send_input(&id, context)?;
             !args.no_eof
         }
@@ -46,6 +50,12 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
         context.print_json(&WriteResult { written })?;
     }
     Ok(Code::OK)
+}
+
+/// Checks that the task accepts input, before anything is there to write: maybe nothing ever is.
+fn check(id: &TaskRef, context: &mut Context) -> Result<(), Failure> {
+    let nothing = WriteParams { id: id.clone(), data: String::new(), encoding: Encoding::Utf8, eof: false };
+    call(&nothing, context).map(drop)
 }
 
 /// Sends standard input as it arrives.

@@ -96,7 +96,7 @@ impl Prompt<'_> {
 }
 
 fn lost(error: ClientError) -> Failure {
-    Failure::of_link(error, "the daemon has ended, and all tasks with it")
+    Failure::of_link(error, "the daemon has ended, and the foreground jobs with it")
 }
 
 impl View for Prompt<'_> {

@@ -17,9 +17,6 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Way, pauses, start_daemon_with};
 
-/// The most bytes of a request line besides its params.
-const AROUND_PARAMS: usize = 256;
-
 /// The most waits with a connection of their own at a time; further ones queue.
 pub const WAITS: usize = 48;
 
@@ -453,9 +450,7 @@ fn introduction(session: Option<&str>, owns: bool) -> HelloParams {
 /// Refuses requests that are too long. The daemon would close the connection, and the parent session would end with
 /// it.
 fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Result<(), Failure> {
-    let long = M::out_of_line(params).map_err(ClientError::from)?;
-    let params = long.as_ref().map_or(params, |(params, _)| params);
-    let length = serde_json::to_vec(params).map_or(0, |json| json.len()) + AROUND_PARAMS;
+    let length = connection.client.line_bytes::<M>(params)?;
     let most = usize::try_from(connection.hello.limits.frame_bytes).unwrap_or(usize::MAX);
     if length <= most {
         return Ok(());

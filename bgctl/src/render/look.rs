@@ -18,7 +18,7 @@ use super::wall::Clock;
 /// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colours {
-    /// On a terminal, unless `NO_COLOR` is set.
+    /// On a terminal, unless `NO_COLOR` is set or `TERM` is unset or `dumb`.
     #[default]
     Auto,
     /// In a pipe, too, as `watch --color` and `less -R` show them.
@@ -53,7 +53,7 @@ impl Look {
         let is_terminal = io::stdout().is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let colour = match colours {
-            Colours::Auto => is_terminal && !no_colour,
+            Colours::Auto => is_terminal && !no_colour && !is_dumb(),
             Colours::Always => true,
             Colours::Never => false,
         };
@@ -93,6 +93,11 @@ impl Look {
 /// Returns what to draw trees with on standard output: ASCII for files and for terminals without UTF-8.
 pub fn lines() -> Lines {
     if is_utf8() && io::stdout().is_terminal() { BOXES } else { ASCII }
+}
+
+/// Whether the terminal shows escape sequences instead of reading them, as `TERM` says.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb")
 }
 
 /// Whether the locale is one of UTF-8.

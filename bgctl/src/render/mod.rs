@@ -16,6 +16,7 @@ pub mod question;
 pub mod table;
 pub mod tree;
 pub mod wall;
+pub mod width;
 
 use std::borrow::Cow;
 

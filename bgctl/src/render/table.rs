@@ -14,6 +14,7 @@ use super::look::Look;
 use super::order::waits_for;
 use super::tree::{Lines, Node, nodes};
 use super::wall::Clock;
+use super::width::{cut, width};
 use super::{bytes, clean};
 use crate::duration::show_ms;
 
@@ -230,7 +231,7 @@ const TREE: usize = 1;
 /// The minimum width of a column that shrinks, below which it is useless.
 const LEAST: usize = 11;
 
-/// Characters between two columns, as set by `fitted`.
+/// Columns of the terminal between two of the table, as set by `fitted`.
 const GAP: usize = 2;
 
 /// An entry with the texts of its columns.
@@ -309,13 +310,13 @@ fn drawn(rows: Vec<Cells<'_>>, look: &Look) -> String {
 
 fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &Look) -> String {
     let widest: OfColumns<Option<usize>> = std::array::from_fn(|place| {
-        let cells = rows.iter().map(|(_, cells)| cells[place].chars().count());
+        let cells = rows.iter().map(|(_, cells)| width(&cells[place]));
         places.contains(&place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
     });
     let widths = widths(&widest, look.width);
     let row = |(entry, cells): Cells<'_>| {
         let shown = places.iter().filter_map(|place| {
-            let cell = Cell::new(cut(cells[*place].clone(), widths[*place]?));
+            let cell = Cell::new(cut(&cells[*place], widths[*place]?));
             let colour = (COLUMNS[*place].colour)(&entry).filter(|_| look.colour);
             Some(match colour {
                 Some(colour) => cell.fg(colour),
@@ -357,14 +358,6 @@ fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Op
         }
     }
     widths
-}
-
-/// Truncates a text with more than `most` characters.
-fn cut(text: String, most: usize) -> String {
-    match text.chars().nth(most) {
-        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
-        None => text,
-    }
 }
 
 /// Renders a table that fits the width: each row and the header take one line, and the last column is truncated to

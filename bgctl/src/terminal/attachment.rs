@@ -77,6 +77,12 @@ pub trait Output: AsFd {
     /// Whether output is pending.
     fn wants_write(&self) -> bool;
 
+    /// Whether this process may stop now. A terminal must have been left first; other output may be stuck, as its
+    /// reader stops by the same key.
+    fn may_rest(&self) -> bool {
+        !self.wants_write()
+    }
+
     /// Writes as much as is accepted without blocking.
     ///
     /// # Errors
@@ -389,7 +395,8 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Returns whether this process is to stop now, and clears the request.
     pub fn takes_stop(&mut self) -> bool {
-        !self.out.wants_write() && !self.is_over() && std::mem::take(&mut self.stops)
+        let may_stop = self.out.may_rest() && !self.is_handing_over() && !self.is_over();
+        may_stop && std::mem::take(&mut self.stops)
     }
 
     /// Ends showing the job; the first call wins.

@@ -28,6 +28,7 @@ use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::clean;
+use crate::render::look::is_dumb;
 
 /// The signals handled here. The last two would stop bgctl if it touched the terminal at the moment when it is put
 /// into the background.
@@ -61,6 +62,8 @@ pub struct ScreenView<'a> {
     /// When to redraw the job because a note covers it.
     noted_until: Option<Instant>,
     gauge: Gauge,
+    /// Whether the terminal reads escape sequences; another one would show them.
+    reads_sequences: bool,
     /// The end of what was shown of the task's output.
     shown_upto: u64,
     /// The end of what another connection has shown, until the screen is drawn.
@@ -169,6 +172,7 @@ impl<'a> ScreenView<'a> {
             size,
             noted_until: None,
             gauge: Gauge::default(),
+            reads_sequences: !is_dumb(),
             shown_upto: 0,
             resumes_from: None,
             was_alternate: false,
@@ -311,8 +315,13 @@ impl<'a> ScreenView<'a> {
         self.job.call::<TaskSignal>(&params)
     }
 
-    /// Handles that the job was stopped.
+    /// Handles that the job was stopped. During a hand-over that is left to its answer: a job that moves to the
+    /// background goes on.
     fn stopped(&mut self) {
+        if self.job.is_handing_over() {
+            self.job.stops = true;
+            return;
+        }
         if self.job.host.leaves_stopped() {
             let restore = self.job.out.restore().to_owned();
             return self.job.leave(Ok(Left::Stopped(restore)));

@@ -105,6 +105,10 @@ impl Output for Sink {
         }
     }
 
+    fn may_rest(&self) -> bool {
+        !self.is_screen() || !self.wants_write()
+    }
+
     fn write(&mut self) -> io::Result<()> {
         match self {
             Self::Screen(screen) => screen.write(),

@@ -234,10 +234,12 @@ impl View for TextView<'_> {
                 self.come_back();
             }
             Signal::SIGTTIN | Signal::SIGTTOU => {}
-            // Don't wait any longer for a reader that accepts nothing.
-            _ if self.job.is_over() => self.job.out.forget(),
             // The agent keeps running: it is not a process of this terminal.
             Signal::SIGTSTP if self.job.host.leaves_stopped() => {}
+            // What is left to write is written once this process continues.
+            Signal::SIGTSTP if self.job.is_over() => self.stop(),
+            // Don't wait any longer for a reader that accepts nothing.
+            _ if self.job.is_over() => self.job.out.forget(),
             Signal::SIGTSTP => {
                 self.job.stops = true;
                 self.job.leave_screen();

@@ -10,11 +10,29 @@ use std::time::Duration;
 
 use bgd_shared::client::PolledClient;
 
+use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{DaemonWatch, Link, REFUSED};
 
 /// The pauses between attempts where nothing tells when it is worth one: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+
+/// Returns the pause that follows this one; the first one if there was none.
+pub fn next_pause(before: Option<Duration>) -> Duration {
+    let [first, longest] = PAUSES;
+    before.map_or(first, |pause| longest.min(pause * 2))
+}
+
+/// When to make the first attempt, and what that may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// At once; it starts a daemon if the link agrees.
+    Starts,
+    /// At once. Whoever has stopped a daemon does not want one to be started.
+    AtOnce,
+    /// The same after this pause: the connection before was made, and was then refused.
+    After(Duration),
+}
 
 /// What became of an attempt.
 pub enum Attempt {
@@ -33,12 +51,11 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Begins to connect until a daemon is there. Starts one only in its first attempt, and only if `starts` and the
-    /// link agree: whoever has stopped a daemon does not want one.
+    /// Begins to connect until a daemon is there. Starts one in its first attempt at most.
     ///
     /// # Errors
     /// There can be no more threads or descriptors.
-    pub fn begin(link: Link, starts: bool) -> Result<Self, Failure> {
+    pub fn begin(link: Link, first: First) -> Result<Self, Failure> {
         let cannot = |error: io::Error| Failure::io("can't connect", &error);
         let (woken, wakes) = UnixStream::pair().map_err(cannot)?;
         woken.set_nonblocking(true).map_err(cannot)?;
@@ -48,7 +65,7 @@ impl Connector {
         let report = Report { attempt, wakes };
         thread::Builder::new()
             .name("connect".to_owned())
-            .spawn(move || connect(link, starts, report, &nudged))
+            .spawn(move || connect(link, first, report, &nudged))
             .map_err(cannot)?;
         Ok(Self { attempts, woken, nudge })
     }
@@ -89,9 +106,16 @@ impl Report {
 }
 
 /// Makes attempts until one succeeds, or nobody waits for that any more.
-fn connect(mut link: Link, mut starts: bool, mut report: Report, nudged: &mpsc::Receiver<()>) {
-    let [first, longest] = PAUSES;
-    let mut pause = first;
+fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Receiver<()>) {
+    let mut starts = first == First::Starts;
+    let mut pause = next_pause(None);
+    if let First::After(before) = first {
+        match nudged.recv_timeout(before) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => pause = next_pause(Some(before)),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
     loop {
         // Watched first, so that no daemon comes unseen in between.
         let watch = link.socket().and_then(DaemonWatch::new);
@@ -103,22 +127,24 @@ fn connect(mut link: Link, mut starts: bool, mut report: Report, nudged: &mpsc::
             Err(failure) => failure,
         };
         let is_refused = failure.kind == REFUSED;
+        // One that does not answer, or lets nobody in at the moment, makes no other socket.
+        let is_absent = failure.kind == "no_daemon" && failure.code == Code::NO_DAEMON;
         if !report.tell(Attempt::Failed(failure)) {
             return;
         }
-        if watch.is_ok_and(|watch| watch.wait().is_ok()) {
+        if is_absent && watch.is_ok_and(|watch| watch.wait().is_ok()) {
             continue;
         }
-        // Nothing tells when a host is back, or a removed folder. One that does not let this user in would take more
-        // attempts for an attack.
+        // Nothing tells when a host is back, a removed folder, or a daemon that was stopped. A host that does not let
+        // this user in would take more attempts for an attack.
         let waited = if is_refused {
             nudged.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
             nudged.recv_timeout(pause)
         };
         pause = match waited {
-            Ok(()) => first,
-            Err(RecvTimeoutError::Timeout) => longest.min(pause * 2),
+            Ok(()) => next_pause(None),
+            Err(RecvTimeoutError::Timeout) => next_pause(Some(pause)),
             Err(RecvTimeoutError::Disconnected) => return,
         };
     }
@@ -134,4 +160,89 @@ fn connected(link: &mut Link, starts: bool) -> Result<PolledClient, Failure> {
         return link.polled();
     }
     Ok(link.existing()?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
+    use nix::errno::Errno;
+    use nix::poll::{PollFd, PollFlags, poll};
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    };
+
+    use crate::link::{Options, Target};
+
+    /// How long something may take that happens at once.
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    fn next(connector: &Connector) -> Attempt {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(attempt) = connector.latest() {
+                return attempt;
+            }
+            let left = crate::link::time_left(until);
+            let mut sources = [PollFd::new(connector.descriptor(), PollFlags::POLLIN)];
+            assert_ne!(poll(&mut sources, left), Ok(0), "no attempt has ended");
+        }
+    }
+
+    /// A link to the daemon with a socket in this folder.
+    fn link(folder: &std::path::Path) -> Link {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+        Link::new(Options {
+            target: Target::Here(Some(folder.join("socket"))),
+            starts: false,
+            reports: false,
+            asks: false,
+            bootstraps: false,
+            connect_timeout: PATIENCE,
+        })
+    }
+
+    #[test]
+    fn a_daemon_that_answers_again_is_connected_to_at_the_same_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let stream = || socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
+        let (listener, address) = (stream(), UnixAddr::new(&folder.path().join("socket")).unwrap());
+        bind(std::os::fd::AsRawFd::as_raw_fd(&listener), &address).unwrap();
+        listen(&listener, Backlog::new(1).unwrap()).unwrap();
+        let mut held = Vec::new();
+        loop {
+            let client = stream();
+            match connect(std::os::fd::AsRawFd::as_raw_fd(&client), &address) {
+                Ok(()) => held.push(client),
+                Err(errno) => break assert_eq!(errno, Errno::EAGAIN),
+            }
+        }
+        let connector = Connector::begin(link(folder.path()), First::AtOnce).unwrap();
+        match next(&connector) {
+            Attempt::Failed(failure) => assert_eq!(failure.kind, "no_answer"),
+            Attempt::Made(_) => panic!("its backlog is full"),
+        }
+        let listener = UnixListener::from(listener);
+        for _ in &held {
+            listener.accept().unwrap();
+        }
+        assert!(matches!(next(&connector), Attempt::Made(_)));
+    }
+
+    #[test]
+    fn a_pause_is_kept_unless_somebody_ends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let _listener = UnixListener::bind(folder.path().join("socket")).unwrap();
+        let (begun, pause) = (Instant::now(), Duration::from_millis(50));
+        let connector = Connector::begin(link(folder.path()), First::After(pause)).unwrap();
+        assert!(matches!(next(&connector), Attempt::Made(_)));
+        assert!(begun.elapsed() >= pause);
+        let connector = Connector::begin(link(folder.path()), First::After(PATIENCE * 10)).unwrap();
+        connector.nudge();
+        assert!(matches!(next(&connector), Attempt::Made(_)));
+        assert_eq!([None, Some(Duration::from_secs(8))].map(next_pause), PAUSES);
+    }
 }

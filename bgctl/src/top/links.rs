@@ -2,13 +2,14 @@
 //! delays another.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
 use bgd_shared::client::{ClientError, PolledClient};
 use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 
 use super::act::Act;
-use super::connector::{Attempt, Connector};
+use super::connector::{Attempt, Connector, First, next_pause};
 use super::environment::Environment;
 use super::model::Silence;
 use super::pane::Pane;
@@ -47,6 +48,9 @@ impl Connection {
 pub struct Links<'a> {
     environment: &'a dyn Environment,
     hosts: Vec<Connection>,
+    /// The last pause before connecting again to each host whose list was not answered since. A daemon may refuse a
+    /// connection that was made, again and again.
+    pauses: Vec<Option<Duration>>,
 }
 
 impl<'a> Links<'a> {
@@ -59,7 +63,8 @@ impl<'a> Links<'a> {
         client: Option<PolledClient>,
         ui: &mut Ui,
     ) -> Result<Self, Failure> {
-        let mut links = Self { environment, hosts: Vec::new() };
+        let pauses = vec![None; ui.model.hosts().count()];
+        let mut links = Self { environment, hosts: Vec::new(), pauses };
         if let Some(client) = client {
             let only = HostNo::default();
             links.hosts.push(Connection::Live(Box::new(Wire::begin(only, client, ui)?)));
@@ -68,7 +73,7 @@ impl<'a> Links<'a> {
         }
         for host in ui.model.hosts() {
             ui.model.set_silence(host, Some(Silence { since: None, why: "connecting".to_owned() }));
-            links.hosts.push(Connection::Lost(Connector::begin(environment.link(host), true)?));
+            links.hosts.push(Connection::Lost(Connector::begin(environment.link(host), First::Starts)?));
         }
         Ok(links)
     }
@@ -122,35 +127,58 @@ impl<'a> Links<'a> {
                 Err(error) => Err(error),
             };
             is_changed = true;
-            if let Err(error) = outcome {
-                self.lost(host, error, ui)?;
+            match outcome {
+                Err(error) => _ = self.lost(host, error, ui)?,
+                Ok(()) if wire.is_listed() => self.listed(host, ui),
+                Ok(()) => {}
             }
         }
         Ok(is_changed)
     }
 
-    /// A host is connected.
+    /// A host has answered with its list.
+    fn listed(&mut self, host: HostNo, ui: &mut Ui) {
+        if self.pauses[host.index()].take().is_some() {
+            ui.model.set_silence(host, None);
+        }
+    }
+
+    /// A host is connected. After one that was refused, why stays visible until there is an answer.
     fn made(&mut self, host: HostNo, client: PolledClient, ui: &mut Ui) -> Result<bool, Failure> {
-        ui.model.set_silence(host, None);
+        if self.pauses[host.index()].is_none() {
+            ui.model.set_silence(host, None);
+        }
         match Wire::begin(host, client, ui) {
             Ok(wire) => {
                 self.hosts[host.index()] = Connection::Live(Box::new(wire));
                 Ok(true)
             }
-            Err(error) => self.connect_again(host, error, ui),
+            Err(error) => self.connect_again(host, error, false, ui),
         }
     }
 
     /// Connects again to a host, if its connection was not lost before. What is known of its tasks stays.
     fn lost(&mut self, host: HostNo, error: ClientError, ui: &mut Ui) -> Result<bool, Failure> {
-        match self.hosts[host.index()] {
+        match &self.hosts[host.index()] {
             Connection::Lost(_) => Ok(false),
-            Connection::Live(_) => self.connect_again(host, error, ui),
+            Connection::Live(wire) => {
+                let was_listed = wire.is_listed();
+                self.connect_again(host, error, was_listed, ui)
+            }
         }
     }
 
-    fn connect_again(&mut self, host: HostNo, error: ClientError, ui: &mut Ui) -> Result<bool, Failure> {
+    fn connect_again(
+        &mut self,
+        host: HostNo,
+        error: ClientError,
+        was_listed: bool,
+        ui: &mut Ui,
+    ) -> Result<bool, Failure> {
         let link = self.environment.link(host);
+        let pause = &mut self.pauses[host.index()];
+        *pause = (!was_listed).then(|| next_pause(*pause));
+        let first = pause.map_or(First::AtOnce, First::After);
         let why = match error {
             ClientError::Closed | ClientError::Io(_) if link.is_remote() => {
                 "the connection is lost; connecting again".to_owned()
@@ -158,12 +186,14 @@ impl<'a> Links<'a> {
             ClientError::Closed | ClientError::Io(_) => "the daemon is gone; waiting for it".to_owned(),
             error => format!("{}; connecting again", Failure::from(error).message),
         };
-        ui.model.set_silence(host, Some(Silence { since: Some(Timestamp::now()), why }));
+        let since = ui.model.silence(host).and_then(|silence| silence.since);
+        let since = since.or_else(|| Some(Timestamp::now()));
+        ui.model.set_silence(host, Some(Silence { since, why }));
         if !ui.model.is_several() {
             ui.search = None;
             ui.model.set_found(None);
         }
-        self.hosts[host.index()] = Connection::Lost(Connector::begin(link, false)?);
+        self.hosts[host.index()] = Connection::Lost(Connector::begin(link, first)?);
         Ok(true)
     }
 

@@ -205,3 +205,23 @@ fn json_of_the_hand_over_goes_to_standard_error() {
     assert!(!shell.screen().contains("backgrounded"));
     daemon.cancel(&[told.task.id]);
 }
+
+#[test]
+fn r62_a_job_that_ctrl_z_stops_as_it_is_moved_goes_on() {
+    let daemon = TestDaemon::start();
+    let line = "$| = 1; $SIG{CONT} = sub { print \"goes on\\n\"; exit }; print \"up\\n\"; sleep 1000";
+    std::fs::write(daemon.home().join("job"), line).unwrap();
+    let mut shell = Terminal::shell(&daemon);
+    for command in ["bgctl run perl job", "bgctl run --shell 'perl job; exit $?'"] {
+        shell.clear();
+        shell.type_line(command);
+        shell.wait_line("");
+        shell.wait_text("\nup\n");
+        shell.type_keys("\x1a\x02");
+        shell.wait_text("backgrounded by user");
+        shell.wait_prompt();
+        let id = backgrounded(&shell.screen());
+        assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+        assert!(daemon.output(id).ends_with(b"goes on\r\n"));
+    }
+}

@@ -1,5 +1,13 @@
 //! How it ends: by a key, a signal, a closed terminal; and what it does when the daemon ends.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use bgd_shared::client::Client;
+use bgd_shared::request::{Hello, HelloParams};
 use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
 use rustix::process::Signal;
 
@@ -123,6 +131,59 @@ fn r163_idle_it_does_nothing() {
     });
     after_lists(20);
     assert_eq!(switches(), at_rest, "nobody has woken it");
+    open_gate(&daemon, "gate");
+    top.wait_text("done 1");
+}
+
+/// What a daemon with too many connections sends before it closes one.
+const REFUSAL: &str = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32016,\"message\":\"too many of them\",\
+                       \"data\":{\"kind\":\"too_many_connections\"}}}\n";
+
+#[test]
+fn r163_a_daemon_that_refuses_it_is_asked_again_after_pauses() {
+    let home = TestDaemon::home_only();
+    let folder = home.socket().parent().unwrap();
+    fs::create_dir(folder).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let listener = UnixListener::bind(home.socket()).unwrap();
+    let server = thread::spawn(move || {
+        let mut came = Vec::new();
+        for _ in 0..4 {
+            let (mut stream, _) = listener.accept().unwrap();
+            came.push(Instant::now());
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            stream.write_all(REFUSAL.as_bytes()).unwrap();
+        }
+        (came, listener)
+    });
+    let mut top = super::sized(&home, &[], (20, 120));
+    top.wait_text("too many of them; connecting again");
+    let (came, _listener) = server.join().unwrap();
+    let pauses: Vec<Duration> = came.windows(2).map(|two| two[1] - two[0]).collect();
+    let least = [200, 400, 800].map(Duration::from_millis);
+    assert!(pauses.iter().zip(least).all(|(pause, least)| *pause >= least), "{pauses:?}");
+    top.wait_text("too many of them; connecting again");
+    top.type_keys("q");
+    assert!(top.ended().success());
+    fs::remove_file(home.socket()).unwrap();
+}
+
+#[test]
+fn r163_it_shows_the_tasks_once_a_daemon_that_refused_it_has_room() {
+    let daemon = TestDaemon::builder().config("[limits]\nconnections = 8\n").start();
+    let id = waits_at(&daemon, "gate", "exit 0");
+    // One that has said nothing yet would make room.
+    let speaks = || {
+        let mut client = daemon.client();
+        client.call::<Hello>(&HelloParams::default()).is_ok().then_some(client)
+    };
+    let held: Vec<Client> = std::iter::from_fn(speaks).take(64).collect();
+    let mut top = super::sized(&daemon, &[], (20, 120));
+    top.wait_text("more than its limit; connecting again");
+    drop(held);
+    top.wait_text(&id.short());
+    top.wait("no reason any more", |screen| !screen.contents().contains("connecting again"));
     open_gate(&daemon, "gate");
     top.wait_text("done 1");
 }

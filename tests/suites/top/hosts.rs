@@ -237,3 +237,19 @@ fn r144_a_host_that_answers_late_is_searched_then() {
     top.wait_text(&format!(" near {} running ", two.short()));
     leave(top);
 }
+
+#[test]
+fn r144_a_pager_is_left_at_once_also_where_the_host_has_gone_silent() {
+    let far = Far::start();
+    let id = runs(&far.daemon, "one");
+    let mut command = far.bgctl(&["-H", "far", "--connect-timeout", "10m", "top"]);
+    let mut top = Terminal::sized(command.env("PAGER", "echo '<paged>'; read x < /dev/tty"), (20, 130));
+    top.wait_text(&format!(" {} running ", id.short()));
+    // It says nothing until its own input ends.
+    far.wrap("exec cat > /dev/null");
+    top.type_keys("o");
+    top.wait_text("<paged>");
+    top.type_line("");
+    top.wait_text("F1 help");
+    leave(top);
+}

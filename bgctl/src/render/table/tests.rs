@@ -70,6 +70,32 @@ fn a_table_is_readable_however_narrow_it_is() {
 }
 
 #[test]
+fn r166_wide_characters_take_their_columns_in_a_table() {
+    let wide = Task {
+        description: "漢字の説明がとても長いのでここに入らない🦀🦀🦀🦀".into(),
+        tags: vec!["漢字漢字漢字漢字漢字".into()],
+        session: Some("会話会話会話会話会話会話".into()),
+        ..task()
+    };
+    for columns in [
+        &[Field::Description, Field::Id, Field::Status][..],
+        &[Field::Tags, Field::Session, Field::Description, Field::Id],
+        &Field::USUAL,
+    ] {
+        for at_most in [20, 33, 34, 40, 80] {
+            let look = Look { table: true, width: Some(at_most), columns: columns.to_vec(), ..plain() };
+            let text = list(std::slice::from_ref(&wide), &look);
+            let widest = text.lines().map(width).max();
+            assert!(widest <= Some(usize::from(at_most)), "{at_most}: {widest:?}\n{text}");
+        }
+    }
+    let columns = vec![Field::Description, Field::Id];
+    let look = Look { table: true, width: Some(24), columns, ..plain() };
+    let text = list(std::slice::from_ref(&wide), &look);
+    assert_eq!(text.lines().nth(1), Some("漢字の説明が…  3f2a9c1e"), "{text}");
+}
+
+#[test]
 fn r144_tasks_of_several_hosts_say_where_they_are() {
     let tasks = [task()];
     let all = [

@@ -30,6 +30,9 @@ impl ScreenView<'_> {
             Received::Answer { call, outcome } if self.job.is_hand_over(call) => {
                 if let Some(message) = self.job.detached(Protocol::result::<TaskDetach>(outcome)) {
                     self.note(&message);
+                    if std::mem::take(&mut self.job.stops) {
+                        self.stopped();
+                    }
                 }
                 self.input.stay();
             }
@@ -86,6 +89,9 @@ impl ScreenView<'_> {
 
     /// Passes on how far the job is to the terminal (R165). A program with the whole screen has no last line.
     fn tell_progress(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.reads_sequences {
+            return Ok(());
+        }
         self.gauge.push(bytes);
         let screen = &mut self.job.out;
         if self.gauge.tells() {

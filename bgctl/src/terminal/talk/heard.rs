@@ -1,6 +1,7 @@
 //! Handles the daemon's messages about a shown task without a terminal.
 
 use bgd_shared::client::{ClientError, Protocol, Received};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::event::News;
 use bgd_shared::request::{EventsSubscribe, OutputParams, OutputResult, TaskBlock, TaskDetach, TaskOutput};
 use bgd_shared::task::{Status, Task};
@@ -69,6 +70,8 @@ impl TextView<'_> {
                     Ok(part) => self.show_part(part, is_last)?,
                     // The task was cleared meanwhile.
                     Err(ClientError::Rpc(_)) if self.ended.is_some() => self.finish(),
+                    // The same, before it was told here how the task has ended.
+                    Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::TaskNotFound => {}
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -116,5 +119,58 @@ impl TextView<'_> {
             Some(code) if task.status == Status::Cancelled => Left::Cancelled(task, code),
             _ => Left::Ended(task),
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use bgd_shared::client::{Client, PolledClient};
+    use bgd_shared::error::RpcError;
+    use bgd_shared::foreground::{Can, Foreground, Key};
+    use bgd_shared::request::BlockResult;
+    use serde_json::value::to_raw_value;
+
+    use crate::render::samples;
+    use crate::terminal::attachment::{Role, Subject};
+
+    fn client() -> (UnixStream, Client) {
+        let (here, there) = UnixStream::pair().unwrap();
+        (there, Client::over(OwnedFd::from(here).into()))
+    }
+
+    #[test]
+    fn r69_a_task_that_is_cleared_before_its_end_was_told_has_ended_all_the_same() {
+        let ((_daemon, client), (_news, news)) = (self::client(), self::client());
+        let (mut link, ended) = (PolledClient::from(client), samples::task());
+        let mut jobs = Foreground::new(Key::NONE);
+        jobs.started(ended.id, Can::Yes);
+        let (task, role, key) = (ended.id, Role::Foreground, Key::NONE);
+        let mut text =
+            TextView::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news).unwrap();
+        // The first call waits for the end.
+        let end = to_raw_value(&BlockResult {
+            tasks: vec![ended],
+            timed_out: false,
+            finished: vec![task],
+            active: Vec::new(),
+        });
+        let mut end = Some(end.unwrap());
+        text.has_more = true;
+        for is_last in [false, true] {
+            text.ask().unwrap();
+            let (call, was_last) = text.asked.expect("a call for text");
+            assert_eq!(was_last, is_last);
+            let outcome = Err(RpcError::new(ErrorKind::TaskNotFound, "it was cleared"));
+            text.hear(Received::Answer { call, outcome }).unwrap();
+            assert_eq!(text.job.is_over(), is_last);
+            if let Some(end) = end.take() {
+                text.hear(Received::Answer { call: 1, outcome: Ok(end) }).unwrap();
+            }
+        }
+        assert!(matches!(text.job.end(), Some(Ok(Left::Ended(_)))));
     }
 }

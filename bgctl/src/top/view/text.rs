@@ -3,33 +3,8 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
-use unicode_width::UnicodeWidthChar as _;
 
-/// The columns that a text takes.
-pub fn width(text: &str) -> usize {
-    text.chars().map(|c| c.width().unwrap_or(0)).sum()
-}
-
-/// The beginning of a text that fits into this many columns, with `…` if something is left out.
-pub fn cut(text: &str, columns: usize) -> String {
-    // Every column needs a byte at least.
-    if text.len() <= columns || width(text) <= columns {
-        return text.to_owned();
-    }
-    let mut taken = 0;
-    let mut out = String::new();
-    for c in text.chars() {
-        taken += c.width().unwrap_or(0);
-        if taken >= columns {
-            break;
-        }
-        out.push(c);
-    }
-    if columns > 0 {
-        out.push('…');
-    }
-    out
-}
+pub use crate::render::width::{cut, width};
 
 /// A text in lines of this many columns, parted at blanks. A word that is longer has a line of its own.
 pub fn fold(text: &str, columns: usize) -> Vec<String> {
@@ -72,16 +47,6 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_text_is_cut_where_the_columns_end() {
-        assert_eq!(cut("make", 4), "make");
-        assert_eq!(cut("make", 3), "ma…");
-        assert_eq!(cut("漢字", 4), "漢字");
-        assert_eq!(cut("漢字x", 4), "漢…");
-        assert_eq!(cut("e\u{301}e\u{301}", 2), "e\u{301}e\u{301}");
-        assert_eq!((cut("ab", 1), cut("ab", 0)), ("…".into(), String::new()));
-    }
-
-    #[test]
     fn a_text_is_folded_at_blanks() {
         assert_eq!(fold("a bc  def", 4), ["a bc", "def"]);
         assert_eq!(fold("漢字 x longer", 4), ["漢字", "x", "longer"]);
@@ -89,11 +54,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn no_text_is_wider_than_its_room(text in "[a-z漢e\u{301}🦀]{0,20}", columns in 0usize..12) {
-            prop_assert!(width(&cut(&text, columns)) <= columns);
-        }
-
         #[test]
         fn no_text_leaves_its_area(text in ".{0,40}", column in 0u16..12, columns in 0u16..12) {
             let mut buffer = Buffer::empty(Rect::new(0, 0, 20, 1));

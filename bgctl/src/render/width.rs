@@ -1,0 +1,61 @@
+//! How many columns of a terminal a text takes, and the beginning of a text that fits into some.
+
+use unicode_width::UnicodeWidthChar as _;
+
+/// Has the character before it drawn as a picture, which takes two columns.
+const AS_PICTURE: char = '\u{fe0f}';
+
+/// The columns that a text takes at most: terminals do not agree on what is joined to one sign.
+pub fn width(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
+fn columns_of(c: char) -> usize {
+    if c == AS_PICTURE { 1 } else { c.width().unwrap_or(0) }
+}
+
+/// The beginning of a text that fits into this many columns, with `…` if something is left out.
+pub fn cut(text: &str, columns: usize) -> String {
+    // Every column needs a byte at least.
+    if text.len() <= columns || width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut taken = 0;
+    let mut out = String::new();
+    for c in text.chars() {
+        taken += columns_of(c);
+        if taken >= columns {
+            break;
+        }
+        out.push(c);
+    }
+    if columns > 0 {
+        out.push('…');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_text_is_cut_where_the_columns_end() {
+        assert_eq!(cut("make", 4), "make");
+        assert_eq!(cut("make", 3), "ma…");
+        assert_eq!(cut("漢字", 4), "漢字");
+        assert_eq!(cut("漢字x", 4), "漢…");
+        assert_eq!(cut("e\u{301}e\u{301}", 2), "e\u{301}e\u{301}");
+        assert_eq!((cut("ab", 1), cut("ab", 0)), ("…".into(), String::new()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_wider_than_its_room(text in "[a-z漢e\u{301}🦀☀\u{fe0f}]{0,20}", columns in 0usize..12) {
+            let cut = cut(&text, columns);
+            prop_assert!(width(&cut) <= columns);
+            prop_assert!(unicode_width::UnicodeWidthStr::width(cut.as_str()) <= columns);
+        }
+    }
+}

@@ -26,6 +26,20 @@ impl Encoding {
         }
     }
 
+    /// Encodes bytes as text if they are UTF-8 and no longer that way than as base64, as JSON escapes control characters:
+    /// for lines whose length is limited.
+    pub fn encode_short(bytes: Vec<u8>) -> (String, Self) {
+        let escaped = |byte: &u8| match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+            0..0x20 => 6,
+            _ => 1,
+        };
+        if bytes.iter().map(escaped).sum::<usize>() > bytes.len().div_ceil(3) * 4 {
+            return (STANDARD.encode(bytes), Self::Base64);
+        }
+        Self::encode(bytes)
+    }
+
     /// Decodes a text written by [`Encoding::encode`].
     ///
     /// # Errors

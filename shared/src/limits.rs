@@ -48,6 +48,10 @@ pub const INPUT_OPTION_BYTES: usize = 256;
 /// Maximum number of foreground jobs per connection. They do not wait for slots, so nothing else bounds them.
 pub const FOREGROUND_JOBS: usize = 256;
 
+/// Maximum number of tasks in the answers that one connection waits for, each counted once for each answer; another
+/// `task.block` or `task.cancel` is refused with `too_many_requests`. A single one may wait for any number.
+pub const WAITED_TASKS: usize = 50_000;
+
 /// Maximum number of bytes that one `task.write` accepts (after decoding).
 pub const WRITE_BYTES: usize = 256 * 1024;
 

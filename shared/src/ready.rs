@@ -202,15 +202,20 @@ impl HttpUrl {
 /// Maximum memory of a compiled regular expression, in bytes.
 const REGEX_BYTES: usize = 1024 * 1024;
 
-/// Compiles the regular expression of `line:REGEX`, which is matched against single lines without their line ends.
+/// Maximum depth of what is nested in a regular expression, as its compiler counts it: groups, repetitions, sequences,
+/// alternatives and classes. The compiler recurses with it.
+const REGEX_DEPTH: u32 = 100;
+
+/// Compiles the regular expression of `line:REGEX`, which is matched against single lines without their line ends. Takes at most
+/// 1 MiB of the stack.
 ///
 /// # Errors
-/// Says why the expression does not compile, or that it needs more than 1 MiB of memory.
+/// Says why the expression does not compile, that it needs more than 1 MiB of memory, or that it is nested more than 100 deep.
 pub fn line_regex(pattern: &str) -> Result<Regex, String> {
     if pattern.is_empty() {
         return Err("the regular expression is missing, as in line:Listening on".to_owned());
     }
-    let built = RegexBuilder::new(pattern).size_limit(REGEX_BYTES).build();
+    let built = RegexBuilder::new(pattern).size_limit(REGEX_BYTES).nest_limit(REGEX_DEPTH).build();
     built.map_err(|error| match error {
         regex::Error::CompiledTooBig(limit) => {
             format!("the regular expression needs more than {limit} bytes when compiled")
@@ -349,6 +354,8 @@ mod tests {
             ("line:", "regular expression is missing"),
             ("line:a(b", "unclosed group"),
             ("line:(?:a{1000}){1000}", "needs more than 1048576 bytes"),
+            (&nested("(", 101, ")"), "exceed the maximum number of nested parentheses/brackets (100)"),
+            (&nested("(?:", 51, ")*"), "exceed the maximum number of nested parentheses/brackets (100)"),
             ("tcp:", "\"\" is not a port"),
             ("tcp:0", "\"0\" is not a port: give a number from 1 to 65535"),
             ("tcp:65536", "\"65536\" is not a port"),
@@ -374,6 +381,20 @@ mod tests {
             assert!(error.contains(part), "{text:?}: {error}");
         }
         assert_eq!(error(&"line:".repeat(1000)), "it has 5000 bytes; at most 4096 are allowed");
+    }
+
+    /// Looks for a character in so many groups that begin and end like this.
+    fn nested(begin: &str, depth: usize, end: &str) -> String {
+        format!("line:{}L{}", begin.repeat(depth), end.repeat(depth))
+    }
+
+    #[test]
+    fn a_pattern_that_is_nested_as_deep_as_is_allowed_compiles_on_a_small_stack() {
+        for text in [nested("(", 100, ")"), nested("(?:", 50, ")*"), nested("(?:", 33, "i?)*")] {
+            let checks = move || text.parse::<Ready>().map(drop);
+            let checked = std::thread::Builder::new().stack_size(1024 * 1024).spawn(checks).unwrap().join();
+            assert_eq!(checked.unwrap(), Ok(()));
+        }
     }
 
     fn search(pattern: &str) -> LineSearch {

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_tests::far::{Far, HOST};
+use bgd_tests::shared::encoding::Encoding;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::limits::WRITE_BYTES;
+use bgd_tests::shared::request::{CancelParams, TaskCancel, TaskWrite, WriteParams};
 use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::user::on_a_small_disk;
 use bgd_tests::{TestDaemon, bgctl_path, executable, wait};
@@ -271,4 +274,96 @@ fn r145_a_slow_link_carries_all_of_it() {
     far.until(ends, "it runs", |task| task.status == Status::Running);
     let task = far.here().cancel(&[ends]).remove(0);
     assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
+}
+
+/// Has sessions over there find a `bgctl` that stops listening, once or always, when it is told this method.
+fn deaf_to(far: &Far, method: &str, is_once: bool) {
+    let programs = far.daemon.home().join("programs");
+    fs::create_dir(&programs).unwrap();
+    let [bgctl, mark] = [bgctl_path(), programs.join("was-deaf")].map(|path| path.display().to_string());
+    let hears = if is_once { format!("mkdir {mark} 2>/dev/null") } else { "true".to_owned() };
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *dial*) {hears} && {{ sed -u '/{method}/Q' | {bgctl} \"$@\"; exit; }};; esac\n\
+         exec {bgctl} \"$@\"\n"
+    );
+    executable::write(&programs.join("bgctl"), &script);
+    far.set_session(&[("PATH", &format!("{}:/usr/bin:/bin", programs.display()))]);
+}
+
+#[test]
+fn r145_a_request_that_is_too_long_for_a_machine_fails_its_task_and_cuts_no_other() {
+    let mut far = two();
+    let gate = far.daemon.home().join("gate");
+    let other = far.submit_on(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 4", gate.display()));
+    far.running(other);
+    let connections = far.connections();
+    // This daemon gets the environment beside the line, which is short enough therefore.
+    let (long, env) = ("x".repeat(110_000), format!("LONG={}", "x".repeat(100_000)));
+    let words = [&["submit", "--on", HOST, "--env", &env, "--", "true"], &[long.as_str(); 9][..]].concat();
+    let id: TaskId = far.run_here(&words).word();
+    let task = far.ended(id);
+    assert_eq!(task.failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Spawn), "{task:?}");
+    let error = task.error.unwrap();
+    for words in ["it is too long for far: the request has 1", "at most 1048576", "limits.frame_bytes"] {
+        assert!(error.contains(words), "{words:?}: {error}");
+    }
+    assert_eq!(far.connections(), connections, "the connection was kept");
+    fs::write(gate, "").unwrap();
+    assert_eq!(far.ended(other).exit, Some(Exit::Code(4)));
+}
+
+#[test]
+fn r145_a_long_environment_goes_to_another_machine() {
+    let mut far = two();
+    let (env, line) = (format!("LONG={}", "x".repeat(100_000)), "printf %s \"$LONG\" | wc -c");
+    let id = far.submit_on(&["--env", &env], line);
+    assert_eq!(far.ended(id).status, Status::Completed);
+    assert_eq!(far.here().output(id), b"100000\n");
+    let id: TaskId = far.run(&["submit", "--env", &env, "--shell", line]).word();
+    assert_eq!(far.daemon.block(&[id])[0].status, Status::Completed);
+    assert_eq!(far.daemon.output(id), b"100000\n");
+}
+
+#[test]
+fn r145_bytes_that_are_long_as_text_are_written_to_another_machine() {
+    let mut far = two();
+    let id = far.submit_on(&["--stdin-pipe"], "tr '\\1' x | wc -c");
+    far.running(id);
+    let connections = far.connections();
+    // So many bytes of the value 1, in base64: three of them are four letters.
+    let (data, encoding) = ("AQEB".repeat(WRITE_BYTES / 3) + "AQ==", Encoding::Base64);
+    let params = WriteParams { id: id.into(), data, encoding, eof: true };
+    assert_eq!(far.here().client().call::<TaskWrite>(&params).unwrap().written, WRITE_BYTES as u64);
+    assert_eq!(far.ended(id).status, Status::Completed);
+    assert_eq!(far.here().output(id), format!("{WRITE_BYTES}\n").as_bytes());
+    assert_eq!(far.connections(), connections, "the connection was kept");
+}
+
+#[test]
+fn r145_what_could_not_be_removed_there_as_the_connection_broke_is_removed_later() {
+    let mut far = two();
+    deaf_to(&far, "task\\.clear", true);
+    let id = far.submit_on(&[], "echo done");
+    assert_eq!(far.ended(id).status, Status::Completed);
+    far.forgotten();
+    assert_eq!(far.connections(), 2, "the first one broke");
+}
+
+#[test]
+fn r145_connections_that_break_at_once_are_made_again_with_pauses() {
+    let mut far = two();
+    let id = far.submit_on(&[], "sleep 1000");
+    far.running(id);
+    deaf_to(&far, "task\\.cancel", false);
+    far.cut_here();
+    // Each tells how the task is, which is a success, before it breaks.
+    let mut client = far.here().client();
+    let params = CancelParams { ids: vec![id.into()], ..CancelParams::default() };
+    let cancel = client.send::<TaskCancel>(&params, &[]).unwrap();
+    let (begin, first) = (Instant::now(), far.connections());
+    wait::poll_until("six further connections", || (far.connections() >= first + 6).then_some(()));
+    assert!(begin.elapsed() >= 5 * Duration::from_millis(500), "{:?}", begin.elapsed());
+    far.set_session(&[]);
+    assert_eq!(client.answer::<TaskCancel>(cancel).unwrap().tasks[0].status, Status::Cancelled);
+    far.forgotten();
 }

@@ -3,10 +3,11 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::time::Instant;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::SubmitParams;
-use bgd_tests::shared::task::Status;
+use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{FakeDaemon, Raw, wait};
 use serde_json::json;
 
@@ -271,4 +272,64 @@ fn an_agent_that_begins_to_work_again_is_started_again() {
     }
     fs::remove_file(daemon.home().join("begin")).unwrap();
     daemon.completed("say still warm");
+}
+
+#[test]
+fn r20_a_flood_of_an_agent_is_told_at_a_pace_and_completely() {
+    const CALLS: u64 = 5000;
+    let daemon = fake();
+    let mut watch = daemon.watch();
+    let id = daemon.prompt(&format!("flood {CALLS}; tool last"));
+    let (begin, mut told) = (Instant::now(), 0);
+    while !watch.next_event().kind.is_terminal() {
+        told += 1;
+    }
+    // At most four times a second of each of three kinds, and what belongs to its beginning and its end.
+    let most = 12 * (begin.elapsed().as_secs() + 1) + 10;
+    assert!(told <= most, "{told} events, at most {most} are expected");
+    let task = daemon.ends_as(id, Status::Completed);
+    assert_eq!(task.progress.tool_calls, CALLS + 1);
+    assert_eq!(task.progress.last_tools, [(CALLS - 1).to_string(), CALLS.to_string(), "last".to_owned()]);
+    let plan: Vec<_> = task.progress.plan.iter().map(|step| step.text.clone()).collect();
+    assert_eq!(plan, [CALLS.to_string()]);
+    let task = daemon.task(id);
+    assert_eq!(task.agent_usage.and_then(|usage| usage.context_tokens), Some(CALLS));
+}
+
+#[test]
+fn r20_the_daemon_answers_and_cancels_while_an_agent_floods_it() {
+    let daemon = fake();
+    let id = daemon.prompt("flood 0");
+    let many = |task: &Task| task.progress.tool_calls > 1000;
+    wait::poll_until("a flood", || Some(daemon.task(id)).filter(many));
+    let listed = daemon.run(&["list"]).success().stdout_text();
+    assert!(listed.contains("running"), "{listed}");
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+}
+
+#[test]
+fn r04_an_agent_that_opens_no_session_any_more_is_replaced() {
+    let daemon = FakeDaemon::start(&["--new-sessions", "1"], "start_timeout = \"3s\"\nkeep_warm = \"1h\"");
+    let hung = daemon.completed("say first").pid;
+    let (_, error) = daemon.failed("say never");
+    assert!(error.contains("opened no session within 3s"), "{error}");
+    wait::poll_until("its end", || daemon.task_processes().is_empty().then_some(()));
+    assert_ne!(daemon.completed("say next").pid, hung);
+}
+
+#[test]
+fn r05_a_prompt_that_is_cancelled_while_its_session_is_opened_leaves_no_agent_that_hangs() {
+    let daemon = FakeDaemon::start(&["--new-sessions", "2"], "keep_warm = \"1h\"");
+    let neighbour = daemon.prompt("await go; say fine");
+    let hung = daemon.wait_running(neighbour).pid;
+    assert_eq!(daemon.completed("say second").pid, hung);
+    let id = daemon.prompt("say never");
+    wait::poll_until("that it is being opened", || {
+        (daemon.fake_home().received("session/new").len() == 3).then_some(())
+    });
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert_ne!(daemon.completed("say next").pid, hung);
+    // Whoever works there is let finish.
+    daemon.touch("go");
+    assert_eq!(daemon.ends_as(neighbour, Status::Completed).pid, hung);
 }

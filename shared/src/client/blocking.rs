@@ -83,7 +83,11 @@ impl Client {
     /// Speaks over a connection whose other end somebody else carries to a daemon, such as ssh: it may be silent for a
     /// minute.
     pub fn over(stream: Stream) -> Self {
-        Self { watchdog: Watchdog::carried(Instant::now()), ..Self::of(stream) }
+        Self {
+            watchdog: Watchdog::carried(Instant::now()),
+            protocol: Protocol::carried(),
+            ..Self::of(stream)
+        }
     }
 
     fn of(stream: Stream) -> Self {

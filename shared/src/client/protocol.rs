@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use serde_json::value::RawValue;
 
 use super::error::ClientError;
-use crate::error::RpcError;
+use crate::error::{ErrorKind, RpcError};
 use crate::event::EventParams;
 use crate::frame::FrameDecoder;
 use crate::limits::ANSWER_BYTES;
@@ -52,6 +52,10 @@ pub struct Protocol {
     decoder: FrameDecoder<Infallible>,
     calls: u64,
     answers: u64,
+    /// Whether somebody else carries the connection to the daemon, so that no descriptor travels with a line.
+    is_carried: bool,
+    /// The longest line that the daemon takes, in bytes, if that is known.
+    line_limit: Option<usize>,
 }
 
 /// Number of the `hello` that only checks whether the daemon is alive. Calls are counted from 1.
@@ -59,19 +63,43 @@ const PROBE: u64 = 0;
 
 impl Default for Protocol {
     fn default() -> Self {
-        Self { decoder: FrameDecoder::new(ANSWER_BYTES), calls: 0, answers: 0 }
+        let decoder = FrameDecoder::new(ANSWER_BYTES);
+        Self { decoder, calls: 0, answers: 0, is_carried: false, line_limit: None }
     }
 }
 
 impl Protocol {
+    /// Creates the state of a connection that somebody else carries to a daemon: everything travels in lines.
+    pub(super) fn carried() -> Self {
+        Self { is_carried: true, ..Self::default() }
+    }
+
+    /// Refuses calls whose lines have more bytes from now on: the daemon would close the connection.
+    pub fn limit_lines(&mut self, bytes: usize) {
+        self.line_limit = Some(bytes);
+    }
+
     /// Creates a call.
     ///
     /// # Errors
-    /// [`ClientError::Rpc`] if its params are longer than a daemon accepts.
+    /// [`ClientError::Rpc`] if its params are longer than the daemon accepts.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<Call, ClientError> {
-        let long = M::out_of_line(params)?;
-        self.calls += 1;
-        let number = self.calls;
+        let call = self.build::<M>(params)?;
+        let bytes = call.line.len();
+        if let Some(most) = self.line_limit.filter(|most| bytes > *most) {
+            return Err(too_long(bytes, most).into());
+        }
+        self.calls = call.number;
+        Ok(call)
+    }
+
+    /// Builds the next call, which does not count as made.
+    ///
+    /// # Errors
+    /// As for [`Self::call`], apart from the limit.
+    pub(super) fn build<M: Method>(&self, params: &M::Params) -> Result<Call, ClientError> {
+        let long = if self.is_carried { None } else { M::out_of_line(params)? };
+        let number = self.calls + 1;
         let line = |params| request_line(number, M::NAME, params);
         Ok(match long {
             Some((params, file)) => Call { number, line: line(&params), along: Some(file) },
@@ -168,5 +196,48 @@ impl Protocol {
     pub fn result<M: Method>(outcome: Result<Box<RawValue>, RpcError>) -> Result<M::Result, ClientError> {
         strict::from_str(outcome?.get())
             .map_err(|error| ClientError::Garbled(format!("{}: {error}", M::NAME)))
+    }
+}
+
+fn too_long(bytes: usize, most: usize) -> RpcError {
+    let message = format!("the request has {bytes} bytes, and the daemon takes at most {most}");
+    RpcError::new(ErrorKind::FrameTooLarge, message)
+        .hint("put what is long into a file, or raise limits.frame_bytes where the daemon runs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{ENV_INLINE_BYTES, FRAME_BYTES};
+    use crate::request::{SubmitParams, TaskSubmit};
+
+    fn with_env(bytes: usize) -> SubmitParams {
+        let env = std::iter::once(("A".into(), "x".repeat(bytes).into())).collect();
+        SubmitParams { argv: Some(vec!["true".into()]), env: Some(env), ..SubmitParams::default() }
+    }
+
+    #[test]
+    fn r145_nothing_travels_beside_the_lines_of_a_connection_that_is_carried() {
+        let params = with_env(2 * ENV_INLINE_BYTES);
+        let call = Protocol::default().call::<TaskSubmit>(&params).unwrap();
+        assert!(call.along.is_some() && call.line.len() < ENV_INLINE_BYTES);
+        let call = Protocol::carried().call::<TaskSubmit>(&params).unwrap();
+        assert!(call.along.is_none() && call.line.len() > 2 * ENV_INLINE_BYTES);
+    }
+
+    #[test]
+    fn r145_a_line_that_the_daemon_would_refuse_is_not_a_call() {
+        let mut protocol = Protocol::carried();
+        protocol.limit_lines(FRAME_BYTES);
+        let Err(ClientError::Rpc(error)) = protocol.call::<TaskSubmit>(&with_env(FRAME_BYTES)) else {
+            panic!("it is too long")
+        };
+        assert_eq!(error.kind(), ErrorKind::FrameTooLarge);
+        assert!(!protocol.has_pending(), "nothing was sent");
+        // To the byte.
+        let exact = protocol.build::<TaskSubmit>(&with_env(1000)).unwrap().line.len();
+        protocol.limit_lines(exact);
+        assert_eq!(protocol.call::<TaskSubmit>(&with_env(1000)).unwrap().line.len(), exact);
+        protocol.call::<TaskSubmit>(&with_env(1001)).unwrap_err();
     }
 }

@@ -52,8 +52,9 @@ impl AsyncClient {
     /// There is no daemon, it does not answer, or the peer must not be trusted.
     pub async fn connect(socket: &SocketPath) -> Result<Self, ClientError> {
         let (stream, listener) = connect_async(socket, FIRST_ANSWER).await?;
-        let mut client = Self::new(stream, Some(socket.clone()), Watchdog::new(Instant::now()));
-        client.listener = listener;
+        let (protocol, watchdog) = (Protocol::default(), Watchdog::new(Instant::now()));
+        let mut client = Self::new(stream, protocol, watchdog);
+        (client.socket, client.listener) = (Some(socket.clone()), listener);
         Ok(client)
     }
 
@@ -63,17 +64,13 @@ impl AsyncClient {
     /// # Errors
     /// It can't be used on tokio.
     pub fn over(stream: Stream) -> io::Result<Self> {
-        Ok(Self::new(into_async(stream)?, None, Watchdog::carried(Instant::now())))
+        Ok(Self::new(into_async(stream)?, Protocol::carried(), Watchdog::carried(Instant::now())))
     }
 
-    fn new(stream: AsyncStream, socket: Option<SocketPath>, watchdog: Watchdog) -> Self {
+    fn new(stream: AsyncStream, protocol: Protocol, watchdog: Watchdog) -> Self {
         let stream = Arc::new(stream);
-        let pending = Arc::new(Mutex::new(Pending {
-            protocol: Protocol::default(),
-            watchdog,
-            calls: HashMap::new(),
-            closed: None,
-        }));
+        let pending =
+            Arc::new(Mutex::new(Pending { protocol, watchdog, calls: HashMap::new(), closed: None }));
         let (news_sender, news) = mpsc::unbounded_channel();
         let reader = tokio::spawn(read_all(Arc::clone(&stream), Arc::clone(&pending), news_sender));
         Self {
@@ -82,9 +79,23 @@ impl AsyncClient {
             write: tokio::sync::Mutex::default(),
             news: tokio::sync::Mutex::new(news),
             reader,
-            socket,
+            socket: None,
             listener: None,
         }
+    }
+
+    /// Refuses calls whose lines have more bytes from now on, as the daemon would close the connection. It says in the
+    /// answer to `hello` how many it takes.
+    pub fn limit_lines(&self, bytes: u64) {
+        lock(&self.pending).protocol.limit_lines(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    /// Returns how long the line of a call would be, in bytes.
+    ///
+    /// # Errors
+    /// The params are longer than any daemon accepts.
+    pub fn line_bytes<M: Method>(&self, params: &M::Params) -> Result<usize, ClientError> {
+        Ok(lock(&self.pending).protocol.build::<M>(params)?.line.len())
     }
 
     /// Makes a call and waits for its answer. Calls may run concurrently. Waits for a slow answer as long as the

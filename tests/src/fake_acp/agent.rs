@@ -42,6 +42,8 @@ pub struct State {
     /// Requests to the client, with their answers once they have arrived.
     calls: HashMap<u64, Option<Value>>,
     last_number: u64,
+    /// How often a session was asked for.
+    wanted_sessions: u64,
 }
 
 struct Session {
@@ -107,6 +109,9 @@ impl Agent {
         }
         let params = &message["params"];
         let options = &self.options;
+        if method == "session/new" && self.is_tired_of_sessions() {
+            return;
+        }
         let result = match method {
             "session/new" => self.new_session(message),
             "session/load" if !options.no_load => self.load(message),
@@ -202,6 +207,13 @@ impl Agent {
             "agentInfo": { "name": name, "version": version },
             "authMethods": if options.auth_required { login } else { json!([]) },
         })
+    }
+
+    /// Counts a session that is asked for. Returns whether nothing comes of it.
+    fn is_tired_of_sessions(&self) -> bool {
+        let mut state = self.lock();
+        state.wanted_sessions += 1;
+        self.options.new_sessions.is_some_and(|most| state.wanted_sessions > most)
     }
 
     fn new_session(&self, message: &Value) -> Result<Value, Fault> {

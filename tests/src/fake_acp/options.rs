@@ -48,6 +48,9 @@ pub struct Options {
     /// initialize is answered as soon as there is such a file
     #[arg(long, value_name = "FILE")]
     pub initialize_after: Option<PathBuf>,
+    /// session/new is answered only so often
+    #[arg(long, value_name = "N")]
+    pub new_sessions: Option<u64>,
     /// Ends at once, without a word of the protocol
     #[arg(long, value_name = "CODE")]
     pub exit_at_start: Option<u8>,

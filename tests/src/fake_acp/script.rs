@@ -14,6 +14,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("stream N TEXT", "N such chunks"),
     ("think TEXT", "a chunk of thought"),
     ("tool TITLE", "a tool call in progress, then its completion"),
+    (
+        "flood N",
+        "N tool calls named by their numbers from 1, each with a plan and a usage_update of it; 0: until a cancel",
+    ),
     ("plan", "a plan"),
     ("long-plan N", "a plan of N steps, each of two lines of 1000 letters"),
     ("usage JSON", "a usage_update with these fields"),
@@ -59,6 +63,7 @@ pub enum Command {
     Stream(u64, String),
     Think(String),
     Tool(String),
+    Flood(u64),
     Plan,
     LongPlan(usize),
     Usage(String),
@@ -174,6 +179,7 @@ fn command(piece: &str) -> Option<Command> {
         }
         "think" => Command::Think(text()),
         "tool" => Command::Tool(text()),
+        "flood" => Command::Flood(rest.parse().ok()?),
         "long-plan" => Command::LongPlan(rest.parse().ok()?),
         "usage" => Command::Usage(rest.to_owned()),
         "tokens" => Command::Tokens(rest.to_owned()),

@@ -131,6 +131,7 @@ impl Turn {
             }
             Command::Think(text) => self.agent.wire.chunk(&self.session, "agent_thought_chunk", &text),
             Command::Tool(title) => self.tool(&title),
+            Command::Flood(calls) => self.flood(calls)?,
             Command::Plan | Command::LongPlan(_) | Command::Usage(_) | Command::Tokens(_) => {
                 self.tell_of_work(command);
             }
@@ -264,6 +265,18 @@ impl Turn {
             "status": "completed",
             "content": [{ "type": "content", "content": { "type": "text", "text": "done" } }],
         }));
+    }
+
+    /// Calls so many tools without a pause, each for another step of its plan.
+    fn flood(&self, calls: u64) -> Flow {
+        for number in 1..=if calls == 0 { u64::MAX } else { calls } {
+            self.unless_cancelled()?;
+            self.tool(&number.to_string());
+            let step = json!({ "content": number.to_string(), "priority": "low", "status": "in_progress" });
+            self.update(&json!({ "sessionUpdate": "plan", "entries": [step] }));
+            self.update(&json!({ "sessionUpdate": "usage_update", "used": number, "size": 1_000_000 }));
+        }
+        GO_ON
     }
 
     fn history(&mut self) {

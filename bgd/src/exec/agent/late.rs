@@ -26,8 +26,17 @@ impl Manager {
             late.retain(|_, recorder| recorder.strong_count() > 0);
             late.insert(of, Rc::downgrade(&recorder));
         }
-        while let Some(update) = updates.recv().await {
+        loop {
+            let due = recorder.borrow().until_due();
+            let update = tokio::select! {
+                update = updates.recv() => update,
+                () = due => {
+                    recorder.borrow_mut().tell_untold();
+                    continue;
+                }
+            };
             let mut recorder = recorder.borrow_mut();
+            let Some(update) = update else { return recorder.tell_untold() };
             match update {
                 Update::Text(text) => recorder.text(&text),
                 Update::Consumed(report) => recorder.consumed(report),

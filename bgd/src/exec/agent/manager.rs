@@ -390,6 +390,7 @@ impl Manager {
     }
 }
 
-fn gone() -> Refusal {
+/// The refusal where the process of an agent is not there any more.
+pub fn gone() -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, "the agent's process has just ended").hint("try it again")
 }

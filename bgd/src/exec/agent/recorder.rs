@@ -1,7 +1,9 @@
 //! Records a turn: appends its text to the task's output as it arrives, keeps the final answer as the task's
 //! result, and reports facts to the core. It decides nothing about the task.
 
+mod last_message;
 mod state;
+mod untold;
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -11,22 +13,19 @@ use std::time::{Duration, Instant};
 use bgd_shared::agent::InputOption;
 use bgd_shared::consumption::PlanStep;
 use bgd_shared::id::TaskId;
-use bgd_shared::limits::AGENT_RESULT_BYTES;
 use bgd_shared::request::Stream;
 use bgd_shared::show;
 use bgd_shared::text::beginning;
 use serde::{Deserialize, Serialize};
 
+use self::last_message::{LastMessage, Next};
+use self::untold::Untold;
 use super::connection::TurnEnd;
 use super::signs::{self, Model};
 use crate::core::{Fact, Note, Report};
 use crate::exec::context::Context;
 use crate::exec::loss::Loss;
 use crate::exec::output::{OutputFolder, read_part};
-
-/// The most bytes of an answer that are kept: the last ones.
-#[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
-const ANSWER_BYTES: usize = AGENT_RESULT_BYTES as usize;
 
 /// The shortest time between two reports of activity to the core.
 const MOVED_EVERY: Duration = Duration::from_millis(500);
@@ -72,6 +71,8 @@ pub struct Recorder {
     /// The error of the first write that failed.
     error: Option<String>,
     loss: Loss,
+    /// What the core was not told yet.
+    untold: Untold,
     last_moved: Option<Instant>,
     last_report: Option<Report>,
     last_plan: Vec<PlanStep>,
@@ -105,6 +106,7 @@ impl Recorder {
             model_error: None,
             error: None,
             loss,
+            untold: Untold::default(),
             last_moved: None,
             last_report: None,
             last_plan: Vec::new(),
@@ -131,7 +133,7 @@ impl Recorder {
             separate,
         } = state;
         let loss = Loss::new(task, run, context.facts.clone());
-        let (file, last_moved) = (None, None);
+        let (file, last_moved, untold) = (None, None, Untold::default());
         Self {
             task,
             run,
@@ -143,6 +145,7 @@ impl Recorder {
             model_error,
             error,
             loss,
+            untold,
             last_moved,
             last_report,
             last_plan,
@@ -158,8 +161,33 @@ impl Recorder {
     }
 
     /// Reports a fact to the core.
-    pub fn tell(&self, fact: Fact) {
+    fn tell(&self, fact: Fact) {
         self.context.facts.send(self.task, self.run, fact);
+    }
+
+    /// Waits until [`Self::tell_untold`] is due for what is untold now; for ever if the core knows everything.
+    pub fn until_due(&self) -> impl Future<Output = ()> + use<> {
+        let due = self.untold.due();
+        async move {
+            match due {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Tells the core what it does not know yet.
+    pub fn tell_untold(&mut self) {
+        for fact in self.untold.take(Instant::now()) {
+            self.tell(fact);
+        }
+    }
+
+    /// The same, unless it was told something shortly before: an agent may say more than anybody reads.
+    fn tell_soon(&mut self) {
+        if self.untold.due().is_some_and(|at| at <= Instant::now()) {
+            self.tell_untold();
+        }
     }
 
     /// Records a piece of the agent's answer.
@@ -190,14 +218,14 @@ impl Recorder {
 
     /// Replaces the answer collected from the text by the one that the agent reported.
     pub fn answer(&mut self, answer: String) {
-        self.answer = LastMessage { said: answer, any_tool: self.answer.any_tool, ..LastMessage::default() };
-        self.answer.bound();
+        self.answer.replace(answer);
     }
 
     /// Records a tool call.
     pub fn tool(&mut self, name: &str) {
         self.answer.tool_called();
-        self.tell(Fact::Tool { name: shortened(name).into() });
+        self.untold.tool(shortened(name).into());
+        self.tell_soon();
     }
 
     /// Notes that a tool makes progress, or that the agent asks for permission to use one.
@@ -252,8 +280,9 @@ impl Recorder {
         if report.is_empty() || self.last_report.as_ref() == Some(&report) {
             return self.note_activity();
         }
-        self.tell(Fact::Consumed(Box::new(report.clone())));
+        self.untold.consumed(&report);
         self.last_report = Some(report);
+        self.tell_soon();
     }
 
     /// Records the agent's plan.
@@ -261,14 +290,21 @@ impl Recorder {
         if self.last_plan == steps {
             return self.note_activity();
         }
-        self.tell(Fact::Planned { steps: steps.as_slice().into() });
+        self.untold.planned(steps.as_slice().into());
         self.last_plan = steps;
+        self.tell_soon();
     }
 
     /// Reports something that people should know about the agent.
-    pub fn note(&self, note: Note, text: &str) {
-        let text = beginning(text, NOTE_BYTES);
-        self.tell(Fact::Noted { note, text: text.into() });
+    pub fn note(&mut self, note: Note, text: &str) {
+        let text = beginning(text, NOTE_BYTES).into();
+        match note {
+            Note::LastWords => {
+                self.untold.last_words(text);
+                self.tell_soon();
+            }
+            Note::Suspect | Note::Warning => self.tell(Fact::Noted { note, text }),
+        }
     }
 
     /// Reports activity, at most once per [`MOVED_EVERY`].
@@ -281,12 +317,14 @@ impl Recorder {
     }
 
     /// Reports that the agent was denied something.
-    pub fn denied(&self, what: &str) {
-        self.tell(Fact::Denied { what: shortened(what).into() });
+    pub fn denied(&mut self, what: &str) {
+        self.untold.denied(shortened(what).into());
+        self.tell_soon();
     }
 
-    /// Reports a question of the agent.
-    pub fn asked(&self, key: u64, question: &str, options: Vec<InputOption>) {
+    /// Reports a question of the agent, after what it has done before. So many may be open that they need no pace.
+    pub fn asked(&mut self, key: u64, question: &str, options: Vec<InputOption>) {
+        self.tell_untold();
         self.tell(Fact::Asked { key, question: question.into(), options: options.into() });
     }
 
@@ -297,6 +335,9 @@ impl Recorder {
         }
         self.file = None;
         self.is_late = true;
+        self.tell_untold();
+        // What comes after the end is told at once, as the next run may begin any time.
+        self.untold = Untold::default();
         let (cut, answer) = std::mem::take(&mut self.answer).last();
         let folder = Arc::clone(&self.context.folder);
         let (task, run) = (self.task, self.run);
@@ -409,162 +450,9 @@ fn shortened(name: &str) -> String {
     show::line(line).chars().take(TOOL_CHARS).collect()
 }
 
-/// How the next piece of an answer relates to the text before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Next {
-    /// It continues the same message.
-    #[default]
-    Goes,
-    /// A tool was called in between.
-    AfterTool,
-    /// It belongs to another message.
-    OtherMessage,
-}
-
-/// Prefixes of notices that adapters send as messages of the agent. A notice after the answer is not the
-/// answer. Seen with codex-acp.
-const NOTICES: [&str; 3] = ["**Warning:**", "Warning: ", "Config warning: "];
-
-/// The last message since the last tool call, or the one before that call while nothing has followed it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct LastMessage {
-    said: String,
-    /// How many bytes were cut off its beginning.
-    cut: u64,
-    /// The message before it, with its number of cut bytes. It is the answer if the last message is only a notice.
-    before: Option<(u64, String)>,
-    next: Next,
-    any_tool: bool,
-}
-
-impl LastMessage {
-    fn push(&mut self, text: &str) {
-        match std::mem::take(&mut self.next) {
-            Next::Goes => {}
-            Next::AfterTool => *self = Self { any_tool: self.any_tool, ..Self::default() },
-            Next::OtherMessage => {
-                self.bound();
-                let before = (self.cut, std::mem::take(&mut self.said));
-                if !is_notice(&before.1) && !before.1.trim().is_empty() {
-                    self.before = Some(before);
-                }
-                self.cut = 0;
-            }
-        }
-        self.said.push_str(text);
-        if self.said.len() > 2 * ANSWER_BYTES {
-            self.bound();
-        }
-    }
-
-    fn tool_called(&mut self) {
-        self.next = Next::AfterTool;
-        self.any_tool = true;
-    }
-
-    fn other_message(&mut self) {
-        // A tool call discards more, so it takes precedence. Before the first text there is no message to end.
-        if self.next == Next::Goes && !self.said.is_empty() {
-            self.next = Next::OtherMessage;
-        }
-    }
-
-    fn error(&self) -> Option<&str> {
-        // An agent that has used tools may quote an error.
-        signs::error_as_answer(&self.said).filter(|_| !self.any_tool)
-    }
-
-    /// Returns whether the turn has produced nothing visible.
-    fn is_nothing(&self) -> bool {
-        let is_blank = |said: &str| said.trim().is_empty();
-        !self.any_tool && is_blank(&self.said) && self.before.is_none()
-    }
-
-    /// Cuts off the beginning beyond [`ANSWER_BYTES`].
-    fn bound(&mut self) {
-        let surplus = self.said.len().saturating_sub(ANSWER_BYTES);
-        let cut = (surplus..self.said.len()).find(|at| self.said.is_char_boundary(*at)).unwrap_or(surplus);
-        if surplus > 0 {
-            self.said.drain(..cut);
-            self.cut += cut as u64;
-        }
-    }
-
-    /// Returns the answer, and how many bytes were cut off before it.
-    fn last(mut self) -> (u64, String) {
-        self.bound();
-        match self.before {
-            Some(before) if is_notice(&self.said) => before,
-            Some(_) | None => (self.cut, self.said),
-        }
-    }
-}
-
-fn is_notice(said: &str) -> bool {
-    NOTICES.iter().any(|begin| said.trim_start().starts_with(begin))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_answer_is_what_was_said_after_the_last_tool() {
-        let mut answer = LastMessage::default();
-        answer.push("Let me ");
-        answer.push("look.");
-        answer.tool_called();
-        answer.push("It is ");
-        answer.push("here.");
-        answer.tool_called();
-        assert_eq!(answer.last(), (0, "It is here.".to_owned()));
-    }
-
-    #[test]
-    fn the_answer_is_the_last_message_but_no_notice_behind_it() {
-        let answer = |messages: &[&str]| {
-            let mut answer = LastMessage::default();
-            for message in messages {
-                answer.other_message();
-                answer.push(&message[..1]);
-                answer.push(&message[1..]);
-            }
-            answer
-        };
-        let last = |messages: &[&str]| answer(messages).last().1;
-        assert_eq!(last(&["I look.", "It is here."]), "It is here.");
-        assert_eq!(last(&["It is here.", "**Warning:** old model"]), "It is here.");
-        assert_eq!(last(&["**Warning:** old model", "It is here."]), "It is here.");
-        assert_eq!(last(&["It is here.", "Warning: a", "Config warning: b"]), "It is here.");
-        assert_eq!(last(&["Warning: a", "Warning: b"]), "Warning: b", "better than nothing");
-        let mut after_tool = answer(&["It is here."]);
-        after_tool.tool_called();
-        after_tool.other_message();
-        after_tool.push("Warning: a");
-        assert_eq!(after_tool.last().1, "Warning: a");
-    }
-
-    #[test]
-    fn an_error_of_the_model_is_no_answer() {
-        let answer = |text: &str| LastMessage { said: text.to_owned(), ..LastMessage::default() };
-        assert_eq!(answer(" API Error: 400 bad\n").error(), Some("API Error: 400 bad"));
-        assert_eq!(answer("The API Error is in line 3").error(), None);
-        let after_work = LastMessage { any_tool: true, ..answer("API Error: 400") };
-        assert_eq!(after_work.error(), None);
-    }
-
-    #[test]
-    fn a_long_answer_keeps_its_end_in_whole_characters() {
-        let mut answer = LastMessage::default();
-        for _ in 0..3 * ANSWER_BYTES / 3 {
-            answer.push("€");
-        }
-        answer.push("end");
-        let (cut, last) = answer.last();
-        assert_eq!(cut + last.len() as u64, 3 * ANSWER_BYTES as u64 / 3 * 3 + 3);
-        assert!(last.len() <= ANSWER_BYTES && last.len() > ANSWER_BYTES - 4, "{}", last.len());
-        assert!(last.starts_with('€') && last.ends_with("end"));
-    }
 
     #[test]
     fn names_of_tools_are_short_and_clean() {

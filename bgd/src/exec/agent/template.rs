@@ -289,6 +289,8 @@ impl Template {
             process.end(SIGKILL);
             process.gone().await;
         }
+        // Before the end is reported: the next turn of the task has a prompt in a file of the same name.
+        drop(self.running.take());
     }
 
     /// Returns what the configuration says about it: its program is started only for a prompt.
@@ -321,7 +323,10 @@ impl PromptFile {
 
 impl Drop for PromptFile {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
+        // It is removed with its task, too.
+        if let Err(error) = std::fs::remove_file(&self.0)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(path = %self.0.display(), %error, "a prompt's file is not removed");
         }
     }

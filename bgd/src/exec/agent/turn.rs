@@ -1,6 +1,8 @@
 //! Runs one turn of an agent: finds a process, opens the session, sends the prompt, records what the agent
 //! says, passes on its questions, and reports the end. It decides nothing about the task: the core does.
 
+mod opening;
+
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,15 +15,15 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::after::with_prompt;
-use super::connection::{Ask, Opened, TurnEnd, UPDATES, Update};
+use super::connection::{Ask, Opened, TurnEnd, Update};
 use super::link::Connection;
-use super::live::{Live, too_slow};
+use super::live::Live;
 use super::manager::{Lease, Manager};
 use super::order::{Control, TurnOrder};
 use super::pending::{Asked, Early};
 use super::pool::ProcessId;
 use super::recorder::Recorder;
-use super::refusals::{bounded, broken, no_folder, refusal_of, too_long};
+use super::refusals::{bounded, refusal_of};
 use super::shown::{Shown, Visible};
 use super::state::FollowState;
 use super::stderr_tail::speaks;
@@ -191,60 +193,6 @@ impl Turn {
         self.tell(Fact::Refused(Box::new(refusal)));
     }
 
-    /// Finds a process and opens the session. Fails when the deadline passes or the turn is stopped.
-    async fn open(&mut self, manager: &Rc<Manager>, deadline: Instant) -> Result<Ready, Unopened> {
-        let (sender, updates) = mpsc::channel(UPDATES);
-        let order = &self.order;
-        let wanted = order.wanted();
-        let folder = order.spec.cwd.clone();
-        let opening = async {
-            let is_folder = move || std::path::Path::new(folder.as_os_str()).is_dir();
-            // On another machine it is the folder of that path there, which the agent looks for.
-            if order.agent.on.is_none() && self.context.workers.run(is_folder).await != Some(true) {
-                return Err(no_folder(&order.spec).into());
-            }
-            // The configuration may have been reloaded since the task was submitted.
-            order.agent.takes(&order.settings).map_err(Refusal::from)?;
-            let lease = manager.lease(order).await?;
-            let opened = tokio::select! {
-                biased;
-                opened = lease.live().connection.open(&wanted, sender) => opened,
-                why = lease.live().lost() => Err(broken(&lease, &why).await),
-            };
-            let opened = match opened {
-                Err(_) if lease.was_warm && lease.live().is_dead() => {
-                    manager.retire(&lease);
-                    return Err(Unopened::TooLate);
-                }
-                // The running process may not notice a later login.
-                Err(refusal) if refusal.kind == ErrorKind::AuthenticationRequired => {
-                    manager.retire(&lease);
-                    return Err(refusal.into());
-                }
-                opened => opened?,
-            };
-            if opened.session.as_ref().is_some_and(|session| session.len() > AGENT_SESSION_BYTES) {
-                return Err(too_long(&order.agent).into());
-            }
-            manager.opened(&lease, order.task, &opened.key);
-            Ok(Ready { lease, opened, updates })
-        };
-        let stopped = async {
-            while let Some(control) = self.control.recv().await {
-                if matches!(control, Control::Stop { .. }) {
-                    return;
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            () = stopped => Err(Refusal::new(ErrorKind::NotRunning, "it was cancelled before it began").into()),
-            ready = tokio::time::timeout_at(deadline, opening) => ready.unwrap_or_else(|_| {
-                Err(too_slow(&order.agent, "opened no session").into())
-            }),
-        }
-    }
-
     /// Reports what the agent can do in this session without asking, unless the user has configured what it asks for.
     fn warn(&self, opened: &Opened) {
         let TurnOrder { agent, env, settings, session, .. } = &self.order;
@@ -379,6 +327,7 @@ impl Turn {
                     self.update(update, &mut talk.recorder);
                 }
                 why = &mut died => return Some(TurnEnd::Broken(why)),
+                () = talk.recorder.until_due() => talk.recorder.tell_untold(),
                 () = speaks(&mut meaningful_lines, next), if matches!(talk.phase, Phase::Running) => {
                     talk.recorder.note(Note::LastWords, &live.stderr_tail().since(before));
                     next = Instant::now() + SPEAKS_EVERY;

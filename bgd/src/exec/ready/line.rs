@@ -10,6 +10,7 @@ use bgd_shared::ready::{LineSearch, line_regex};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
+use super::pauses::Pauses;
 use crate::exec::output::OutputFiles;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
@@ -75,9 +76,10 @@ impl Stream {
         let mut bytes = Vec::new();
         file.take(CHUNK).read_to_end(&mut bytes)?;
         self.offset += bytes.len() as u64;
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         let search = match &mut self.search {
             Some(search) => search,
-            None => self.search.insert(LineSearch::new(line_regex(pattern).map_err(io::Error::other)?)),
+            None => self.search.insert(LineSearch::new(line_regex(pattern).map_err(invalid)?)),
         };
         let is_found = search.read(&bytes).is_some();
         Ok(match (is_found, bytes.len() as u64 == CHUNK) {
@@ -106,6 +108,7 @@ async fn look_until_found(
     changes: Option<AsyncFd<Changes>>,
 ) {
     let pattern = Arc::<str>::from(pattern);
+    let mut pauses = Pauses::new();
     loop {
         let wanted = Arc::clone(&pattern);
         let looked = workers.run(move || (streams.look(&wanted), streams)).await;
@@ -114,11 +117,16 @@ async fn look_until_found(
         match found {
             Ok(Found::Line) => return,
             Ok(Found::More) => continue,
-            Ok(Found::Nothing) => {}
-            // Somebody has removed the file, and it does not come back.
-            Err(error) => {
+            Ok(Found::Nothing) => pauses = Pauses::new(),
+            Err(error) if is_final(&error, changes.is_some()) => {
                 tracing::warn!(%error, "the output of a task can't be searched");
                 return std::future::pending().await;
+            }
+            // It may be on a file server that can't be reached for a moment.
+            Err(error) => {
+                tracing::debug!(%error, "the output of a task can't be searched now");
+                pauses.pause().await;
+                continue;
             }
         }
         match &changes {
@@ -129,6 +137,12 @@ async fn look_until_found(
             None => tokio::time::sleep(TICK).await,
         }
     }
+}
+
+/// Whether another look is pointless: the pattern is none, or somebody has removed the file, of whose changes there are
+/// events. On another machine's disk a file may seem to be missing.
+fn is_final(error: &io::Error, has_events: bool) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput || has_events && error.kind() == io::ErrorKind::NotFound
 }
 
 fn changes_of(streams: &Streams) -> io::Result<AsyncFd<Changes>> {
@@ -144,4 +158,44 @@ async fn wait_for_change(changes: &AsyncFd<Changes>) {
     let Ok(mut ready) = changes.readable().await else { return };
     while changes.get_ref().0.read_events().is_ok() {}
     ready.clear_ready();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn r110_output_that_can_not_be_read_for_a_moment_is_searched_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, next) = (folder.path().join("output"), folder.path().join("next"));
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        fs::write(&next, "starting\nup\n").unwrap();
+        let streams = Streams(vec![Stream { path: path.clone(), offset: 0, search: None }]);
+        let mended = tokio::task::spawn_blocking(move || {
+            // Opens as soon as a look does, which fails then, as nothing can be skipped in a pipe.
+            let _writer = File::options().write(true).open(&path).unwrap();
+            fs::rename(&next, &path).unwrap();
+        });
+        let workers = Workers::start().unwrap();
+        let found = until_found_from_afar("up", streams, &workers);
+        tokio::time::timeout(Duration::from_mins(1), found).await.expect("the line is found");
+        mended.await.unwrap();
+    }
+
+    #[test]
+    fn only_a_file_that_stays_away_and_a_pattern_that_is_none_end_a_search() {
+        let gone = io::Error::from(io::ErrorKind::NotFound);
+        assert!(is_final(&gone, true) && !is_final(&gone, false));
+        let invalid = io::Error::from(io::ErrorKind::InvalidInput);
+        assert!(is_final(&invalid, true) && is_final(&invalid, false));
+        for kind in [io::ErrorKind::StaleNetworkFileHandle, io::ErrorKind::PermissionDenied] {
+            assert!(!is_final(&io::Error::from(kind), true), "{kind}");
+        }
+        assert!(!is_final(&io::Error::from_raw_os_error(nix::libc::EIO), true));
+    }
 }

@@ -103,6 +103,7 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
         }
         Err(_) => return Err(Trouble::passing(format!("no answer within {} s", patience.as_secs()))),
     };
+    client.limit_lines(hello.limits.frame_bytes);
     let bridge = Bridge { client, hello, within, _process: process };
     if let Some(session) = session {
         let params = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
@@ -116,7 +117,7 @@ impl Bridge {
     /// Makes a call. The machine gets as long as for a connection.
     ///
     /// # Errors
-    /// The daemon's refusal, or a connection that is broken or silent.
+    /// The daemon's refusal, a call that is too long for it, or a connection that is broken or silent.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         let call = self.client.listen::<M>(params);
         tokio::time::timeout(self.within, call).await.unwrap_or(Err(ClientError::Closed))
@@ -125,7 +126,7 @@ impl Bridge {
     /// Makes a call whose answer may take as long as it likes.
     ///
     /// # Errors
-    /// The daemon's refusal, or a broken connection.
+    /// The daemon's refusal, a call that is too long for it, or a broken connection.
     pub async fn wait<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         self.client.listen::<M>(params).await
     }

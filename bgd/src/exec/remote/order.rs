@@ -70,7 +70,7 @@ pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>, mut 
         return asked.answer.refuse(&error.hint("`bgctl status` says since when; write again later"));
     };
     let Asked { answer, what: Ask::Write { data, eof, unread }, .. } = asked else { return };
-    let (data, encoding) = Encoding::encode(data);
+    let (data, encoding) = Encoding::encode_short(data);
     let params = WriteParams { id: id.into(), data, encoding, eof };
     tokio::spawn(async move {
         let result = wait.until(bridge.wait::<TaskWrite>(&params)).await;

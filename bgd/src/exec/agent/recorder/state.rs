@@ -3,8 +3,9 @@
 use super::{Recorder, RecorderState};
 
 impl Recorder {
-    /// Returns the record so far, after reporting what was lost.
+    /// Returns the record so far, after reporting what was lost and what the core was not told yet.
     pub fn state(&mut self) -> RecorderState {
+        self.tell_untold();
         let Self {
             task,
             run,
@@ -19,6 +20,8 @@ impl Recorder {
             late_bytes,
             separate,
             loss,
+            // Told at once.
+            untold: _,
             // Opened again, and told anew.
             context: _,
             file: _,

@@ -44,6 +44,7 @@ impl Machine {
         let bridge = Arc::new(bridge);
         self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
         if self.instance.as_ref().is_some_and(|known| *known != instance) {
+            self.concluded.clear();
             let text = format!("the daemon of {} was restarted, and its tasks are lost", self.ssh.shell.host);
             self.lose(Run::may_exist, &places::lost(&text));
         }
@@ -78,14 +79,15 @@ impl Machine {
         if self.runs.is_empty() {
             return self.rest();
         }
-        self.failed(Trouble { message: why.into(), hint: None, is_final: false }, Duration::ZERO);
+        // It may have been open for a moment only, and the next one may be, too.
+        self.failed(Trouble { message: why.into(), hint: None, is_final: false }, PAUSES[0]);
     }
 
-    /// Does without a connection, as no run needs one. If what an earlier daemon has left there could not be looked for, that
-    /// is tried again.
+    /// Does without a connection, as no run needs one. If what an earlier daemon has left there could not be looked for,
+    /// or what has ended could not be cleared, that is tried again.
     pub(super) fn rest(&mut self) {
         self.link = Link::Idle;
-        if self.sweeps && !self.has_swept {
+        if self.sweeps && !self.has_swept || !self.concluded.is_empty() {
             self.sweep_again();
         }
     }

@@ -1,15 +1,23 @@
-//! The ends of runs on a machine: told here, written down, and cleared there.
+//! The ends of runs on a machine: told here, written down, and cleared there; and those by calls that failed.
 
 use std::sync::Arc;
 
-use bgd_shared::id::TaskId;
+use bgd_shared::client::ClientError;
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{ClearParams, TaskClear};
 use bgd_shared::task::Task;
 
-use super::{Called, Machine, Outcome};
+use super::{Called, Machine, Outcome, PAUSES};
 use crate::core::Fact;
+use crate::exec::places;
+use crate::exec::remote::bridge::{Bridge, Trouble};
+use crate::exec::remote::link::Link;
 use crate::exec::remote::run::{Run, conclusion};
 use crate::exec::remote::sweep;
+
+/// How many tasks are cleared by one call. It has room for many times more.
+const CLEARED_AT_ONCE: usize = 1000;
 
 impl Machine {
     /// Tells how a run has ended.
@@ -34,23 +42,44 @@ impl Machine {
         self.concluded.extend(over.map(|(_, there)| there.into()));
     }
 
-    /// Clears the concluded tasks there, as all of them is here. One call at a time, so that many go together. What a
-    /// broken connection leaves is cleared with the session.
+    /// Clears the concluded tasks there, as all of them is here. One call at a time, so that many go together.
     pub(super) fn clear_concluded(&mut self) {
         let Some(bridge) = self.bridge().filter(|_| !self.is_clearing && !self.concluded.is_empty()) else {
             return;
         };
         self.is_clearing = true;
-        let params = ClearParams { ids: Some(std::mem::take(&mut self.concluded)), ..ClearParams::default() };
+        let ids: Vec<TaskRef> = self.concluded.drain(..self.concluded.len().min(CLEARED_AT_ONCE)).collect();
+        let params = ClearParams { ids: Some(ids.clone()), ..ClearParams::default() };
         let origin = Arc::clone(&self.origin);
         self.calls.push(Box::pin(async move {
-            if let Err(error) = bridge.call::<TaskClear>(&params).await {
-                tracing::warn!(%error, "ended tasks on another machine not cleared");
-            } else {
-                sweep::forget_notices(&bridge, &origin).await;
-            }
-            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Cleared }
+            let left = match bridge.call::<TaskClear>(&params).await {
+                Ok(_) => {
+                    sweep::forget_notices(&bridge, &origin).await;
+                    Vec::new()
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "ended tasks on another machine not cleared");
+                    // A refusal would be repeated.
+                    if error.kind().is_none() { ids } else { Vec::new() }
+                }
+            };
+            let (task, outcome) = (TaskId::from_u128(0), Outcome::Cleared(left));
+            Called { task, run: 0, bridge: Some(bridge), outcome }
         }));
+    }
+
+    /// Has the tasks cleared later that could not be cleared, as the connection broke or is silent.
+    pub(super) fn cleared(&mut self, bridge: Option<&Arc<Bridge>>, left: Vec<TaskRef>) {
+        self.is_clearing = false;
+        if left.is_empty() {
+            return;
+        }
+        self.concluded.extend(left);
+        if bridge.is_some_and(|asked| self.is_current(asked)) {
+            self.cut("it did not answer");
+        } else if matches!(self.link, Link::Idle) {
+            self.rest();
+        }
     }
 
     /// Tells the dispatcher that the end of a run can't be confirmed. The machine is still told to end it.
@@ -66,5 +95,42 @@ impl Machine {
             Fact::GaveUp { why: why.into() }
         };
         self.context.facts.send(task, run.number, fact);
+    }
+
+    /// Handles a call without a result: the daemon's refusal, or a broken connection.
+    pub(super) fn call_failed(&mut self, task: TaskId, error: &ClientError) {
+        let Some(run) = self.runs.get(&task) else { return };
+        let (number, is_known) = (run.number, run.there.is_some());
+        let host = &self.ssh.shell.host;
+        let fact = match error.kind() {
+            None | Some(ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) => {
+                return self.cut(&error.to_string());
+            }
+            Some(ErrorKind::TaskNotFound) if is_known => {
+                places::lost(&format!("the daemon of {host} no longer knows it"))
+            }
+            Some(_) if is_known => {
+                // Whatever it is, asking again at once would not help.
+                let trouble = Trouble { message: error.to_string().into(), hint: None, is_final: false };
+                self.runs.values_mut().for_each(Run::cut);
+                return self.failed(trouble, PAUSES[1]);
+            }
+            Some(_) => Fact::StartFailed { failure: refusal(host, error).into() },
+        };
+        self.context.facts.send(task, number, fact);
+        self.remove(task);
+    }
+}
+
+/// Returns why a machine does not take a task. A request that is too long for it was not sent, so only here can be said
+/// what to do.
+fn refusal(host: &str, error: &ClientError) -> String {
+    match error {
+        ClientError::Rpc(RpcError { message, data, .. })
+            if error.kind() == Some(ErrorKind::FrameTooLarge) =>
+        {
+            format!("it is too long for {host}: {message}; {}", data.hint.as_deref().unwrap_or_default())
+        }
+        error => format!("{host} refuses it: {error}"),
     }
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::ClientError;
-use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{CancelParams, OutputResult, Stream, TaskCancel, TaskGet, TaskOutput, TaskSubmit};
 use bgd_shared::request::{ExecutorCheck, IdParams, OutputParams};
@@ -24,8 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, SIGKILL};
-use crate::exec::places;
-use crate::exec::remote::bridge::{self, Bridge, Trouble};
+use crate::exec::remote::bridge::{self, Bridge};
 use crate::exec::remote::copy::{self, Losses};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
@@ -117,7 +115,8 @@ enum Outcome {
     Left(Vec<Task>),
     /// Whether everything was ended that was left there.
     Swept(bool),
-    Cleared,
+    /// Which tasks may still have to be cleared.
+    Cleared(Vec<TaskRef>),
     Done,
 }
 
@@ -344,6 +343,11 @@ impl Machine {
         }
     }
 
+    /// Whether this is the connection, and not one before it.
+    fn is_current(&self, bridge: &Arc<Bridge>) -> bool {
+        matches!(&self.link, Link::Open(open, _) if Arc::ptr_eq(bridge, open))
+    }
+
     fn id_of(&self, task: TaskId) -> Option<TaskId> {
         self.runs.get(&task)?.there
     }
@@ -436,19 +440,12 @@ impl Machine {
     fn called(&mut self, called: Called) {
         let Called { task, run: number, bridge, outcome } = called;
         let outcome = match outcome {
-            Outcome::Cleared => {
-                self.is_clearing = false;
-                return;
-            }
+            Outcome::Cleared(left) => return self.cleared(bridge.as_ref(), left),
             Outcome::Left(tasks) => return self.end_unknown(bridge, &tasks),
             Outcome::Swept(is_done) => return self.swept(is_done),
             outcome => outcome,
         };
-        let is_current = match (&bridge, &self.link) {
-            (Some(asked), Link::Open(open, _)) => Arc::ptr_eq(asked, open),
-            (Some(_), _) => false,
-            (None, _) => true,
-        };
+        let is_current = bridge.is_none_or(|asked| self.is_current(&asked));
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number && is_current) else {
             return;
         };
@@ -488,7 +485,7 @@ impl Machine {
                 }
             }
             Outcome::Told(_, Ok(()))
-            | Outcome::Cleared
+            | Outcome::Cleared(_)
             | Outcome::Left(_)
             | Outcome::Swept(_)
             | Outcome::Done => {}
@@ -513,30 +510,6 @@ impl Machine {
             self.tell_to_end(task);
         }
         self.ready.push_back(task);
-    }
-
-    /// Handles a call without a result: the daemon's refusal, or a broken connection.
-    fn call_failed(&mut self, task: TaskId, error: &ClientError) {
-        let Some(run) = self.runs.get(&task) else { return };
-        let (number, is_known) = (run.number, run.there.is_some());
-        let host = &self.ssh.shell.host;
-        let fact = match error.kind() {
-            None | Some(ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) => {
-                return self.cut(&error.to_string());
-            }
-            Some(ErrorKind::TaskNotFound) if is_known => {
-                places::lost(&format!("the daemon of {host} no longer knows it"))
-            }
-            Some(_) if is_known => {
-                // Whatever it is, asking again at once would not help.
-                let trouble = Trouble { message: error.to_string().into(), hint: None, is_final: false };
-                self.runs.values_mut().for_each(Run::cut);
-                return self.failed(trouble, PAUSES[1]);
-            }
-            Some(_) => Fact::StartFailed { failure: format!("{host} refuses it: {error}").into() },
-        };
-        self.context.facts.send(task, number, fact);
-        self.remove(task);
     }
 
     fn remove(&mut self, task: TaskId) {

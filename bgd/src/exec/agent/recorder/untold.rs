@@ -1,0 +1,118 @@
+//! What an agent has said and the core does not know yet. An agent may say far more than anybody reads, so the core is
+//! told only every [`PAUSE`]: the latest of each kind, and how often there was one. This module tells nobody.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bgd_shared::consumption::PlanStep;
+
+use crate::core::{Fact, LAST_TOOLS, Note, Report};
+
+/// The shortest time between two reports to the core.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What the core does not know yet.
+#[derive(Debug, Default)]
+pub struct Untold {
+    tool_calls: u64,
+    /// The names of the latest ones, latest last.
+    latest_tools: Vec<Box<str>>,
+    /// How often something was denied, and what it was the last time.
+    denied: Option<(u64, Box<str>)>,
+    report: Report,
+    plan: Option<Arc<[PlanStep]>>,
+    last_words: Option<Box<str>>,
+    told_at: Option<Instant>,
+}
+
+impl Untold {
+    /// Adds a tool call.
+    pub fn tool(&mut self, name: Box<str>) {
+        self.tool_calls += 1;
+        if self.latest_tools.len() == LAST_TOOLS {
+            self.latest_tools.remove(0);
+        }
+        self.latest_tools.push(name);
+    }
+
+    /// Adds something that was denied.
+    pub fn denied(&mut self, what: Box<str>) {
+        let times = self.denied.take().map_or(0, |(times, _)| times);
+        self.denied = Some((times + 1, what));
+    }
+
+    /// Adds what was consumed.
+    pub fn consumed(&mut self, report: &Report) {
+        self.report.update(report);
+    }
+
+    /// Adds a plan, in place of the one before.
+    pub fn planned(&mut self, steps: Arc<[PlanStep]>) {
+        self.plan = Some(steps);
+    }
+
+    /// Adds a note on what the agent said besides its answer, in place of the one before.
+    pub fn last_words(&mut self, text: Box<str>) {
+        self.last_words = Some(text);
+    }
+
+    /// Returns when the core is to be told; `None` if there is nothing to tell.
+    pub fn due(&self) -> Option<Instant> {
+        let Self { tool_calls, latest_tools: _, denied, report, plan, last_words, told_at } = self;
+        let is_empty = *tool_calls == 0
+            && denied.is_none()
+            && report.is_empty()
+            && plan.is_none()
+            && last_words.is_none();
+        if is_empty { None } else { Some(told_at.map_or_else(Instant::now, |at| at + PAUSE)) }
+    }
+
+    /// Takes everything, as facts that are told now.
+    pub fn take(&mut self, now: Instant) -> Vec<Fact> {
+        let told_at = if self.due().is_some() { Some(now) } else { self.told_at };
+        let untold = std::mem::replace(self, Self { told_at, ..Self::default() });
+        let Self { tool_calls: calls, latest_tools: latest, denied, report, plan, last_words, told_at: _ } =
+            untold;
+        let tools = (calls > 0).then_some(Fact::Tools { calls, latest });
+        let denied = denied.map(|(times, what)| Fact::Denied { times, what });
+        let consumed = (!report.is_empty()).then(|| Fact::Consumed(Box::new(report)));
+        let planned = plan.map(|steps| Fact::Planned { steps });
+        let noted = last_words.map(|text| Fact::Noted { note: Note::LastWords, text });
+        tools.into_iter().chain(denied).chain(consumed).chain(planned).chain(noted).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_told_now_and_then_and_completely() {
+        let (mut untold, begin) = (Untold::default(), Instant::now());
+        assert_eq!((untold.due(), untold.take(begin)), (None, vec![]));
+        untold.tool("first".into());
+        assert!(untold.due().is_some_and(|at| at <= Instant::now()), "the first one is told at once");
+        assert_eq!(untold.take(begin), [Fact::Tools { calls: 1, latest: vec!["first".into()] }]);
+        for number in 0..10_000 {
+            untold.tool(format!("tool {number}").into());
+            untold.denied(format!("write {number}").into());
+            untold.planned([].into());
+            untold.last_words(format!("try {number}").into());
+        }
+        assert_eq!(untold.due(), Some(begin + PAUSE));
+        let later = begin + PAUSE;
+        assert_eq!(
+            untold.take(later),
+            [
+                Fact::Tools {
+                    calls: 10_000,
+                    latest: ["tool 9997", "tool 9998", "tool 9999"].map(Into::into).into()
+                },
+                Fact::Denied { times: 10_000, what: "write 9999".into() },
+                Fact::Planned { steps: [].into() },
+                Fact::Noted { note: Note::LastWords, text: "try 9999".into() },
+            ]
+        );
+        assert_eq!((untold.due(), untold.take(later)), (None, vec![]));
+    }
+}

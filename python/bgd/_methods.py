@@ -394,6 +394,7 @@ class Methods:
         timeout: Timeout = DEFAULT,
     ) -> types.SessionEndResult:
         """Ends a parent session: cancels its active tasks, then deletes all its tasks and its inbox.
+        Batches of it whose last part is still to come are dropped.
 
         session: Key of the parent session.
         """
@@ -1568,6 +1569,7 @@ class AsyncMethods:
         timeout: Timeout = DEFAULT,
     ) -> types.SessionEndResult:
         """Ends a parent session: cancels its active tasks, then deletes all its tasks and its inbox.
+        Batches of it whose last part is still to come are dropped.
 
         session: Key of the parent session.
         """

@@ -65,16 +65,18 @@ pub fn create(name: &str) -> PathBuf {
     path
 }
 
-/// The cgroups below this one, at any depth, deepest first.
+/// The cgroups below this one, at any depth, each after those nested in it.
 pub fn inside(path: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(inside(&entry.path()));
-            found.push(entry.path());
-        }
+    let mut found = vec![path.to_owned()];
+    let mut next = 0;
+    while let Some(path) = found.get(next) {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        let nested = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let nested: Vec<PathBuf> = nested.map(|entry| entry.path()).collect();
+        found.extend(nested);
+        next += 1;
     }
-    found
+    found.drain(1..).rev().collect()
 }
 
 /// Removes a cgroup and all below it. Their processes must have ended.

@@ -506,6 +506,31 @@ fn r131_a_stop_that_cancels_says_that_a_daemon_which_has_ended_has_left_tasks() 
 }
 
 #[test]
+fn r131_a_second_stop_takes_nothing_back_of_one_that_cancels() {
+    for by_signal in [false, true] {
+        let mut daemon = durable("[grace]\ncancel = \"1h\"");
+        let id = daemon.submit_shell("trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done");
+        daemon.wait_output(id, "begun");
+        let task = Process::open(daemon.wait_running(id).pid.expect("it runs")).expect("it runs");
+        let mut first = daemon.bgctl(&["daemon", "stop", "--cancel"]);
+        let first =
+            first.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bgctl");
+        daemon.wait_output(id, "asked");
+        let cancelled = "stopped; 1 task was cancelled\n";
+        if by_signal {
+            assert!(daemon.stop().success());
+        } else {
+            let second = daemon.run(&["daemon", "stop", "--grace", "0"]).success();
+            assert_eq!(second.stdout_text(), cancelled);
+            assert!(daemon.ended().success());
+        }
+        let first = first.wait_with_output().expect("bgctl");
+        assert_eq!(String::from_utf8_lossy(&first.stdout), cancelled);
+        task.gone();
+    }
+}
+
+#[test]
 fn r131_a_stop_that_cancels_leaves_what_is_pending_to_the_next_daemon() {
     let mut daemon = durable("max_concurrent_tasks = 1");
     let ended = daemon.submit(&["echo", "said"]);

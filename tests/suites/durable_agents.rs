@@ -1,13 +1,17 @@
 //! Agents of a durable daemon (R127): a turn that was cut by a kill has failed, and its conversation can go on.
 
 use std::fs;
+use std::path::Path;
 
 use bgd_tests::agents::Permission;
 use bgd_tests::real::Real;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::Retry;
+use bgd_tests::shared::request::SubmitParams;
 use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::templates::toml_words;
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
 
 fn durable() -> FakeDaemon {
@@ -81,6 +85,38 @@ fn r33_a_turn_that_was_cancelled_before_a_kill_is_not_resumed_after_it() {
     crash(&mut daemon);
     assert_eq!(daemon.task(id).status, Status::Cancelled);
     assert_eq!(daemon.try_resume(id, "say more").unwrap_err().kind(), ErrorKind::NotResumable);
+}
+
+/// Whether a task's prompt is in a file.
+fn has_prompt_file(daemon: &TestDaemon, id: TaskId) -> bool {
+    let output = daemon.task(id).output.path;
+    Path::new(&output).with_extension("prompt").exists()
+}
+
+#[test]
+fn r127_a_prompt_in_a_file_goes_with_the_turn_that_was_cut_and_its_next_attempt_has_it_again() {
+    let line = "cat \"$1\"; until [ -e \"$HOME/go\" ]; do sleep 0.02; done";
+    let words = toml_words(&["sh", "-c", line, "agent", "{prompt_file}"]);
+    let config = format!("durable = true\n[agents.x]\nprotocol = \"template\"\ncommand = {words}\n");
+    let mut daemon = TestDaemon::builder().config(config).start();
+    let retry = Retry { times: 2, delay_ms: Some(1), max_delay_ms: None, codes: Vec::new(), signal: false };
+    let tried = SubmitParams { retry: Some(retry), ..daemon.prompt_for("x", "again ") };
+    let (tried, cut) = (daemon.submit_with(&tried).id, daemon.tell("x", "once"));
+    let says = |daemon: &TestDaemon, id: TaskId, words: &str| {
+        wait::poll_until(words, || (daemon.output(id) == words.as_bytes()).then_some(()));
+    };
+    says(&daemon, tried, "again ");
+    says(&daemon, cut, "once");
+    assert!(has_prompt_file(&daemon, cut));
+
+    crash(&mut daemon);
+
+    is_interrupted(&daemon.task(cut));
+    assert!(!has_prompt_file(&daemon, cut));
+    says(&daemon, tried, "again again ");
+    fs::write(daemon.home().join("go"), "").unwrap();
+    assert_eq!(daemon.block(&[tried])[0].status, Status::Completed);
+    assert!(!has_prompt_file(&daemon, tried));
 }
 
 /// A turn of a real agent is cut by a kill; the same conversation goes on with the next daemon.

@@ -280,7 +280,7 @@ fn r126_an_upgrade_in_place_keeps_what_outlived_a_kill_and_the_keeper() {
 
 /// Kills the keeper, and waits until another one has so many descriptors.
 #[track_caller]
-fn kill_keeper(daemon: &TestDaemon, held: usize) {
+pub(super) fn kill_keeper(daemon: &TestDaemon, held: usize) {
     let gone = daemon.keepers().remove(0);
     gone.kill();
     wait::poll_until("there is another one, which has everything", || {

@@ -111,3 +111,25 @@ fn r11_a_daemon_that_is_signalled_to_end_removes_the_cgroups_of_its_tasks_last_a
     assert_eq!((names.len(), names[0].to_str()), (4, Some(&*instance)), "{names:?}");
     assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
 }
+
+/// The threads that look for the processes of a task have small stacks.
+#[test]
+fn r05_a_task_that_nests_cgroups_deep_is_cancelled_and_none_is_left_as_root() {
+    let cgroup = Delegated::new();
+    let mut daemon = cgroup.daemon(NO_HURRY);
+    let line = format!(
+        "cd {}/*/\"$BGD_TASK_ID\"* || exit
+        for n in $(seq 400); do mkdir n && cd n || exit; done
+        sleep 1000 &
+        echo $! > cgroup.procs && : > \"$HOME/deep\"; wait",
+        cgroup.path().display()
+    );
+    let id = daemon.submit_shell(&line);
+    wait::for_file(&daemon.home().join("deep"));
+    assert!(cgroup.inside().len() > 400);
+    daemon.run(&["pause", &id.to_string()]).success();
+    daemon.run(&["continue", &id.to_string()]).success();
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(daemon.stop().success());
+    assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
+}

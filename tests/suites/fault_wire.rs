@@ -233,6 +233,36 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
 }
 
 #[test]
+fn answers_with_many_tasks_cost_little_while_their_client_does_not_read() {
+    const TASKS: usize = 3000;
+    const REQUESTS: u64 = 25;
+    let daemon = TestDaemon::start();
+    let lines = daemon.home().join("lines");
+    fs::write(&lines, "x\n".repeat(TASKS)).unwrap();
+    daemon.run(&["submit", "--hold", "--each", lines.to_str().unwrap(), "--", "true"]).success();
+    let (mut deaf, mut other, process) = (connect(&daemon), daemon.client(), daemon.process());
+    let all = json!({"matching": {"status": ["pending"]}});
+    let count = |answer: &Value| answer["result"]["tasks"].as_array().map(Vec::len);
+    assert_eq!(count(&deaf.call(0, "task.hold", &all)), Some(TASKS));
+    let before = peak(&process);
+    // Sent in one piece, because a daemon that waits for its reader does not read either.
+    let request = |id| json!({"jsonrpc": "2.0", "id": id, "method": "task.hold", "params": all});
+    let requests: Vec<String> = (0..REQUESTS).map(|id| request(id).to_string() + "\n").collect();
+    deaf.send(requests.concat().as_bytes()).unwrap();
+    // Others have their turn after all that was taken of it.
+    other.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+    let most = peak(&process);
+    assert!(most < before + 30 * 1024, "{before} kB grew to {most} kB");
+    for id in 0..REQUESTS {
+        let answer = deaf.receive().expect("an answer");
+        assert_eq!((answer["id"].as_u64(), count(&answer)), (Some(id), Some(TASKS)), "{}", answer["error"]);
+    }
+    // A wait holds up no other request of its client.
+    deaf.request(1, "task.block", &all);
+    assert!(deaf.is_served());
+}
+
+#[test]
 fn a_slow_reader_gets_every_answer_also_when_no_descriptor_is_left() {
     const REQUESTS: u64 = 60;
     let daemon = TestDaemon::start();

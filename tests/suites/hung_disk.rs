@@ -1,8 +1,9 @@
 //! A disk that hangs, as when a file server is gone (R05): tasks that do not need it start, end and are read.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::symlink;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -12,11 +13,12 @@ use bgd_tests::shared::handoff;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::InboxItem;
 use bgd_tests::shared::request::{
-    HandoffParams, HandoffStream, ListParams, SubmitParams, TaskList, TaskSubmit,
+    CancelParams, HandoffParams, HandoffStream, ListParams, SubmitParams, TaskCancel, TaskList, TaskSubmit,
 };
-use bgd_tests::shared::task::Status;
+use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::user::must_be_root;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{Raw, TestDaemon, wait};
+use serde_json::json;
 
 /// Waits until so many of the daemon's threads whose names begin like this are stuck.
 #[track_caller]
@@ -157,6 +159,62 @@ fn r55_an_inbox_is_read_although_the_disk_of_an_output_hangs_as_root() {
     drop(disk);
     // It was not acknowledged: whoever reads it again has it all.
     assert_eq!(result(&daemon.inbox("s"), there).as_deref(), Some("said\n"));
+}
+
+/// Cancels a task whose start hangs. No grace is given, as nothing gets a signal.
+#[track_caller]
+fn cancel_at_once(daemon: &TestDaemon, id: TaskId) -> Task {
+    let signal = Some("KILL".to_owned());
+    let params = CancelParams { ids: vec![id.into()], signal, ..CancelParams::default() };
+    daemon.client().call::<TaskCancel>(&params).expect("task.cancel").tasks.remove(0)
+}
+
+#[test]
+fn r05_a_cancel_does_not_wait_for_a_start_that_hangs_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
+    let disk = HungDisk::mount(&daemon.home().join("hung"));
+    let there = SubmitParams { cwd: Some(disk.folder().as_os_str().into()), ..daemon.params() };
+    let params = SubmitParams { argv: Some(vec!["true".into()]), ..there };
+    let there = daemon.client().call::<TaskSubmit>(&params).expect("task.submit").task.id;
+    stuck(&daemon, "spawner-", 1);
+    // What needs its process waits for the start, too.
+    let mut other = Raw::connect(daemon.socket());
+    other.request(1, "task.signal", &json!({"id": there, "signal": "USR1"}));
+    let task = cancel_at_once(&daemon, there);
+    assert_eq!((task.status, task.started_at, task.lingering), (Status::Cancelled, None, true));
+    let refused = other.receive().expect("an answer");
+    assert_eq!(refused["error"]["data"]["kind"], "not_running", "{refused}");
+    // Its slot is free.
+    is_served(&daemon);
+    drop(disk);
+    wait::poll_until("the end of the start", || (!daemon.task(there).lingering).then_some(()));
+}
+
+#[test]
+fn r05_a_process_that_starts_after_all_is_ended_if_its_task_was_given_up() {
+    let daemon = TestDaemon::start();
+    // The first attempt puts a FIFO in the place of its output, which the second one opens: that waits for a reader.
+    let hang = "if [ -e begun ]; then exec sleep 1000; fi; touch begun; out=$(readlink /proc/$$/fd/1)
+        rm \"$out\"; mkfifo \"$out\"; exit 1";
+    let submit = daemon.run(&["submit", "--retry", "1", "--retry-delay", "0", "--", "sh", "-c", hang]);
+    let id = submit.success().word::<TaskId>();
+    // A list opens no output, which would let it go on.
+    let listed = || {
+        let list = daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list");
+        list.tasks.into_iter().find(|task| task.status == Status::Running && task.attempt == Some(2))
+    };
+    let path = wait::poll_until("the second attempt", listed).output.path;
+    // A way to it that stays when it is removed.
+    let fifo = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_PATH).open(path).expect("a FIFO");
+    let fifo_path = format!("/proc/self/fd/{}", fifo.as_raw_fd());
+    let task = cancel_at_once(&daemon, id);
+    assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
+    daemon.run(&["clear", &id.to_string()]).success();
+    // It starts now, and nobody knows its task any more.
+    let mut written = Vec::new();
+    File::open(fifo_path).expect("a writer").read_to_end(&mut written).expect("its end");
+    assert!(daemon.task_processes().is_empty());
 }
 
 #[test]

@@ -391,3 +391,20 @@ fn fields_go_by_name_in_requests_and_at_every_depth_below() {
     assert!(client.is_served(), "the connection stays");
     assert_eq!(daemon.status().summary.total(), 0, "nothing was started");
 }
+
+/// It is read on a thread with a small stack.
+#[test]
+fn a_configuration_that_is_nested_as_deep_as_can_be_read_is_refused_and_ends_nothing() {
+    let daemon = TestDaemon::start();
+    for key in ["x", "agents.x.command", "agents.x.env.A", "channels.x.type", "executors.x.kind", "groups.x"]
+    {
+        for (begin, end) in [("[", "]"), ("{ a = ", "}")] {
+            for depth in [78, 79, 80, 1000] {
+                daemon.write_config(&format!("{key} = {}1{}\n", begin.repeat(depth), end.repeat(depth)));
+                let told = daemon.run(&["daemon", "reload"]).expect_code(78).stderr;
+                assert!(told.contains("stays in effect"), "{key}, {depth}: {told}");
+            }
+        }
+    }
+    assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
+}

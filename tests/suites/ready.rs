@@ -399,6 +399,7 @@ fn r110_what_can_t_come_true_is_refused() {
         ("soon", "not one of line:REGEX"),
         ("line:a(b", "unclosed group"),
         ("line:(?:x{1000}){1000}", "more than 1048576 bytes"),
+        (&nested("(", 101, ")"), "nested parentheses/brackets (100)"),
         ("tcp:70000", "\"70000\" is not a port: give a number from 1 to 65535"),
         ("http:https://localhost/", "does not begin with http://"),
         ("file:", "the path is missing"),
@@ -416,6 +417,20 @@ fn r110_what_can_t_come_true_is_refused() {
     let agent = SubmitParams { prompt, description, ready, ..daemon.params() };
     assert!(refused(&agent).contains("`ready` requires a command, not `prompt`"));
     assert_eq!(daemon.status().summary.total(), 0, "nothing was submitted");
+}
+
+/// Looks for a character in so many groups that begin and end like this.
+fn nested(begin: &str, depth: usize, end: &str) -> String {
+    format!("line:{}L{}", begin.repeat(depth), end.repeat(depth))
+}
+
+#[test]
+fn r110_a_pattern_that_is_nested_as_deep_as_is_allowed_is_looked_for() {
+    let daemon = gated();
+    let line = "read x < gate; echo Listening on 1; exec sleep 1000";
+    for ready in [nested("(", 100, ")"), nested("(?:", 50, ")*"), nested("(?:", 33, "i?)*")] {
+        becomes_ready_behind_the_gate(&daemon, daemon.submit_with(&shell(&daemon, line, &ready)).id);
+    }
 }
 
 #[test]

@@ -255,7 +255,14 @@ impl Installed {
     /// Starts a true one. Programs that fail do so in the way that their file is named after.
     #[track_caller]
     fn start(name: &str) -> Self {
+        Self::configured(name, "")
+    }
+
+    /// Starts one with this configuration.
+    #[track_caller]
+    fn configured(name: &str, config: &str) -> Self {
         let daemon = TestDaemon::home_only();
+        daemon.write_config(config);
         let path = daemon.home().join("bin").join(name);
         fs::create_dir(daemon.home().join("bin")).unwrap();
         let installed = Self { daemon, path };
@@ -335,6 +342,62 @@ fn r122_a_daemon_whose_next_program_is_replaced_while_it_is_tried_knows_where_it
     installed.says(Some("was replaced since this daemon started"));
     installed.run(&["daemon", "upgrade"]).success();
     installed.says(None);
+}
+
+/// Root may see that the program of the keeper, and of any other daemon, is the one before.
+#[test]
+fn r131_what_a_durable_daemon_leaves_goes_on_after_upgrades_to_other_files_as_root() {
+    must_be_root();
+    let installed = Installed::configured("bgd", "durable = true\n");
+    let daemon = &installed.daemon;
+    let task = until(daemon, "first", 7);
+    let keeper = daemon.keepers().remove(0);
+    let elsewhere = daemon.home().join("next");
+    executable::copy(&bgd_tests::bgd_path(), &elsewhere);
+    let in_its_place = &["daemon", "upgrade"][..];
+    let to_another = &["daemon", "upgrade", "--binary", elsewhere.to_str().unwrap()][..];
+    for upgrade in [in_its_place, to_another] {
+        installed.install(&bgd_tests::bgd_path());
+        installed.run(upgrade).success();
+        let stopped = installed.run(&["daemon", "stop"]).success().stdout_text();
+        assert!(stopped.contains("1 task goes on"), "{stopped}");
+        installed.run(&["daemon", "start"]).success();
+        assert!(keeper.is_alive());
+        assert_eq!((daemon.task(task).status, daemon.task(task).run), (Status::Running, 1));
+    }
+    release(daemon, "first");
+    assert_eq!(exit_of(daemon, task), Exit::Code(7));
+
+    // One that holds nothing any more ends by itself, and takes its socket along.
+    installed.run(to_another).success();
+    installed.run(&["daemon", "stop", "--cancel"]).success();
+    keeper.gone();
+    let instance = fs::read_dir(daemon.state_dir().join("instances")).unwrap().next().expect("its folder");
+    assert!(!instance.unwrap().path().join("keeper").exists(), "it was killed");
+}
+
+#[test]
+fn r121_a_daemon_that_a_task_started_outlives_one_that_was_upgraded_to_another_file_as_root() {
+    must_be_root();
+    let installed = Installed::start("bgd");
+    let socket = installed.daemon.home().join("other/bgd.sock");
+    let other = ["--socket", socket.to_str().unwrap(), "daemon"];
+    let bgctl = bgd_tests::bgctl_path();
+    let submit = [&["submit", "--", bgctl.to_str().unwrap()], &other[..], &["start"]].concat();
+    let task = installed.run(&submit).success().word::<TaskId>();
+    assert_eq!(exit_of(&installed.daemon, task), Exit::Code(0));
+    let status: Value = installed.run(&[&other[..], &["status", "--json"]].concat()).json();
+    let started = status["pid"].as_i64().and_then(|pid| Process::open(i32::try_from(pid).ok()?));
+    let started = started.expect("a daemon");
+    assert_ne!(started.pid(), installed.daemon.pid());
+
+    installed.install(&bgd_tests::bgd_path());
+    installed.run(&["daemon", "upgrade"]).success();
+    installed.run(&["daemon", "stop"]).success();
+
+    assert!(started.is_alive());
+    installed.run(&[&other[..], &["stop"]].concat()).success();
+    started.gone();
 }
 
 /// The next program has built all of the daemon when it fails, and drops it: the program before has lost nothing by that.

@@ -390,7 +390,7 @@ fn r122_with_any_limit_of_memory_an_upgrade_is_done_or_refused() {
     let (process, mut client) = (daemon.process(), daemon.client());
     let instance = client.call::<Hello>(&HelloParams::default()).unwrap().instance;
     let (mut done, mut whys) = (0, BTreeSet::new());
-    for more in [2048, 512, 128, 32, 8] {
+    for more in [2048, 512, 128, 32, 8, 0] {
         let size = process.status_value("VmSize").expect("its size, in KiB");
         process.limit(Resource::As, Some((size << 10) + (more << 20)));
         match client.call::<DaemonUpgrade>(&UpgradeParams::default()) {

@@ -15,7 +15,7 @@ use super::consumed::{Consumed, Report};
 use super::time::{Mono, Now};
 
 /// How many of the agent's latest tools are kept.
-const LAST_TOOLS: usize = 3;
+pub const LAST_TOOLS: usize = 3;
 
 /// How many questions of one task may wait. Further ones are denied at once.
 pub const QUESTIONS: usize = 64;
@@ -257,18 +257,17 @@ impl AgentPart {
         std::mem::take(&mut self.stalled)
     }
 
-    /// Records a tool call.
-    pub fn tool(&mut self, name: Box<str>) {
-        self.tool_calls += 1;
-        if self.last_tools.len() == LAST_TOOLS {
-            self.last_tools.remove(0);
-        }
-        self.last_tools.push(name);
+    /// Records tool calls, with the names of the latest ones.
+    pub fn tools(&mut self, calls: u64, latest: Vec<Box<str>>) {
+        self.tool_calls = self.tool_calls.saturating_add(calls);
+        self.last_tools.extend(latest);
+        let surplus = self.last_tools.len().saturating_sub(LAST_TOOLS);
+        self.last_tools.drain(..surplus);
     }
 
-    /// Records a denied request.
-    pub fn deny(&mut self, what: Box<str>) {
-        self.denied += 1;
+    /// Records that so many requests were denied, and the last one.
+    pub fn deny(&mut self, times: u64, what: Box<str>) {
+        self.denied = self.denied.saturating_add(times);
         self.last_denied = Some(what);
     }
 
@@ -329,7 +328,7 @@ impl AgentPart {
         }
         for question in &over {
             // The first line names the command, or whatever else the agent asked to do.
-            self.deny(question.text.lines().next().unwrap_or_default().into());
+            self.deny(1, question.text.lines().next().unwrap_or_default().into());
         }
         over
     }
@@ -419,11 +418,14 @@ mod tests {
     #[test]
     fn the_last_tools_are_kept_and_all_are_counted() {
         let mut agent = agent();
-        for name in ["read", "write", "run", "read"] {
-            agent.tool(name.into());
-        }
-        assert_eq!(agent.last_tools, ["write", "run", "read"].map(Box::from));
-        assert_eq!(agent.tool_calls, 4);
+        let names = |names: &[&str]| names.iter().map(|name| Box::from(*name)).collect::<Vec<_>>();
+        agent.tools(1, names(&["read"]));
+        agent.tools(2, names(&["write", "run"]));
+        assert_eq!((agent.tool_calls, &agent.last_tools), (3, &names(&["read", "write", "run"])));
+        agent.tools(1, names(&["read"]));
+        assert_eq!(agent.last_tools, names(&["write", "run", "read"]));
+        agent.tools(1000, names(&["a", "b", "c"]));
+        assert_eq!((agent.tool_calls, agent.last_tools), (1004, names(&["a", "b", "c"])));
     }
 
     #[test]

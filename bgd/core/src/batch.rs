@@ -54,6 +54,9 @@ pub struct Entering {
     pub each: usize,
     /// What all tasks still to be added hold, in bytes.
     pub bytes: usize,
+    /// Whether it must be written down again: its tasks are to be added in another way than before.
+    #[serde(skip)]
+    pub is_changed: bool,
 }
 
 /// Identifies a batch that was submitted with an idempotency key. Its tasks have the ids of [`TaskId::member`].
@@ -100,6 +103,9 @@ pub struct Batch {
     pub failed: u32,
     /// Whether the rest was cancelled because too many failed.
     pub is_stopped: bool,
+    /// How many of its tasks are still to be added; `None` if all are, or an earlier release has noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<usize>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]

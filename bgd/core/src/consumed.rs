@@ -57,6 +57,19 @@ impl Report {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Takes in a later report of the same process, so that this one says all that both say.
+    pub fn update(&mut self, later: &Self) {
+        let Self { tokens, context, cost } = later;
+        self.tokens = tokens.or(self.tokens);
+        if let Some(context) = context {
+            let size = context.size.or_else(|| self.context?.size);
+            self.context = Some(Context { size, ..*context });
+        }
+        if cost.is_some() {
+            self.cost.clone_from(cost);
+        }
+    }
 }
 
 /// What an agent has consumed in the runs of a task.
@@ -229,5 +242,30 @@ mod tests {
         assert_eq!((total.context_tokens, total.context_size), (Some(20), Some(100)));
         consumed.begin_run(true);
         assert_eq!(consumed.total().context_tokens, None, "another conversation");
+    }
+
+    #[test]
+    fn r160_reports_that_are_taken_together_say_what_they_say_one_by_one() {
+        let (few, many) =
+            (Tokens { input: 1, ..Tokens::default() }, Tokens { input: 9, ..Tokens::default() });
+        let context = |tokens, size| Report { context: Some(Context { tokens, size }), ..Report::default() };
+        let tokens = |tokens| Report { tokens: Some(tokens), ..Report::default() };
+        let reports = [
+            tokens(few),
+            cost(Covers::Session, 0.5, "USD"),
+            context(7, Some(100)),
+            cost(Covers::Session, 0.75, "USD"),
+            context(8, None),
+            tokens(many),
+            Report::default(),
+        ];
+        let (mut one_by_one, mut together, mut all) =
+            (Consumed::default(), Consumed::default(), Report::default());
+        for report in &reports {
+            one_by_one.take(report);
+            all.update(report);
+        }
+        together.take(&all);
+        assert_eq!(together, one_by_one);
     }
 }

@@ -71,7 +71,8 @@ pub struct Changes {
     /// Notices that go to channels, by their numbers. The core does not know which ones do.
     pub notices: Vec<(u64, Option<NoticeRow>)>,
     pub batches: Vec<(TaskId, Option<Batch>)>,
-    /// Batches whose tasks are being added: all that were to be added when that began.
+    /// Batches whose tasks are being added: all that were to be added when this was noted. How many are left since is in
+    /// [`Batch::left`].
     pub entering: Vec<(TaskId, Option<Box<Entering>>)>,
     /// The groups, if one of them was changed.
     pub groups: Option<Groups>,

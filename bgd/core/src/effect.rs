@@ -305,6 +305,8 @@ pub enum CoreError {
     TooManyJobs(usize),
     /// The connection already owns this many parent sessions, the limit.
     TooManySessions(usize),
+    /// The answers that the connection waits for would have more tasks than this, the limit.
+    TooManyWaits(usize),
     /// The limit on tasks, which is this, is reached.
     Full(usize),
     /// The request would exceed the limit on memory. All values are in bytes.

@@ -149,7 +149,8 @@ pub enum Lingering {
     Yes,
     /// Processes that were told to end. Holds the time at which SIGKILL is due; `None` once it was sent.
     Ending(Option<Mono>),
-    /// Processes that survive SIGKILL. Nobody waits for them: nothing is left to try.
+    /// Processes that survive SIGKILL, or one that is still being started long after it was told to end. Nobody waits for
+    /// them: nothing is left to try.
     Stuck,
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Status;
 
-use super::task::Task;
+use super::plan::Plan;
+use super::task::{Spec, Task};
 
 /// Selects the tasks that meet every condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,10 +25,15 @@ pub struct Filter {
 impl Filter {
     /// Whether a task passes, ignoring the parent session. `batch` is what [`Self::batch`] was resolved to.
     pub(super) fn holds(&self, task: &Task, batch: Option<TaskId>) -> bool {
-        let has = |tag: &String| task.spec.tags.iter().any(|known| **known == **tag);
-        (self.status.is_empty() || self.status.contains(&task.status()))
-            && self.group.as_deref().is_none_or(|group| task.plan().group() == group)
-            && (batch.is_none() || task.plan().batch == batch)
+        self.holds_for(task.status(), task.plan(), &task.spec, batch)
+    }
+
+    /// The same for a task of which only this is known.
+    pub(super) fn holds_for(&self, status: Status, plan: &Plan, spec: &Spec, batch: Option<TaskId>) -> bool {
+        let has = |tag: &String| spec.tags.iter().any(|known| **known == **tag);
+        (self.status.is_empty() || self.status.contains(&status))
+            && self.group.as_deref().is_none_or(|group| plan.group() == group)
+            && (batch.is_none() || plan.batch == batch)
             && self.tags.iter().all(has)
     }
 

@@ -307,6 +307,7 @@ mod tests {
             output_bytes: [0; 2],
             dropped: [0; 2],
             lost: None,
+            undelivered: None,
             updated_at: None,
             foreground: None,
             agent: None,
@@ -314,7 +315,7 @@ mod tests {
             usage: None,
             plan: None,
             place: crate::task::QueuePlace::default(),
-            state: State::Starting { stop: None, env: None },
+            state: State::Starting { stop: None, env: None, give_up_at: None },
         };
         let (kind, at) = (NoticeKind::Completed, Timestamp::default());
         let notice = Notice { number: 1, kind, at, active: None, is_removed: false, task: Box::new(task) };

@@ -206,8 +206,9 @@ pub enum Request {
     },
 }
 
-/// Which running tasks a durable daemon leaves to the next one when it ends. What is pending stays in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Which running tasks a durable daemon leaves to the next one when it ends. What is pending stays in any case. The less it
+/// leaves, the stronger is the order: [`Ord::min`] of two is the stronger one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leaves {
     /// No running task.
     #[default]
@@ -410,10 +411,12 @@ pub enum Fact {
         /// The agent's own id for the conversation.
         id: Arc<str>,
     },
-    /// The agent calls a tool.
-    Tool {
-        /// Name of the tool, for people.
-        name: Box<str>,
+    /// The agent has called tools.
+    Tools {
+        /// How many calls that were, at least as many as there are names.
+        calls: u64,
+        /// Names of the latest of them, for people, latest last: of all, or of [`LAST_TOOLS`](crate::LAST_TOOLS).
+        latest: Vec<Box<str>>,
     },
     /// What the agent has consumed of its model.
     Consumed(Box<Report>),
@@ -424,7 +427,9 @@ pub enum Fact {
     },
     /// The agent was denied something automatically, without asking anybody.
     Denied {
-        /// What, for people.
+        /// How often, at least once.
+        times: u64,
+        /// What it was the last time, for people.
         what: Box<str>,
     },
     /// Something that people should know about the agent. Does not count as activity.
@@ -454,6 +459,9 @@ pub enum Fact {
         /// Success, or the error.
         result: Result<(), Box<str>>,
     },
+    /// The processes of the run have got the first of the orders to go on or to end that were not delivered: each order is
+    /// reported, in their order, unless the run ends before.
+    Delivered,
     /// The leader has ended.
     Exited {
         /// How it ended.

@@ -39,9 +39,10 @@ pub mod sharing;
 mod task;
 mod time;
 mod touched;
+mod undelivered;
 mod waiters;
 
-pub use agent::{AgentPart, AgentWork, Note, Notes, QUESTIONS, Question};
+pub use agent::{AgentPart, AgentWork, LAST_TOOLS, Note, Notes, QUESTIONS, Question};
 pub use batch::{Batch, Entering};
 pub use caller::ReplyTo;
 pub use consumed::{Consumed, Context, Covers, Report, Tokens};
@@ -66,7 +67,8 @@ pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, No
 pub use query::{ListQuery, Page, SEARCH_BYTES, Text};
 pub use registry::CANDIDATES;
 pub use task::{
-    ExecutorName, Failure, Finished, Lingering, Ordinal, Outcome, Place, QueuePlace, Snapshot, SpawnFailure,
-    Spec, State, StopReason, Task, Work,
+    ExecutorName, Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, Place, QueuePlace, Snapshot,
+    SpawnFailure, Spec, State, StopReason, Task, Work,
 };
 pub use time::{Mono, Now};
+pub use undelivered::{Order, Undelivered};

@@ -483,6 +483,7 @@ mod tests {
             output_bytes: [0; 2],
             dropped: [0; 2],
             lost: None,
+            undelivered: None,
             updated_at: None,
             foreground: None,
             agent: None,
@@ -543,7 +544,8 @@ mod tests {
         }
         let read_back: Registry = serde_json::from_str(&serde_json::to_string(&registry).unwrap()).unwrap();
         assert_eq!(read_back.held(), registry.held());
-        let starting = |task: &mut Task| task.state = State::Starting { stop: None, env: None };
+        let starting =
+            |task: &mut Task| task.state = State::Starting { stop: None, env: None, give_up_at: None };
         for ordinal in &ordinals {
             assert!(registry.held() > 10_000);
             registry.change(*ordinal, starting);

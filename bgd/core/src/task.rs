@@ -22,12 +22,17 @@ pub use super::ordinal::Ordinal;
 use super::plan::{NotBefore, PLAIN, Plan};
 use super::sharing::KeptEnv;
 use super::time::Mono;
+use super::undelivered::Undelivered;
 
 /// The signal that no process can catch or ignore.
 pub const SIGKILL: i32 = 9;
 
 /// The first signal sent to end a task, unless the request names another.
 pub const SIGTERM: i32 = 15;
+
+/// How long a process has to disappear once SIGKILL is due, in milliseconds, also if it is still being started. After that
+/// nobody waits for it any longer.
+pub const GIVE_UP_MS: u64 = 10_000;
 
 /// What a task runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,6 +233,9 @@ pub enum State {
         /// The environment of a process on this machine, for the next daemon; only in a durable one.
         #[serde(default)]
         env: Option<KeptEnv>,
+        /// When nobody waits for the start of its process any longer; only if it was told to end meanwhile.
+        #[serde(default)]
+        give_up_at: Option<Mono>,
     },
     /// The process runs, or the agent works.
     Running {
@@ -269,6 +277,28 @@ impl State {
             | Self::Stopping { .. }
             | Self::Finished(_)
             | Self::Resuming(_) => None,
+        }
+    }
+
+    /// Returns when SIGKILL is due, if the tree was told to end by another signal.
+    pub fn kill_at(&self) -> Option<Mono> {
+        match self {
+            Self::Stopping { kill_at, .. }
+            | Self::Finished(Finished { lingering: Lingering::Ending(kill_at), .. }) => *kill_at,
+            Self::Queued { .. }
+            | Self::Starting { .. }
+            | Self::Running { .. }
+            | Self::Finished(_)
+            | Self::Resuming(_) => None,
+        }
+    }
+
+    /// Changes when SIGKILL is due, if it is.
+    pub fn set_kill_at(&mut self, at: Mono) {
+        if let Self::Stopping { kill_at: Some(kill_at), .. }
+        | Self::Finished(Finished { lingering: Lingering::Ending(Some(kill_at)), .. }) = self
+        {
+            *kill_at = at;
         }
     }
 
@@ -344,6 +374,10 @@ pub struct Task {
     pub elsewhere: Option<Box<Elsewhere>>,
     /// What its latest run has used of the machine, once that is known.
     pub usage: Option<Usage>,
+    /// What this run was ordered to do that its processes may not have got; only in a durable daemon.
+    // Boxed: hardly any task has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undelivered: Option<Box<Undelivered>>,
     /// How it is ordered among others; `None` means [`PLAIN`].
     pub plan: Option<Box<Plan>>,
     pub state: State,
@@ -406,6 +440,11 @@ impl Task {
         self.spec.text_bytes() + agent + lost + key + plan + elsewhere + self.failure_bytes()
     }
 
+    /// Whether the processes of its run may not have got an order that changes something.
+    pub fn may_lack_order(&self) -> bool {
+        self.undelivered.as_deref().is_some_and(|undelivered| undelivered.last.is_some())
+    }
+
     /// Returns its plan.
     pub fn plan(&self) -> &Plan {
         self.plan.as_deref().unwrap_or(&PLAIN)
@@ -461,7 +500,8 @@ impl Task {
     pub fn deadline(&self) -> Option<Mono> {
         match &self.state {
             State::Queued { .. } => self.plan().not_before.and_then(NotBefore::mono),
-            State::Starting { .. } | State::Resuming(_) => None,
+            State::Starting { give_up_at, .. } => *give_up_at,
+            State::Resuming(_) => None,
             State::Running { time_limit, .. } => {
                 let agent = self.agent.as_deref().and_then(AgentPart::deadline);
                 (*time_limit).into_iter().chain(agent).min()

@@ -1,12 +1,13 @@
 //! Calls that are answered later: when tasks have reached a state, or at a deadline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use serde::{Deserialize, Serialize};
 
 use super::caller::ReplyTo;
-use super::task::{Ordinal, Snapshot, Task};
+use super::task::{Ordinal, Task};
 use super::time::Mono;
 
 /// Number of a waiter.
@@ -73,6 +74,14 @@ impl Then {
         }
     }
 
+    /// Whether the answer has the tasks, also those cleared meanwhile.
+    fn shows_tasks(self) -> bool {
+        match self {
+            Self::Block | Self::Cancel => true,
+            Self::Clear | Self::EndSession { .. } | Self::Shutdown { .. } => false,
+        }
+    }
+
     /// Returns the order of waits that end at the same moment: lower goes first.
     pub fn turn(self) -> u8 {
         match self {
@@ -102,20 +111,85 @@ pub struct Waiter {
     pub deadline: Option<Mono>,
     /// What to do then.
     pub then: Then,
-    /// The last state of those of its tasks that were cleared during the wait.
-    pub cleared: Vec<Snapshot>,
+    /// The last state of those of its tasks that were cleared during the wait, if the answer has it. All waiters share it.
+    pub cleared: Vec<Arc<Task>>,
 }
 
 /// All waiting calls.
 #[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Stored")]
 pub struct Waiters {
+    by_id: BTreeMap<WaiterId, Waiter>,
+    by_task: HashMap<Ordinal, Vec<WaiterId>>,
+    by_client: HashMap<u64, Vec<WaiterId>>,
+    last: u64,
+    #[serde(skip)]
+    cleared: Cleared,
+}
+
+/// The serialised part of the waiting calls. The rest is derived from it.
+#[derive(Deserialize)]
+struct Stored {
     by_id: BTreeMap<WaiterId, Waiter>,
     by_task: HashMap<Ordinal, Vec<WaiterId>>,
     by_client: HashMap<u64, Vec<WaiterId>>,
     last: u64,
 }
 
+impl From<Stored> for Waiters {
+    /// Cleared tasks were serialised with each waiter; this shares them again.
+    fn from(Stored { mut by_id, by_task, by_client, last }: Stored) -> Self {
+        let mut cleared = Cleared::default();
+        let mut shared: HashMap<TaskId, Arc<Task>> = HashMap::new();
+        for task in by_id.values_mut().flat_map(|waiter| &mut waiter.cleared) {
+            *task = Arc::clone(shared.entry(task.id).or_insert_with(|| Arc::clone(task)));
+            cleared.keep(task);
+        }
+        Self { by_id, by_task, by_client, last, cleared }
+    }
+}
+
+/// What waiters keep of cleared tasks.
+#[derive(Debug, Default)]
+struct Cleared {
+    /// How many waiters keep each of them.
+    keepers: HashMap<TaskId, usize>,
+    /// In bytes. What several tasks share counts for each, as nobody knows whom they share it with after a reload; their
+    /// environments were dropped.
+    held: usize,
+}
+
+impl Cleared {
+    /// Notes that one more waiter keeps a task.
+    fn keep(&mut self, task: &Task) {
+        let keepers = self.keepers.entry(task.id).or_default();
+        *keepers += 1;
+        if *keepers == 1 {
+            self.held += cleared_bytes(task);
+        }
+    }
+
+    /// Notes that a waiter no longer keeps a task.
+    fn release(&mut self, task: &Task) {
+        let Some(keepers) = self.keepers.get_mut(&task.id) else { return };
+        *keepers -= 1;
+        if *keepers == 0 {
+            self.keepers.remove(&task.id);
+            self.held = self.held.saturating_sub(cleared_bytes(task));
+        }
+    }
+}
+
+fn cleared_bytes(task: &Task) -> usize {
+    task.own_bytes() + task.spec.shared_bytes()
+}
+
 impl Waiters {
+    /// Returns what waiters keep of cleared tasks, in bytes.
+    pub fn held(&self) -> usize {
+        self.cleared.held
+    }
+
     /// Adds a waiter, which must not be over yet.
     pub fn insert(&mut self, waiter: Waiter) -> WaiterId {
         self.last += 1;
@@ -138,7 +212,16 @@ impl Waiters {
         if let Some(to) = waiter.to {
             forget(&mut self.by_client, &to.client, id);
         }
+        waiter.cleared.iter().for_each(|task| self.cleared.release(task));
         Some(waiter)
+    }
+
+    /// Removes and returns those who are shutting down the daemon.
+    pub fn take_shutdowns(&mut self) -> Vec<Waiter> {
+        let shuts_down = |waiter: &Waiter| matches!(waiter.then, Then::Shutdown { .. });
+        let waiting = self.by_id.iter().filter(|(_, waiter)| shuts_down(waiter));
+        let ids: Vec<WaiterId> = waiting.map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Notes that a task became ready, finished or settled. Returns the waits that end by it, oldest first.
@@ -179,11 +262,15 @@ impl Waiters {
         over.iter().filter_map(|id| self.remove(*id).map(|waiter| (*id, waiter))).collect()
     }
 
-    /// Saves a task that is about to be cleared for the waiters that are still waiting for others.
-    pub fn remember_cleared(&mut self, ordinal: Ordinal, snapshot: &Snapshot) {
+    /// Saves a task that is about to be cleared for the waiters that are still waiting for others, and answer with it.
+    pub fn remember_cleared(&mut self, ordinal: Ordinal, task: &Task) {
+        let mut shared = None;
         for id in self.by_task.remove(&ordinal).unwrap_or_default() {
-            if let Some(waiter) = self.by_id.get_mut(&id) {
-                waiter.cleared.push(snapshot.clone());
+            let waiter = self.by_id.get_mut(&id).filter(|waiter| waiter.to.is_some());
+            if let Some(waiter) = waiter.filter(|waiter| waiter.then.shows_tasks()) {
+                let shared = shared.get_or_insert_with(|| Arc::new(task.clone()));
+                waiter.cleared.push(Arc::clone(shared));
+                self.cleared.keep(shared);
             }
         }
     }
@@ -196,6 +283,21 @@ impl Waiters {
         let waiting = waiting
             .filter(|waiter| waiter.open.contains(&ordinal) && !matches!(waiter.then, Then::Shutdown { .. }));
         waiting.filter_map(|waiter| Some(waiter.to?.client)).collect()
+    }
+
+    /// Whether this call is waiting.
+    pub fn waits(&self, to: ReplyTo) -> bool {
+        self.of_client(to.client).any(|waiter| waiter.to == Some(to))
+    }
+
+    /// Returns how many tasks are in the answers that a client waits for, each counted once for each answer.
+    pub fn shown_to(&self, client: u64) -> usize {
+        let shown = self.of_client(client).filter(|waiter| waiter.then.shows_tasks());
+        shown.map(|waiter| waiter.tasks.len()).sum()
+    }
+
+    fn of_client(&self, client: u64) -> impl Iterator<Item = &Waiter> {
+        self.by_client.get(&client).into_iter().flatten().filter_map(|id| self.by_id.get(id))
     }
 
     /// Whether a wait will remove this task when it ends.
@@ -219,6 +321,7 @@ impl Waiters {
         for id in self.by_client.remove(&client).unwrap_or_default() {
             let Some(waiter) = self.by_id.get_mut(&id) else { continue };
             waiter.to = None;
+            waiter.cleared.drain(..).for_each(|task| self.cleared.release(&task));
             if waiter.then == Then::Block
                 && let Some(waiter) = self.remove(id)
             {

@@ -53,6 +53,11 @@ impl Answer {
         &self.client
     }
 
+    /// Gives back what is reserved for the response, as it may take long to come: further requests are read meanwhile.
+    pub fn give_back_room(&mut self) {
+        self.client.release(std::mem::take(&mut self.reserved));
+    }
+
     /// Sends the result.
     pub fn give<R: Serialize>(&self, result: &R) {
         let line = self.id.as_ref().map(|id| result_line(id, result)).unwrap_or_default();

@@ -104,6 +104,14 @@ impl Client {
         true
     }
 
+    /// Gives back bytes that were reserved for a response.
+    pub fn release(&self, reserved: usize) {
+        let mut queue = self.lock();
+        queue.reserved = queue.reserved.saturating_sub(reserved);
+        drop(queue);
+        self.room.notify_one();
+    }
+
     /// Completes a request. `line` is empty for a notification, which gets no response.
     pub fn answer(&self, line: &[u8], reserved: usize) {
         let mut queue = self.lock();

@@ -5,7 +5,7 @@
 //! wrote down could happen twice. Everything else goes on. So it is on a full disk, where the journal has some room ahead
 //! for the rest.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ const COUNTED_WITHIN_MS: i64 = 60_000;
 #[derive(Debug, Default)]
 pub struct LeftRuns {
     pub runs: BTreeMap<Key, Left>,
+    /// Those of which nothing else can be read, as another version has kept them: they have begun, and nobody goes on with
+    /// them.
+    pub unread: BTreeSet<Key>,
     /// Whether every process that was started and announced itself is among them, until its end was written down.
     pub is_complete: bool,
     /// Up to which number events were told that may not be written down; `None` if nobody knows.
@@ -44,6 +47,11 @@ pub struct LeftRuns {
 const NUMBERS_LEFT_OUT: u64 = 1 << 32;
 
 impl LeftRuns {
+    /// Returns the keys of all of them.
+    pub fn held(&self) -> impl Iterator<Item = Key> {
+        self.runs.keys().chain(&self.unread).copied()
+    }
+
     /// Keeps the runs that tasks still have, and those whose output has not ended.
     pub fn retain_known(&mut self, kept: &Kept) {
         let of = |(_, row): &(Ordinal, TaskRow)| {
@@ -52,12 +60,18 @@ impl LeftRuns {
         };
         let known: HashMap<Key, bool> = kept.tasks.iter().filter_map(of).collect();
         self.runs.retain(|key, run| known.get(key).is_some_and(|has_run| *has_run || run.is_drained()));
+        self.unread.retain(|key| known.get(key) == Some(&true));
     }
 }
 
 /// Whether a task's process announces itself before it executes its program.
 fn announces_itself(task: &Task) -> bool {
     task.spec.is_here()
+}
+
+/// Tells that what was kept of a run is not needed any more: nobody goes on with it.
+fn over_of(task: &Task) -> Effect {
+    Effect::Over { executor: task.spec.executor(), task: task.id, run: task.run }
 }
 
 impl Dispatcher {
@@ -86,7 +100,7 @@ impl Dispatcher {
     /// Goes on with what an earlier daemon has written down, and with the runs that it has left. What else ran is lost, for
     /// the reason `why`, unless it certainly was not started.
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
-        let LeftRuns { mut runs, is_complete, told } = left;
+        let LeftRuns { mut runs, unread, is_complete, told } = left;
         let notices = std::mem::take(&mut kept.notices);
         self.core = Core::again(self.config.core_limits(), self.config.group_slots(), kept);
         if self.durable.is_some() {
@@ -111,26 +125,35 @@ impl Dispatcher {
         if !is_complete {
             self.executors.all().for_each(|executor| executor.doubt());
         }
-        let mut ran = Vec::new();
+        let (mut ran, mut over) = (Vec::new(), Vec::new());
         for task in self.core.with_runs() {
             if task.spec.output_file.is_none() && task.agent.is_none() {
                 self.look_at_output(&task);
             }
-            let is_gone_on_with = match runs.remove(&Key { task: task.id, run: task.run }) {
+            let key = Key { task: task.id, run: task.run };
+            let is_held = runs.contains_key(&key) || unread.contains(&key);
+            let is_gone_on_with = match runs.remove(&key) {
                 None if task.spec.on.is_some() => self.take_up(task.id),
                 Some(run) => self.go_on_with(&task, run, false),
-                None => is_complete && announces_itself(&task) && self.core.take_back_start(task.id),
+                None => {
+                    let can_start = is_complete && !is_held && announces_itself(&task);
+                    can_start && self.core.take_back_start(task.id)
+                }
             };
             if !is_gone_on_with {
                 ran.push(task.id);
+                over.extend(is_held.then(|| over_of(&task)));
             }
         }
         let mut effects = self.core.lose(self.now(), &ran, why);
+        effects.extend(over);
         effects.push(Effect::CaughtUp { mark: 0 });
         self.put_out(effects);
         for (Key { task, .. }, run) in runs {
-            if let Ok(task) = self.core.get(&task.into()) {
-                self.go_on_with(&task, run, true);
+            if let Ok(task) = self.core.get(&task.into())
+                && !self.go_on_with(&task, run, true)
+            {
+                self.put_out(vec![over_of(&task)]);
             }
         }
         self.count_again();
@@ -187,7 +210,7 @@ impl Dispatcher {
             spec: Arc::clone(&task.spec),
             ended,
             is_ready: task.ready_at.is_some(),
-            is_paused: task.paused,
+            may_be_paused: task.paused || task.may_lack_order(),
         };
         let Some(executor) = self.executors.of(task.spec.executor()) else { return false };
         let pid = match executor.go_on_with(run, &resumed) {
@@ -200,7 +223,7 @@ impl Dispatcher {
         if matches!(task.state, State::Starting { .. }) {
             self.handle(Input::Fact { task: task.id, run: task.run, fact: Fact::Started { pid: Some(pid) } });
         }
-        let orders = self.core.orders_again(task.id);
+        let orders = self.core.orders_again(self.now(), task.id);
         self.put_out(orders);
         true
     }

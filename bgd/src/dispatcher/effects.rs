@@ -20,6 +20,7 @@ impl Dispatcher {
         self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         let (mut done, mut is_signal) = (Vec::new(), false);
+        let mut ended = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Start { executor, task, run, spec, begin } => {
@@ -51,15 +52,14 @@ impl Dispatcher {
                         forgotten.push((task, run));
                     }
                 }
-                Effect::Event { seq, at, kind, task } => self.publish(seq, at, kind, &task),
+                Effect::Event { seq, at, kind, task } => {
+                    ended.extend(Some(task.id).filter(|_| kind.is_terminal()));
+                    self.publish(seq, at, kind, &task);
+                }
                 Effect::Notice { notice, seen_by: _ } => self.tell(notice),
                 Effect::Reply { to, reply } => {
                     if let Reply::ShutDown { cancelled, left } = reply {
-                        // Whoever has sent a signal gets no answer.
-                        let were = if cancelled == 1 { "was" } else { "were" };
-                        let goes = if left == 1 { "goes" } else { "go" };
-                        let cancelled = show::count(cancelled, "task");
-                        tracing::info!("stops: {cancelled} {were} cancelled, {left} {goes} on");
+                        log_stop(cancelled, left);
                     }
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {
@@ -82,6 +82,10 @@ impl Dispatcher {
             }
         }
         self.remove_outputs(forgotten, clears);
+        // The start of one may hang, which nobody waits for any longer.
+        for task in ended {
+            self.act_on_early(task);
+        }
     }
 
     fn publish(&mut self, seq: u64, at: Timestamp, kind: EventKind, task: &Snapshot) {
@@ -125,4 +129,12 @@ impl Dispatcher {
             act(executor);
         }
     }
+}
+
+/// Whoever has stopped the daemon by a signal gets no answer.
+fn log_stop(cancelled: u64, left: u64) {
+    let were = if cancelled == 1 { "was" } else { "were" };
+    let goes = if left == 1 { "goes" } else { "go" };
+    let cancelled = show::count(cancelled, "task");
+    tracing::info!("stops: {cancelled} {were} cancelled, {left} {goes} on");
 }

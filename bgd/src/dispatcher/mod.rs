@@ -190,6 +190,8 @@ impl Dispatcher {
     pub async fn go(&mut self, mailbox: &mut Mailbox, wall_clock: &mut WallClock) {
         let mut incoming = Vec::with_capacity(BATCH);
         let mut facts = Vec::with_capacity(BATCH);
+        // After a full batch of facts everybody else gets a turn, so that no flood of them makes the daemon deaf.
+        let mut is_others_turn = false;
         while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
             if let Err(error) = wall_clock.set(self.core.wall_deadline()) {
@@ -198,7 +200,8 @@ impl Dispatcher {
             let upgrade_due = self.upgrade_due();
             tokio::select! {
                 biased;
-                _ = mailbox.facts.recv_many(&mut facts, BATCH) => {
+                count = mailbox.facts.recv_many(&mut facts, BATCH), if !is_others_turn => {
+                    is_others_turn = count == BATCH;
                     for seen in facts.drain(..) {
                         self.seen(seen);
                     }
@@ -215,6 +218,7 @@ impl Dispatcher {
                 () = sleep_until(deadline) => self.fire_deadlines(),
                 () = wall_clock.due() => self.fire_deadlines(),
                 _ = mailbox.calls.recv_many(&mut incoming, BATCH), if !self.is_journal_full() => {
+                    is_others_turn = false;
                     for incoming in incoming.drain(..) {
                         self.incoming(incoming);
                     }
@@ -222,7 +226,11 @@ impl Dispatcher {
                 // After an upgrade nothing else may come for a long time, and what it held back is to start.
                 () = std::future::ready(()), if self.has_started => {}
                 // Last, so that other inputs wait for at most one part of it.
-                () = tokio::task::yield_now(), if self.core.has_more() => self.handle(Input::GoOn),
+                () = tokio::task::yield_now(), if self.core.has_more() && !self.is_journal_full() => {
+                    is_others_turn = false;
+                    self.handle(Input::GoOn);
+                }
+                () = tokio::task::yield_now(), if is_others_turn => is_others_turn = false,
             }
             if std::mem::take(&mut self.has_started) {
                 tokio::task::yield_now().await;
@@ -306,12 +314,13 @@ impl Dispatcher {
             Fact::Refused(_) => self.notifier.end_typing(task),
             Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
             Fact::Started { .. }
+            | Fact::Delivered
             | Fact::TreeEmpty
             | Fact::Used(_)
             | Fact::Output { .. }
             | Fact::Lost { .. }
             | Fact::Session { .. }
-            | Fact::Tool { .. }
+            | Fact::Tools { .. }
             | Fact::Denied { .. }
             | Fact::Consumed(_)
             | Fact::Planned { .. }
@@ -333,7 +342,7 @@ impl Dispatcher {
     }
 
     /// Handles the calls that waited for a task to start, if it is not being started any more, or may not be for long.
-    fn act_on_early(&mut self, task: TaskId) {
+    pub(super) fn act_on_early(&mut self, task: TaskId) {
         let is_starting = || self.core.starting(&[task.into()]).is_some() && !self.is_held_back(task);
         if self.early.is_empty() || is_starting() {
             return;
@@ -516,6 +525,9 @@ impl Dispatcher {
         let to = ReplyTo { client: answer.client().id, call: self.last_call };
         self.pending.insert(to, (answer, shape));
         self.handle(Input::Request { to, request });
+        if let Some((answer, _)) = self.pending.get_mut(&to).filter(|_| self.core.waits(to)) {
+            answer.give_back_room();
+        }
     }
 }
 

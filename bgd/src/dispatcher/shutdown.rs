@@ -39,7 +39,7 @@ impl Dispatcher {
     }
 
     /// Sets the deadline of the shutdown, given the grace for tasks in milliseconds, and which tasks it leaves, as far as
-    /// they can outlive it. Returns the request for the core.
+    /// they can outlive it and no earlier order ends them. Returns the request for the core.
     pub(super) fn prepare_shutdown(&mut self, grace_ms: Option<u64>, leaves: Leaves) -> Request {
         let grace = Duration::from_millis(grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms));
         self.ending.limit(self.clock.now(), grace.saturating_add(LAST));
@@ -47,6 +47,12 @@ impl Dispatcher {
             _ if self.durable.is_none() => Leaves::Nothing,
             Leaves::All if !self.ending.can_leave => Leaves::Elsewhere,
             leaves => leaves,
+        };
+        let leaves = match self.ending.leaves {
+            // What is left belongs to the next daemon already.
+            before if self.core.is_closed() => before,
+            before if self.core.is_closing() => leaves.min(before),
+            _ => leaves,
         };
         self.ending.leaves = leaves;
         // Whoever waits does not start it again, however it ends from now on.

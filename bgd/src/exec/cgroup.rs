@@ -19,12 +19,22 @@ pub(super) fn is_in_cgroup(pid: i32, cgroup: &Path) -> bool {
 }
 
 pub(super) fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
-    let mut pids = proc::pids_in(&cgroup.join("cgroup.procs"));
-    let nested = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
-    for entry in nested.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        pids.extend(cgroup_pids(&entry.path()));
+    with_nested(cgroup).iter().flat_map(|cgroup| proc::pids_in(&cgroup.join("cgroup.procs"))).collect()
+}
+
+/// Returns a cgroup and all below it, each before those nested in it. It does not recurse, as a task may nest them deeper than
+/// the stack of a thread allows.
+fn with_nested(cgroup: &Path) -> Vec<PathBuf> {
+    let mut all = vec![cgroup.to_owned()];
+    let mut next = 0;
+    while let Some(cgroup) = all.get(next) {
+        let entries = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
+        let nested = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let nested: Vec<PathBuf> = nested.map(|entry| entry.path()).collect();
+        all.extend(nested);
+        next += 1;
     }
-    pids
+    all
 }
 
 /// Makes a cgroup, or takes what is there if it may exist. Returns its `cgroup.procs`, for those that join it.
@@ -135,11 +145,55 @@ fn wait_for_event(cgroup: &Path, word: &str, deadline: Instant) -> io::Result<bo
 }
 
 fn remove_empty_cgroup(cgroup: &Path) {
-    let nested = fs::read_dir(cgroup).into_iter().flatten().filter_map(Result::ok);
-    for entry in nested.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        remove_empty_cgroup(&entry.path());
+    for cgroup in with_nested(cgroup).into_iter().rev() {
+        if let Err(error) = fs::remove_dir(&cgroup) {
+            tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup not removed");
+        }
     }
-    if let Err(error) = fs::remove_dir(cgroup) {
-        tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup not removed");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// The longest path of the system has room for 2000 of them.
+    const DEPTH: usize = 1500;
+
+    /// Less than a frame of a recursion may take on each level.
+    const STACK_BYTES: usize = 128 * 1024;
+
+    #[test]
+    fn r05_cgroups_are_read_and_removed_however_deep_a_task_nests_them() {
+        let home = tempfile::tempdir().unwrap();
+        let top = home.path().join("task");
+        let mut cgroup = top.clone();
+        for pid in 1..=DEPTH {
+            make_folder(&cgroup, pid);
+            cgroup.push("n");
+        }
+        make_folder(&top.join("beside"), DEPTH + 1);
+        let of_thread = top.clone();
+        let read = move || {
+            let pids = cgroup_pids(&of_thread);
+            for cgroup in with_nested(&of_thread) {
+                fs::remove_file(cgroup.join("cgroup.procs")).unwrap();
+            }
+            remove_empty_cgroup(&of_thread);
+            pids
+        };
+        let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(read).unwrap();
+        let mut pids = thread.join().unwrap();
+        pids.sort_unstable();
+        let all = 1..=i32::try_from(DEPTH + 1).unwrap();
+        assert!(pids.into_iter().eq(all), "each process is found once");
+        assert!(!top.exists());
+    }
+
+    /// Makes a folder that looks like a cgroup with this process.
+    fn make_folder(cgroup: &Path, pid: usize) {
+        fs::create_dir(cgroup).unwrap();
+        fs::write(cgroup.join("cgroup.procs"), format!("{pid}\n")).unwrap();
     }
 }

@@ -10,13 +10,19 @@ use super::members::{Member, Stat, send};
 use super::newborn::Newborns;
 use super::process::{SIGCONT, Supervisor};
 use super::tree::Signalled;
-use crate::core::Fact;
+use crate::core::{Fact, GIVE_UP_MS};
 use crate::os::pidfd::{PidFd, SIGKILL};
 
 /// How long processes have to disappear after SIGKILL. After that nobody waits for them any longer.
-const GIVE_UP: Duration = Duration::from_secs(10);
+const GIVE_UP: Duration = Duration::from_millis(GIVE_UP_MS);
 
 impl Supervisor {
+    /// Tells the tree to end, and reports that it was told.
+    pub(super) async fn end_as_ordered(&mut self, signal: i32) {
+        self.end_all(signal).await;
+        self.report(Fact::Delivered);
+    }
+
     pub(super) async fn end_all(&mut self, signal: i32) {
         if signal == SIGKILL && self.ending != Some(SIGKILL) {
             self.give_up_at = Instant::now().checked_add(GIVE_UP);

@@ -43,7 +43,9 @@ pub trait Executor {
     /// is done or can no longer be done; the client's answer waits for it.
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done>;
 
-    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL.
+    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL. Of a process that is only
+    /// being started just with that, once nobody waits for it any longer: it is ended as soon as it runs, without being told
+    /// again.
     fn end(&mut self, task: TaskId, run: u32, signal: i32);
 
     /// Forgets a task that has no run left.

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
@@ -89,18 +90,25 @@ pub struct InputPipe {
     pipe: Weak<pipe::Sender>,
     /// The answers for what was written.
     pub owed: Owed,
+    /// Whether the keeper, if there is one, has a copy of the pipe's end, so that it closes only when that one does.
+    is_kept: Arc<AtomicBool>,
 }
 
 impl InputPipe {
-    /// Takes over the daemon's end of a pipe.
+    /// Takes over the daemon's end of a pipe, of which the keeper has a copy.
     ///
     /// # Errors
     /// The pipe can't be registered with the runtime.
     pub fn new(end: OwnedFd) -> io::Result<Self> {
         let pipe = Arc::new(pipe::Sender::from_owned_fd(end)?);
         let (queued, mut queue) = mpsc::channel(QUEUE);
-        let input =
-            Self { queued, writes: Writes::default(), pipe: Arc::downgrade(&pipe), owed: Owed::default() };
+        let input = Self {
+            queued,
+            writes: Writes::default(),
+            pipe: Arc::downgrade(&pipe),
+            owed: Owed::default(),
+            is_kept: Arc::new(AtomicBool::new(true)),
+        };
         let writes = input.writes.clone();
         tokio::spawn(async move {
             while let Some(()) = queue.recv().await {
@@ -127,6 +135,16 @@ impl InputPipe {
     /// Returns a copy of the pipe's end; `None` if it is closed.
     pub fn copy(&self) -> Option<io::Result<OwnedFd>> {
         self.pipe.upgrade().map(|pipe| pipe.as_fd().try_clone_to_owned())
+    }
+
+    /// Notes whether the keeper has a copy of the pipe's end.
+    pub fn set_kept(&self, is_kept: bool) {
+        self.is_kept.store(is_kept, Ordering::Relaxed);
+    }
+
+    /// Returns whether the keeper has a copy, which the caller has it close: it is told once.
+    pub fn take_kept(&self) -> bool {
+        self.is_kept.swap(false, Ordering::Relaxed)
     }
 
     /// Writes all of the data, waiting while the pipe is full. The number is that of the owed answer.
@@ -160,8 +178,8 @@ impl InputPipe {
 
     /// Returns what the task has not read; `None` while something is written and not answered.
     pub fn unread(&self) -> Option<UnreadState> {
-        // The pipe is named with its process.
-        let Self { writes, owed, queued: _, pipe: _ } = self;
+        // The pipe is named with its process. While it is open the keeper has it.
+        let Self { writes, owed, queued: _, pipe: _, is_kept: _ } = self;
         let writes: Vec<InputWrite> =
             writes.lock().iter().map(|Write { state, done: _ }| state.clone()).collect();
         let owed = owed.state();

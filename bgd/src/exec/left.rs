@@ -62,8 +62,8 @@ pub struct Resumed {
     pub ended: Ended,
     /// Whether it was reported to be ready.
     pub is_ready: bool,
-    /// Whether it is paused.
-    pub is_paused: bool,
+    /// Whether processes of it may be stopped: it is paused, or they may not have gone on yet.
+    pub may_be_paused: bool,
 }
 
 /// What of a run had ended when the next daemon goes on with it.
@@ -119,11 +119,13 @@ impl Left {
         Ok(())
     }
 
-    /// Forgets the standard input if it was closed.
-    pub(super) fn drop_closed_input(&mut self) {
-        // Something else has its place then.
+    /// Forgets the standard input if it was closed, or if nobody is to write to it any more, as the leader `has_exited`.
+    /// Returns whether the keeper still has it open then.
+    pub(super) fn drop_input(&mut self, has_exited: bool) -> bool {
+        // Something else has its place if it was closed.
         let is_open = |fd: &Fd| self.came.get(*fd).is_some_and(is_pipe);
         self.process.input = self.process.input.filter(is_open);
+        has_exited && self.process.input.take().is_some()
     }
 
     /// Has its terminal, if it has one, go on from what was kept of it. Blocks while it reads that.
@@ -386,5 +388,38 @@ impl Spared {
         let parents = theirs.filter_map(Stat::of).map(|stat| stat.parent);
         // Whatever collects orphans may end itself.
         parents.filter(|parent| *parent > 0 && !is_theirs(*parent)).chain([1]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a run whose keeper has this at the place of its standard input.
+    fn left(input: OwnedFd) -> Left {
+        let key = Key { task: TaskId::random(), run: 1 };
+        let mut copies = Copies::default();
+        let input = Some(copies.add(input));
+        let process = ProcessState { input, ..ProcessState::left(key.task, key.run) };
+        let (text, rest) = copies.seal(process, Vec::new());
+        let process = File::open("/dev/null").unwrap().into();
+        Left::read(Kept { key, pid: 1, text, descriptors: [process].into_iter().chain(rest).collect() })
+            .unwrap()
+    }
+
+    #[test]
+    fn r126_the_standard_input_of_a_leader_that_has_exited_is_closed_with_the_keepers_copy() {
+        let pipe = || OwnedFd::from(std::io::pipe().unwrap().1);
+        let closed = || OwnedFd::from(File::open("/dev/null").unwrap());
+        for (input, has_exited, closes, is_open) in [
+            (pipe(), false, false, true),
+            (pipe(), true, true, false),
+            (closed(), false, false, false),
+            (closed(), true, false, false),
+        ] {
+            let mut left = left(input);
+            assert_eq!(left.drop_input(has_exited), closes);
+            assert_eq!(left.process.input.is_some(), is_open);
+        }
     }
 }

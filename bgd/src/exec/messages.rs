@@ -113,6 +113,8 @@ pub struct Copied {
     pub text: Vec<u8>,
     /// The copies, that of the process first.
     pub descriptors: Vec<OwnedFd>,
+    /// Whether the standard input is among them, at its place.
+    pub has_input: bool,
 }
 
 /// A report to the owner of all processes.
@@ -158,6 +160,12 @@ pub enum Report {
         key: Key,
         /// The copies, or why there are none.
         copied: io::Result<Copied>,
+    },
+    /// A job has stopped in its terminal, which nobody is shown any more.
+    StoppedUnseen {
+        task: TaskId,
+        /// The task's run.
+        run: u32,
     },
     /// The output of a handed-over process has reached its end, after the process itself.
     Drained {

@@ -42,6 +42,7 @@ pub mod results;
 pub mod silence;
 pub mod slurm;
 pub mod spawner;
+mod starting;
 pub mod strays;
 pub mod terminal;
 pub mod thread_pool;

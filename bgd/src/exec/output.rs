@@ -65,6 +65,9 @@ pub struct OutputFolder {
     kept: Kept,
 }
 
+/// How the names of files end that hold a prompt.
+pub const PROMPT: &str = "prompt";
+
 /// How many runs of an agent task keep their results; each further run removes the oldest one.
 const RESULTS_KEPT: u32 = 8;
 
@@ -186,12 +189,21 @@ impl OutputFolder {
         })
     }
 
-    /// Creates the file that holds a prompt for the duration of its turn, readable only by its user.
+    fn prompt(&self, task: TaskId) -> PathBuf {
+        self.path.join(format!("{task}.{PROMPT}"))
+    }
+
+    /// Creates the file that holds a prompt for the duration of its turn, readable only by its user. One that an earlier
+    /// turn has left is removed.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.
     pub fn create_prompt(&self, task: TaskId) -> io::Result<(PathBuf, fs::File)> {
-        let path = self.path.join(format!("{task}.prompt"));
+        let path = self.prompt(task);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         Ok((path, file))
     }
@@ -227,7 +239,7 @@ impl OutputFolder {
         let files = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
         let results =
             ((runs + 1).saturating_sub(RESULTS_KEPT).max(1)..=runs).map(|run| self.result(task, run));
-        for path in files.into_iter().chain(results) {
+        for path in files.into_iter().chain(results).chain([self.prompt(task)]) {
             match fs::remove_file(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

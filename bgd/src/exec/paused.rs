@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::process::Supervisor;
+use crate::core::Fact;
 
 /// How long processes have to stop. One that waits in the kernel stops only when that wait is over.
 const STOPPING: Duration = Duration::from_secs(5);
@@ -11,12 +12,15 @@ const STOPPING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Supervisor {
-    /// Pauses the tree, unless its leader has ended, or continues it.
+    /// Pauses the tree, unless its leader has ended, or continues it, and reports that.
     pub(super) async fn set_paused(&mut self, paused: bool) {
         if paused && !self.has_ended {
             self.pause().await;
         } else {
             self.unpause().await;
+        }
+        if !paused {
+            self.report(Fact::Delivered);
         }
     }
 

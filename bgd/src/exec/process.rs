@@ -23,6 +23,7 @@ use super::messages::{Begun, Report, StartOrder};
 use super::newborn::Newborns;
 use super::progress::{Progress, Shown, Stage};
 use super::ready::{self, Probe};
+use super::starting::Starting;
 use super::terminal::Terminal;
 use super::thread_pool::ThreadPool;
 use super::tree::Tree;
@@ -109,8 +110,7 @@ pub(super) struct Supervised {
 #[derive(Debug)]
 pub struct Processes {
     pub(super) supervised: HashMap<TaskId, Supervised>,
-    /// How many processes are being started.
-    pub(super) starting: usize,
+    pub(super) starting: Starting,
     orders: ThreadPool<StartOrder>,
     pub(super) context: Context,
 }
@@ -118,22 +118,17 @@ pub struct Processes {
 impl Processes {
     /// Creates the owner without processes; `orders` goes to the spawner threads.
     pub fn new(orders: ThreadPool<StartOrder>, context: Context) -> Self {
-        Self { supervised: HashMap::new(), starting: 0, orders, context }
+        Self { supervised: HashMap::new(), starting: Starting::default(), orders, context }
     }
 
     /// Orders a process to be started; [`Report::Begun`] follows.
     pub fn start(&mut self, order: StartOrder) {
-        self.starting += 1;
         let (task, run) = (order.task, order.run);
+        self.starting.begin(task, run);
         if self.orders.send(order).is_err() {
             let error = "the daemon's spawner threads have ended".into();
             self.context.reports.send(Report::Begun { task, run, result: Err(error) });
         }
-    }
-
-    /// Notes that [`Report::Begun`] has come.
-    pub fn has_begun(&mut self) {
-        self.starting = self.starting.saturating_sub(1);
     }
 
     /// Supervises a started process, and returns its pid: that of its job, which does the work, if it leads a
@@ -310,11 +305,11 @@ impl Processes {
         self.supervised.get(&task)?.input.clone()
     }
 
-    /// Drops the standard input and the readiness check of a task whose leader has ended.
-    pub fn close_input(&mut self, task: TaskId, run: u32) {
-        if let Some(supervised) = self.supervised.get_mut(&task).filter(|known| known.run == run) {
-            (supervised.input, supervised.probe) = (None, None);
-        }
+    /// Drops the readiness check of a task whose leader has ended, and returns its standard input, which is to be closed.
+    pub fn take_input(&mut self, task: TaskId, run: u32) -> Option<InputPipe> {
+        let supervised = self.supervised.get_mut(&task).filter(|known| known.run == run)?;
+        supervised.probe = None;
+        supervised.input.take()
     }
 
     /// Forgets a run whose tree has ended. Returns whether it was the task's latest run.
@@ -548,7 +543,7 @@ impl Supervisor {
                 let _ = done.send(());
             }
             Control::Usage { done } => self.tell_live_usage(done),
-            Control::End { signal } => self.end_all(signal).await,
+            Control::End { signal } => self.end_as_ordered(signal).await,
         }
     }
 

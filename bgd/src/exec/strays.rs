@@ -42,12 +42,12 @@ impl Strays {
     }
 
     /// Kills every stray, and waits until they are gone. Returns false if some do not end. What a durable daemon leaves to the
-    /// next one is spared; `output` is the folder of the outputs.
-    pub fn end(&self, is_hurried: bool, left: &Spared, output: &Path) -> bool {
+    /// next one is spared, and so is its keeper; `output` is the folder of the outputs.
+    pub fn end(&self, is_hurried: bool, (left, keeper): (&Spared, Option<i32>), output: &Path) -> bool {
         let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };
         let deadline = Instant::now() + patience;
         loop {
-            let strays = self.find(left, output);
+            let strays = self.find((left, keeper), output);
             if strays.is_empty() {
                 return true;
             }
@@ -62,10 +62,11 @@ impl Strays {
         }
     }
 
-    fn find(&self, left: &Spared, output: &Path) -> Vec<(i32, PidFd)> {
+    fn find(&self, (left, keeper): (&Spared, Option<i32>), output: &Path) -> Vec<(i32, PidFd)> {
         // Includes children of the spawner threads: some may have survived SIGKILL and been given up.
         let mut roots = proc::children("self");
-        roots.retain(|pid| !self.spared.contains(pid) && !is_daemon(*pid) && !left.owns(*pid, output));
+        roots.retain(|pid| !self.spared.contains(pid) && keeper != Some(*pid));
+        roots.retain(|pid| !is_daemon(*pid) && !left.owns(*pid, output));
         let processes = members::descendants_of(&roots).into_iter();
         let open =
             |pid| PidFd::open(pid).ok().filter(|process| !process.has_ended()).map(|process| (pid, process));
@@ -76,11 +77,33 @@ impl Strays {
 /// Whether a process is a daemon like this one, with tasks of its own: one of our tasks may have started it.
 fn is_daemon(pid: i32) -> bool {
     match (proc::program(pid), proc::program("self")) {
-        (Ok(exe), Ok(own)) => exe == own,
+        (Ok(exe), Ok(own)) => is_same_program(&exe, &own),
         // A daemon is not dumpable, so the kernel also hides which program it runs.
         (Err(error), Ok(_)) if error.kind() == ErrorKind::PermissionDenied => {
             proc::name(pid) == proc::name("self")
         }
         (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
+    }
+}
+
+/// Whether these are the same program, maybe in other versions: an upgrade takes the place of a file, which then is gone, or
+/// goes on with a file elsewhere.
+fn is_same_program(one: &Path, other: &Path) -> bool {
+    proc::undeleted(one).file_name() == proc::undeleted(other).file_name()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r121_another_version_of_the_program_is_the_same_program() {
+        let own = Path::new("/usr/bin/bgd");
+        for same in ["/usr/bin/bgd", "/usr/bin/bgd (deleted)", "/opt/bin/bgd", "/opt/bin/bgd (deleted)"] {
+            assert!(is_same_program(Path::new(same), own) && is_same_program(own, Path::new(same)), "{same}");
+        }
+        for other in ["/usr/bin/bgctl", "/usr/bin/bgctl (deleted)", "/usr/bin/bgd/sh"] {
+            assert!(!is_same_program(Path::new(other), own), "{other}");
+        }
     }
 }

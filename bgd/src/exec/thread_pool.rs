@@ -252,8 +252,13 @@ impl<T: Send + 'static> Shared<T> {
     }
 }
 
+/// The size of each thread's stack in bytes. Parsers of regular expressions and of the configuration recurse with what they
+/// read, as deep as their limits of nesting allow: the first may need 800 KiB in a build for tests. Only the pages that were
+/// used take memory.
+const STACK_BYTES: usize = 2 * 1024 * 1024;
+
 fn thread_of(name: String) -> thread::Builder {
-    thread::Builder::new().name(name).stack_size(256 * 1024)
+    thread::Builder::new().name(name).stack_size(STACK_BYTES)
 }
 
 #[cfg(test)]

@@ -285,6 +285,23 @@ impl Drop for Journal {
     }
 }
 
+/// What the journal's thread has taken to write.
+struct Taken {
+    unwritten: Merged,
+    /// The number of the last step.
+    upto: u64,
+    /// Whether all of it is written.
+    is_written: bool,
+    /// Why no work should be added ([`Recorded::trouble`]).
+    trouble: Option<Arc<str>>,
+}
+
+impl Taken {
+    fn recorded(&self) -> Recorded {
+        Recorded { upto: self.upto, is_written: self.is_written, trouble: self.trouble.clone() }
+    }
+}
+
 struct Writer {
     store: Store,
     /// `None` while it has no log.
@@ -298,49 +315,53 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, ordered: &Receiver<(u64, Changes)>, mut trouble: Option<Arc<str>>) {
-        let (mut unwritten, mut upto) = (Merged::default(), 0);
-        let mut is_written = true;
-        if trouble.is_some() {
-            (self.tell)(Recorded { upto, is_written, trouble: trouble.clone() });
+    fn run(mut self, ordered: &Receiver<(u64, Changes)>, trouble: Option<Arc<str>>) {
+        let mut taken = Taken { unwritten: Merged::default(), upto: 0, is_written: true, trouble };
+        if taken.trouble.is_some() {
+            (self.tell)(taken.recorded());
         }
         loop {
-            let next = if trouble.is_some() {
+            let next = if taken.trouble.is_some() {
                 ordered.recv_timeout(RETRY)
             } else {
                 ordered.recv().map_err(|_| RecvTimeoutError::Disconnected)
             };
-            let (is_over, is_idle) = match next {
-                Ok((number, changes)) => {
-                    unwritten.add(changes);
-                    upto = number;
-                    (false, false)
-                }
-                Err(RecvTimeoutError::Timeout) => (false, is_written),
-                Err(RecvTimeoutError::Disconnected) => (true, is_written),
-            };
-            for (number, changes) in ordered.try_iter().take(GROUP) {
-                unwritten.add(changes);
-                upto = number;
-            }
-            self.head.is_stopped = is_over && self.is_stopped.load(Ordering::Relaxed);
-            if is_over && is_idle && !self.head.is_stopped {
-                break;
-            }
-            let failed = if is_idle && !is_over { None } else { self.write(&mut unwritten) };
-            if let (Some(why), true) = (&failed, is_written) {
-                tracing::error!(%why, "the journal can't be written");
-            }
-            is_written = failed.is_none();
-            trouble = failed.or_else(|| self.is_short().then(|| FULL.into()));
-            (self.tell)(Recorded { upto, is_written, trouble: trouble.clone() });
-            if is_over {
+            if !self.turn(&mut taken, next, ordered) {
                 break;
             }
         }
-        if trouble.is_some() {
+        if taken.trouble.is_some() {
             self.store.keep_log();
         }
+    }
+
+    /// Writes the next steps, with those before that could not be written, and tells what became of them. If there are none,
+    /// looks whether the disk has room again. Returns false after the last of them.
+    fn turn(
+        &mut self,
+        taken: &mut Taken,
+        next: Result<(u64, Changes), RecvTimeoutError>,
+        ordered: &Receiver<(u64, Changes)>,
+    ) -> bool {
+        let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
+        let mut is_idle = taken.is_written;
+        // One may have come since nothing came in time.
+        for (number, changes) in next.into_iter().chain(ordered.try_iter().take(GROUP)) {
+            taken.unwritten.add(changes);
+            (taken.upto, is_idle) = (number, false);
+        }
+        self.head.is_stopped = is_over && self.is_stopped.load(Ordering::Relaxed);
+        if is_over && is_idle && !self.head.is_stopped {
+            return false;
+        }
+        let failed = if is_idle && !is_over { None } else { self.write(&mut taken.unwritten) };
+        if let (Some(why), true) = (&failed, taken.is_written) {
+            tracing::error!(%why, "the journal can't be written");
+        }
+        taken.is_written = failed.is_none();
+        taken.trouble = failed.or_else(|| self.is_short().then(|| FULL.into()));
+        (self.tell)(taken.recorded());
+        !is_over
     }
 
     /// Writes these changes, which are none afterwards. Returns why that failed.

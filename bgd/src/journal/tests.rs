@@ -465,3 +465,35 @@ fn r130_a_format_that_sqlite_does_not_know_is_a_damage_and_no_trouble_of_the_dis
     read(folder.path()).damage.expect("it is damaged").settle();
     assert!(read(folder.path()).damage.is_none(), "the new one is whole");
 }
+
+/// A full disk has the writer look once a second whether that has room again.
+#[test]
+fn r130_a_step_that_comes_as_the_writer_looks_for_room_is_written_before_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut core = core();
+    submit(&mut core, 1..4);
+    let Opened { store, lock, folder: journal, .. } = read(folder.path());
+    let (told, hears) = mpsc::channel();
+    let mut writer = Writer {
+        store,
+        room: None,
+        folder: journal,
+        head: head(),
+        next_mark: Box::new(|| 9),
+        tell: Box::new(move |recorded| drop(told.send(recorded))),
+        is_stopped: Arc::default(),
+        _lock: lock,
+    };
+    let trouble = Some(FULL.into());
+    let mut taken = Taken { unwritten: Merged::default(), upto: 0, is_written: true, trouble };
+    let (orders, ordered) = mpsc::channel();
+    orders.send((1, core.take_changes(now()).unwrap())).unwrap();
+
+    assert!(writer.turn(&mut taken, Err(RecvTimeoutError::Timeout), &ordered));
+
+    let Recorded { upto, is_written, .. } = hears.recv().unwrap();
+    assert_eq!((upto, is_written), (1, true));
+    // As a kill leaves it: nothing else is written.
+    drop(writer);
+    assert_eq!(read(folder.path()).kept.tasks.len(), 3);
+}

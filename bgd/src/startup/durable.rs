@@ -16,8 +16,9 @@ use crate::config::Durable;
 use crate::dispatcher::durable::LeftRuns;
 use crate::exec::left::{Left, Spared};
 use crate::exec::mark::Marks;
+use crate::exec::output::PROMPT;
 use crate::journal::{self, Durability, Head, Journal, OpenError, Opened};
-use crate::keeper::client::{Keeper, NotFound};
+use crate::keeper::client::{Found, Keeper, NotFound};
 use crate::keeper::{self, Key};
 use crate::os::clock::Stamp;
 use crate::wire::mailbox::{Internal, Internals};
@@ -126,20 +127,30 @@ fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns
             return Err(Failure::new(UNAVAILABLE, message));
         }
     };
-    let (is_complete, told) = (found.is_complete, Some(found.told));
-    let mut left = LeftRuns { is_complete, told, ..LeftRuns::default() };
+    let mut left = read(found);
     let Some(keeper) = keeper.map(Arc::new) else { return Ok((None, left)) };
-    for kept in found.runs {
+    let held: Vec<Key> = left.held().collect();
+    left.retain_known(&opened.kept);
+    let known: HashSet<Key> = left.held().collect();
+    held.into_iter().filter(|key| !known.contains(key)).for_each(|key| keeper.close(key));
+    Ok((Some(keeper), left))
+}
+
+/// Reads what the keeper holds.
+fn read(found: Found) -> LeftRuns {
+    let Found { runs, is_complete, told } = found;
+    let mut left = LeftRuns { is_complete, told: Some(told), ..LeftRuns::default() };
+    for kept in runs {
         let key = kept.key;
         match Left::read(kept) {
             Ok(run) => _ = left.runs.insert(key, run),
-            Err(error) => tracing::error!(task = %key.task, %error, "what the keeper holds can't be read"),
+            Err(error) => {
+                tracing::error!(task = %key.task, %error, "what the keeper holds can't be read");
+                left.unread.insert(key);
+            }
         }
     }
-    let held: Vec<Key> = left.runs.keys().copied().collect();
-    left.retain_known(&opened.kept);
-    held.into_iter().filter(|key| !left.runs.contains_key(key)).for_each(|key| keeper.close(key));
-    Ok((Some(keeper), left))
+    left
 }
 
 /// Gives the dispatcher what the journal has, and starts to write it.
@@ -170,6 +181,7 @@ pub(super) fn begin(
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
     let damage = opened.damage.take();
     let outputs = daemon.outputs();
+    remove_prompts(&outputs);
     let unknown = unknown_outputs(&outputs, &ids);
     match &damage {
         // They were removed, or never accepted.
@@ -215,6 +227,17 @@ fn start(
     Journal::start(opened, head, note, move || marks.number(), tell).map_err(failed("the journal"))
 }
 
+/// Removes the prompts of turns that were cut: each is in a file for its turn alone, and no turn outlives its daemon.
+fn remove_prompts(outputs: &Path) {
+    let all = fs::read_dir(outputs).into_iter().flatten().flatten().map(|entry| entry.path());
+    let prompts = all.filter(|path| path.extension().is_some_and(|ending| ending == PROMPT));
+    prompts.for_each(|path| {
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "a prompt's file is not removed");
+        }
+    });
+}
+
 /// Returns the outputs of tasks that the journal does not have.
 fn unknown_outputs(outputs: &Path, known: &HashSet<TaskId>) -> impl Iterator<Item = PathBuf> {
     let is_unknown = move |entry: &fs::DirEntry| {
@@ -223,4 +246,35 @@ fn unknown_outputs(outputs: &Path, known: &HashSet<TaskId>) -> impl Iterator<Ite
         id.is_none_or(|id| !known.contains(&id))
     };
     fs::read_dir(outputs).into_iter().flatten().flatten().filter(is_unknown).map(|entry| entry.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r126_a_run_that_another_version_has_kept_is_held_though_it_can_not_be_read() {
+        let key = Key { task: TaskId::random(), run: 2 };
+        let process = fs::File::open("/dev/null").unwrap().into();
+        let kept = keeper::Kept { key, pid: 1, text: b"{\"later\":1}".to_vec(), descriptors: vec![process] };
+        let mut left = read(Found { runs: vec![kept], is_complete: true, told: 3 });
+        assert!(left.runs.is_empty() && left.is_complete);
+        assert_eq!((left.held().collect::<Vec<_>>(), left.told), (vec![key], Some(3)));
+        left.retain_known(&bgd_core::durable::Kept::default());
+        assert_eq!(left.held().next(), None, "the journal does not have its task");
+    }
+
+    #[test]
+    fn r127_only_the_prompts_of_turns_that_were_cut_are_removed() {
+        let outputs = tempfile::tempdir().unwrap();
+        let task = TaskId::random();
+        for ending in ["prompt", "out", "result.1"] {
+            fs::write(outputs.path().join(format!("{task}.{ending}")), "").unwrap();
+        }
+        remove_prompts(outputs.path());
+        let left = fs::read_dir(outputs.path()).unwrap().map(|entry| entry.unwrap().path());
+        let left: HashSet<PathBuf> = left.collect();
+        let kept = ["out", "result.1"].map(|ending| outputs.path().join(format!("{task}.{ending}")));
+        assert_eq!(left, kept.into());
+    }
 }

@@ -91,6 +91,7 @@ pub(super) struct Daemon {
     instance: Arc<Instance>,
     cgroup: Option<PathBuf>,
     strays: Arc<Strays>,
+    keeper: Option<Arc<Keeper>>,
     workers: Workers,
 }
 
@@ -142,7 +143,7 @@ impl Daemon {
             strays: Arc::clone(&strays),
             identity: identity.clone(),
             durable: config.durable,
-            keeper,
+            keeper: keeper.clone(),
         };
         let (sender, limits) = watch::channel(ServerLimits::from(&config));
         let workers = context.workers.clone();
@@ -163,6 +164,7 @@ impl Daemon {
             instance,
             cgroup,
             strays,
+            keeper,
             workers,
         })
     }
@@ -221,7 +223,7 @@ impl Daemon {
         if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
             tracing::warn!("a disk does not answer: what was still to be read or removed is left");
         }
-        end_all(&self.strays, &ending, &instance, &mut address);
+        end_all((&self.strays, self.keeper), &ending, &instance, &mut address);
         if let Some(cgroup) = self.cgroup.filter(|_| ending.left().is_empty()) {
             cgroups::leave(&cgroup);
         }
@@ -292,9 +294,15 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> El
 }
 
 /// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has
-/// nothing to clean up.
-fn end_all(strays: &Strays, ending: &Ending, instance: &Instance, address: &mut Address) {
-    if strays.end(ending.is_hurried(), ending.left(), &instance.output()) {
+/// nothing to clean up. The keeper ends by itself once it holds nothing.
+fn end_all(
+    (strays, keeper): (&Strays, Option<Arc<Keeper>>),
+    ending: &Ending,
+    instance: &Instance,
+    address: &mut Address,
+) {
+    let keeper = keeper.map(|keeper| keeper.socket().pid);
+    if strays.end(ending.is_hurried(), (ending.left(), keeper), &instance.output()) {
         instance.end();
         let Note { durable, left, .. } = address.note();
         address.tell(Note { phase: Phase::Ending, durable, left, ..Note::default() });

@@ -1,6 +1,6 @@
 //! The dispatcher's inputs. Calls of clients arrive in a bounded queue, so that a flood of them backs up into the
-//! clients' sockets. Facts of executors have a queue of their own, which holds at most a few per running process,
-//! so that no client can delay them.
+//! clients' sockets. Facts of executors have a queue of their own, so that no client can delay them. Executors tell them at
+//! a pace, so it holds at most a few per running process.
 
 use std::sync::Arc;
 

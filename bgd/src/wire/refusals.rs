@@ -75,6 +75,7 @@ pub fn of_core(error: CoreError) -> RpcError {
         CoreError::StillActive(id, status) => still_active(id, status),
         CoreError::TooManyJobs(limit) => too_many_jobs(limit),
         CoreError::TooManySessions(limit) => too_many_sessions(limit),
+        CoreError::TooManyWaits(limit) => too_many_waits(limit),
         CoreError::Full(limit) => RpcError::new(
             ErrorKind::RegistryFull,
             format!("the daemon has reached its limit of {} (limits.tasks)", count(limit, "task")),
@@ -286,6 +287,12 @@ fn too_many_jobs(limit: usize) -> RpcError {
 fn too_many_sessions(limit: usize) -> RpcError {
     let message = format!("this connection has reached the limit of {limit} parent sessions");
     RpcError::new(ErrorKind::TooManyRequests, message).hint("use another connection")
+}
+
+fn too_many_waits(limit: usize) -> RpcError {
+    let message = format!("the answers that this connection waits for would have more than {limit} tasks");
+    RpcError::new(ErrorKind::TooManyRequests, message)
+        .hint("wait for each task once, or use another connection")
 }
 
 fn not_resumable(id: TaskId, status: Status) -> RpcError {

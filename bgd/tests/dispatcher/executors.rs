@@ -2,8 +2,17 @@
 //! the local one. Nothing of the dispatcher or the core knows which one it is.
 
 mod daemon;
-mod scripted;
+pub mod scripted;
 
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bgd::config::Config;
+use bgd::core::durable::{Changes, Kept};
+use bgd::core::{Command, Core, Effect, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec, Work};
+use bgd::dispatcher::durable::LeftRuns;
+use bgd::exec::left::Left;
+use bgd::keeper::Key;
 use bgd_shared::encoding::Encoding;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::failure::FailureKind;
@@ -13,8 +22,11 @@ use bgd_shared::request::{
     TaskResult, TaskWrite, WriteParams,
 };
 use bgd_shared::task::{Exit, Status, Task};
+use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
 
-use self::daemon::Daemon;
+use self::daemon::{Before, Daemon};
+use self::scripted::FLOOD;
 
 #[test]
 fn r01_what_is_submitted_runs_and_ends_as_the_script_says() {
@@ -79,6 +91,19 @@ fn facts_that_are_lost_or_of_another_run_leave_nobody_waiting() {
 }
 
 #[test]
+fn r06_a_flood_of_facts_keeps_nobody_waiting() {
+    let mut daemon = Daemon::start(100);
+    // This client may be too slow to ask while there is a flood.
+    let was_asked_meanwhile = (0..20).any(|_| {
+        let task = daemon.submit(&["floods"]);
+        let is_over = daemon.get(task).output.bytes == FLOOD;
+        daemon.cancel(task);
+        !is_over
+    });
+    assert!(was_asked_meanwhile, "what was asked meanwhile was answered afterwards");
+}
+
+#[test]
 fn what_only_other_executors_can_is_refused() {
     let mut daemon = Daemon::start(4);
     let task = daemon.submit(&["runs"]);
@@ -103,6 +128,61 @@ fn r11_the_end_of_the_daemon_ends_it() {
     let ends: Vec<_> = ended.into_iter().map(|task| (task.status, task.exit)).collect();
     let cancelled = |signal| (Status::Cancelled, Some(Exit::Signal(signal)));
     assert_eq!(ends, [cancelled(15), cancelled(9)]);
+}
+
+/// What a durable daemon has written down of these tasks, which it has submitted and started, and of these facts.
+fn written(tasks: [TaskId; 3], facts: [(TaskId, Fact); 3]) -> Kept {
+    let now = Now { mono: Mono(0), wall: Timestamp::now() };
+    let mut core = Core::new(Config::default().core_limits(), [].into());
+    core.track();
+    for id in tasks {
+        let work = Work::Argv(["ends", "0"].map(Into::into).into());
+        let command = Command {
+            id,
+            spec: Spec { work, ..Spec::of_daemon() },
+            env: Env::default(),
+            prompt: None,
+            key: None,
+            foreground: false,
+            plan: PlanRequest::default(),
+        };
+        let request = Request::Submit(Box::new(command));
+        let effects = core.handle(now, Input::Request { to: ReplyTo { client: 1, call: 1 }, request });
+        assert!(
+            effects.iter().any(|effect| matches!(effect, Effect::Start { task, run: 1, .. } if *task == id))
+        );
+    }
+    for (task, fact) in facts {
+        let _ = core.handle(now, Input::Fact { task, run: 1, fact });
+    }
+    let Changes { tasks, groups, counters, .. } = core.take_changes(now).unwrap();
+    let tasks = tasks.into_iter().filter_map(|(ordinal, row)| Some((ordinal, row?))).collect();
+    Kept { tasks, groups: groups.unwrap_or_default(), counters, ..Kept::default() }
+}
+
+/// Otherwise the keeper would have their descriptors open until the next daemon starts.
+#[test]
+fn r126_what_is_kept_of_runs_that_nobody_can_go_on_with_is_let_go_and_none_of_them_starts_twice() {
+    let tasks = [1, 2, 3].map(TaskId::from_u128);
+    let [running, unread, drained] = tasks;
+    let started = Fact::Started { pid: Some(2) };
+    let exited = Fact::Exited { exit: Exit::Code(0), others: false };
+    // The process of the second has begun, but that was not written down.
+    let kept = written(tasks, [(running, started.clone()), (drained, started), (drained, exited)]);
+    let key = |task| Key { task, run: 1 };
+    let left = LeftRuns {
+        runs: [running, drained].map(|task| (key(task), Left::bare(key(task), 2))).into(),
+        unread: [key(unread)].into(),
+        is_complete: true,
+        told: Some(0),
+    };
+    let (over, hears) = mpsc::channel();
+    let mut daemon = Daemon::start_after(4, Some(Before { kept, left, over }));
+    let mut all = [(); 3].map(|()| hears.recv_timeout(Duration::from_mins(1)).expect("all are let go"));
+    all.sort();
+    assert_eq!(all, tasks.map(|task| (task, 1)));
+    let ended = daemon.ended(tasks);
+    assert_eq!(ended.map(|task| task.status), [Status::Failed, Status::Failed, Status::Completed]);
 }
 
 impl Daemon {

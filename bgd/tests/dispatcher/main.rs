@@ -1,7 +1,8 @@
-//! Tests the dispatcher with its core from outside of their crate: with an executor that nobody knows, and for simulated
-//! years.
+//! Tests the dispatcher with its core from outside of their crate: with an executor that nobody knows, with a journal that
+//! stands still, and for simulated years.
 
 mod executors;
+mod journal;
 mod simulator;
 
 use std::path::Path;

@@ -162,9 +162,15 @@ fn doubled(ms: u64, times: u32) -> u64 {
 }
 
 impl Core {
+    /// Whether further attempts can follow: also while a durable daemon ends, as the next one begins them. What it ends itself
+    /// is cancelled, and no rule covers that.
+    fn may_go_on(&self) -> bool {
+        self.phase == Phase::Open || self.registry.is_tracked()
+    }
+
     /// Whether the task will start again after this end, so that the rest of its tree must end first.
     pub(super) fn starts_again(&self, now: Now, task: &Task, finished: &Finished) -> bool {
-        self.phase == Phase::Open && matches!(next(now, task, finished), Next::Attempt(_))
+        self.may_go_on() && matches!(next(now, task, finished), Next::Attempt(_))
     }
 
     /// Returns the end to report, or `None` if another attempt follows.
@@ -174,7 +180,7 @@ impl Core {
         ordinal: Ordinal,
         finished: Finished,
     ) -> Option<Finished> {
-        if self.phase != Phase::Open {
+        if !self.may_go_on() {
             return Some(finished);
         }
         let Some(task) = self.registry.get(ordinal) else { return Some(finished) };
@@ -209,6 +215,7 @@ impl Core {
             (started_at.unwrap_or(completed_at), now.mono.plus_ms(self.limits.grace_ms));
         let reason = StopReason::NextAttempt;
         self.end_pause(ordinal);
+        self.note_end(now, ordinal, SIGTERM, kill_at);
         self.set_state(ordinal, State::Stopping { pid, started_at, reason, kill_at: Some(kill_at), exit });
     }
 
@@ -245,7 +252,7 @@ impl Core {
             plan.not_before = (delay_ms > 0).then_some(NotBefore::Attempt { at, wall });
             task.state = State::Queued { env: again.env.clone() };
             task.run += 1;
-            (task.ready_at, task.paused, task.elsewhere) = (None, false, None);
+            (task.ready_at, task.paused, task.elsewhere, task.undelivered) = (None, false, None, None);
         });
         self.event(now, EventKind::Retrying, ordinal);
     }

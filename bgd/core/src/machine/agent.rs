@@ -182,9 +182,9 @@ impl Core {
         }
     }
 
-    pub(super) fn tool_called(&mut self, now: Now, ordinal: Ordinal, name: Box<str>) {
+    pub(super) fn tools_called(&mut self, now: Now, ordinal: Ordinal, calls: u64, latest: Vec<Box<str>>) {
         if self.is_at_work(ordinal) {
-            self.change_agent(ordinal, |agent| agent.tool(name));
+            self.change_agent(ordinal, |agent| agent.tools(calls, latest));
             self.moved_on(now, ordinal);
         }
     }
@@ -214,9 +214,9 @@ impl Core {
         self.event(now, EventKind::Progress, ordinal);
     }
 
-    pub(super) fn denied(&mut self, now: Now, ordinal: Ordinal, what: Box<str>) {
+    pub(super) fn denied(&mut self, now: Now, ordinal: Ordinal, times: u64, what: Box<str>) {
         if self.is_at_work(ordinal) {
-            self.change_agent(ordinal, |agent| agent.deny(what));
+            self.change_agent(ordinal, |agent| agent.deny(times, what));
             self.moved_on(now, ordinal);
         }
     }

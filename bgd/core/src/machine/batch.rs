@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::task::Status;
 
 use super::after::became;
 use super::requests::NewTask;
@@ -13,7 +14,7 @@ use crate::batch::{Batch, BatchKey, Entering, Repeated, Staged};
 use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply};
 use crate::held::{argv_bytes, env_bytes};
-use crate::input::{BatchItem, BatchLimits, Command, Part, PlanRequest};
+use crate::input::{BatchItem, BatchLimits, Command, Part, PlanRequest, Selection};
 use crate::plan::{Became, PLAIN, Plan};
 use crate::registry::CANDIDATES;
 use crate::task::{Ordinal, Outcome, SIGTERM, Spec, StopReason, Task, Work};
@@ -144,9 +145,9 @@ impl Core {
         let env = self.registry.share_env(env);
         let (session, tasks) = (spec.session.clone(), items.len() as u64);
         let key = key.map(|key| Box::new(BatchKey { session, key, tasks, is_torn: false }));
-        let again = Vec::new();
+        let (again, never, is_changed) = (Vec::new(), None, false);
         let mut entering =
-            Entering { batch, to, last, again, spec, env, plan, never: None, items, each, bytes };
+            Entering { batch, to, last, again, spec, env, plan, never, items, each, bytes, is_changed };
         for ordinal in entering.plan.after.iter().map(|one| one.ordinal).collect::<BTreeSet<_>>() {
             if let Some(became) =
                 self.registry.get(ordinal).and_then(became).filter(|_| entering.never.is_none())
@@ -170,21 +171,23 @@ impl Core {
 
     /// Adds the next tasks of the first committed batch.
     pub(super) fn add_next_members(&mut self, now: Now) {
+        if self.phase != Phase::Open && !self.registry.is_tracked() {
+            // The tasks that were not added end with the daemon, as all others do.
+            return self.drop_entering(|_| true);
+        }
         let Some(mut entering) = self.batches.entering.pop_front() else { return };
         let batch = entering.batch;
-        if self.phase != Phase::Open && !self.registry.is_tracked() {
-            // The batch was accepted, so an error would make the client submit it again. The tasks that were not
-            // added end with the daemon, as all others do.
-            self.drop_batch_without_tasks(batch);
-            return self.entered(entering);
-        }
         entering.env = self.registry.share_kept_env(&entering.env);
         for _ in 0..SLICE {
             let Some(item) = entering.items.pop_front() else { break };
             entering.bytes = entering.bytes.saturating_sub(entering.each + argv_bytes(&item.argv));
             self.add_member(now, &entering, item);
         }
-        if !entering.items.is_empty() {
+        let left = entering.items.len();
+        if let Some(known) = self.batches.known.get_mut(&batch) {
+            known.left = (left > 0).then_some(left);
+        }
+        if left > 0 {
             return self.batches.entering.push_front(entering);
         }
         self.drop_batch_without_tasks(batch);
@@ -197,6 +200,58 @@ impl Core {
         for (to, ids) in std::iter::once((to, last)).chain(again) {
             self.reply(Some(to), Reply::Many { batch, ids });
         }
+    }
+
+    /// Drops the tasks of these batches that are still to be added. The batches were accepted, so their clients are answered
+    /// as if all tasks had been added and removed again: an error would make them submit the batches again.
+    pub(super) fn drop_entering(&mut self, is_meant: impl Fn(&Entering) -> bool) {
+        let entering = std::mem::take(&mut self.batches.entering);
+        let (dropped, rest): (VecDeque<_>, VecDeque<_>) = entering.into_iter().partition(is_meant);
+        self.batches.entering = rest;
+        for entering in dropped {
+            self.drop_batch_without_tasks(entering.batch);
+            self.entered(entering);
+        }
+    }
+
+    /// Has the tasks that are still to be added, and that this selection means, end as soon as they are.
+    pub(super) fn cancel_entering(&mut self, which: &Selection) -> Result<(), CoreError> {
+        let is_meant = self.means_entering(which)?;
+        for entering in self.batches.entering.iter_mut().filter(|entering| is_meant(entering)) {
+            entering.is_changed |= entering.never.is_none();
+            entering.never.get_or_insert(StopReason::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Holds the tasks that are still to be added, and that this selection means, or releases them.
+    pub(super) fn hold_entering(&mut self, which: &Selection, held: bool) -> Result<(), CoreError> {
+        let is_meant = self.means_entering(which)?;
+        for entering in self.batches.entering.iter_mut().filter(|entering| is_meant(entering)) {
+            entering.is_changed |= entering.plan.held != held;
+            entering.plan.held = held;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a selection means the tasks of a batch that are still to be added, as they will be pending.
+    pub(super) fn means_entering<'a>(
+        &self,
+        which: &'a Selection,
+    ) -> Result<impl Fn(&Entering) -> bool + use<'a>, CoreError> {
+        let (session, filter) = match which {
+            Selection::Ids(_) => (None, None),
+            Selection::All { session } => (session.as_ref(), None),
+            Selection::Matching(filter) => (filter.session.as_ref(), Some(&**filter)),
+        };
+        let batch = filter.map(|filter| self.resolve(filter)).transpose()?.flatten();
+        let names_tasks = matches!(which, Selection::Ids(_));
+        Ok(move |entering: &Entering| {
+            let Entering { spec, plan, .. } = entering;
+            !names_tasks
+                && session.is_none_or(|session| spec.session.as_ref() == Some(session))
+                && filter.is_none_or(|filter| filter.holds_for(Status::Pending, plan, spec, batch))
+        })
     }
 
     fn add_member(&mut self, now: Now, entering: &Entering, item: BatchItem) {
@@ -297,5 +352,7 @@ impl Entering {
             Some((condition, ended)) => self.never = Some(StopReason::Dependency(condition, ended)),
             None => self.plan.meet(ordinal, became),
         }
+        // The task may be cleared before the next daemon looks at it.
+        self.is_changed |= self.plan.after.iter().any(|one| one.ordinal == ordinal);
     }
 }

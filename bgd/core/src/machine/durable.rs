@@ -88,11 +88,13 @@ impl Core {
         Some(TaskRow { task, slots, kept })
     }
 
-    /// Returns the batches whose tasks begin to be added, and those whose tasks all are.
+    /// Returns the batches whose tasks begin to be added, or are to be added in another way than before, and those whose
+    /// tasks all are.
     fn changed_entering(&mut self) -> Vec<(TaskId, Option<Box<Entering>>)> {
         let mut changed = Vec::new();
-        for entering in &self.batches.entering {
-            if self.written_entering.insert(entering.batch) {
+        for entering in &mut self.batches.entering {
+            let is_new = self.written_entering.insert(entering.batch);
+            if std::mem::take(&mut entering.is_changed) || is_new {
                 changed.push((entering.batch, Some(Box::new(entering.clone()))));
             }
         }
@@ -136,7 +138,10 @@ impl Core {
         }
         for mut left in entering {
             let is_known = |item: &crate::input::BatchItem| core.registry.ordinal(item.id).is_some();
-            let added = left.items.iter().rposition(is_known).map_or(0, |last| last + 1);
+            // One that knows how many are left may have added others that were cleared since.
+            let rest = core.batches.known.get(&left.batch).and_then(|batch| batch.left);
+            let added = rest.map_or(0, |rest| left.items.len().saturating_sub(rest));
+            let added = left.items.iter().rposition(is_known).map_or(added, |last| added.max(last + 1));
             left.items.drain(..added);
             left.bytes = left.items.iter().map(|item| left.each + crate::held::argv_bytes(&item.argv)).sum();
             (left.to, left.again) = (NOBODY, Vec::new());
@@ -188,7 +193,7 @@ impl Core {
     pub fn take_back_start(&mut self, id: TaskId) -> bool {
         let Some(ordinal) = self.registry.ordinal(id) else { return false };
         let env = self.registry.get(ordinal).and_then(|task| match &task.state {
-            State::Starting { stop: None, env } if !task.spec.takes_descriptors() => {
+            State::Starting { stop: None, env, .. } if !task.spec.takes_descriptors() => {
                 let kept = || self.registry.kept_env(ordinal).cloned();
                 env.as_ref().map(|KeptEnv(env)| env.clone()).or_else(kept)
             }
@@ -246,12 +251,13 @@ impl Core {
         self.registry.iter().filter_map(|(_, task)| uncounted(task)).collect()
     }
 
-    /// Returns what is to be done again for a run that outlived the daemon before: its pause, or its end by force. A
-    /// signal to end that was sent is not sent twice.
+    /// Returns what is to be done again for a run that outlived the daemon before: its pause, its end by force, or what its
+    /// processes may not have got. A signal to end that was delivered is not sent twice.
     #[must_use]
-    pub fn orders_again(&self, id: TaskId) -> Vec<Effect> {
-        let task = self.registry.ordinal(id).and_then(|ordinal| self.registry.get(ordinal));
-        let again = task.and_then(|task| match &task.state {
+    pub fn orders_again(&mut self, now: Now, id: TaskId) -> Vec<Effect> {
+        let Some(ordinal) = self.registry.ordinal(id) else { return Vec::new() };
+        let order = self.take_order(ordinal);
+        let again = self.registry.get(ordinal).and_then(|task| match &task.state {
             State::Running { .. } if task.paused => Some(orders::control(task, Control::Pause)),
             State::Stopping { kill_at: None, .. } => Some(orders::end(task, SIGKILL)),
             State::Finished(finished) if finished.lingering == Lingering::Ending(None) => {
@@ -264,7 +270,8 @@ impl Core {
             | State::Finished(_)
             | State::Resuming(_) => None,
         });
-        again.into_iter().collect()
+        let repeat = || order.and_then(|order| self.order_again(now, ordinal, order));
+        again.or_else(repeat).into_iter().collect()
     }
 
     /// Ends the runs of these tasks, as nobody knows what has become of them, and says why.
@@ -278,7 +285,7 @@ impl Core {
         // Some of them are to be tried again.
         self.end_without_descriptors(now);
         self.propagate(now);
-        std::mem::take(&mut self.effects)
+        self.take_effects()
     }
 
     /// Ends the pending tasks that need descriptors which were sent with them, as these ended with the daemon before. Call it
@@ -287,7 +294,7 @@ impl Core {
     pub fn lose_descriptors(&mut self, now: Now) -> Vec<Effect> {
         self.end_without_descriptors(now);
         self.propagate(now);
-        std::mem::take(&mut self.effects)
+        self.take_effects()
     }
 
     fn end_without_descriptors(&mut self, now: Now) {
@@ -301,6 +308,7 @@ impl Core {
     }
 
     fn lose_one(&mut self, now: Now, ordinal: Ordinal, why: &str) {
+        self.drop_undelivered(ordinal);
         let Some(task) = self.registry.get(ordinal) else { return };
         let failed = match &task.agent {
             Some(_) => Failure::Interrupted(why.into()),
@@ -376,6 +384,6 @@ impl Core {
         }
         self.propagate(now);
         self.fill_slots();
-        std::mem::take(&mut self.effects)
+        self.take_effects()
     }
 }

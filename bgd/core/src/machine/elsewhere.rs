@@ -153,7 +153,7 @@ impl Core {
         }
         self.end_pause(ordinal);
         self.change_task(ordinal, |task| {
-            task.state = State::Starting { stop: None, env: None };
+            task.state = State::Starting { stop: None, env: None, give_up_at: None };
             task.ready_at = None;
             let known = task.elsewhere.get_or_insert_default();
             known.requeued = known.requeued.saturating_add(1);

@@ -31,6 +31,9 @@ impl Core {
         );
         // The task may be removed by this.
         let over = Effect::Over { executor: known.spec.executor(), task, run };
+        if ends {
+            self.drop_undelivered(ordinal);
+        }
         self.of_run(now, ordinal, fact);
         if ends && self.registry.is_tracked() {
             self.effects.push(over);
@@ -43,16 +46,17 @@ impl Core {
             Fact::StartFailed { failure } => self.start_failed(now, ordinal, failure),
             Fact::Refused(refusal) => self.refused(now, ordinal, refusal),
             Fact::Session { id } => self.session_named(ordinal, id),
-            Fact::Tool { name } => self.tool_called(now, ordinal, name),
+            Fact::Tools { calls, latest } => self.tools_called(now, ordinal, calls, latest),
             Fact::Consumed(report) => self.consumed(now, ordinal, &report),
             Fact::Planned { steps } => self.planned(now, ordinal, steps),
-            Fact::Denied { what } => self.denied(now, ordinal, what),
+            Fact::Denied { times, what } => self.denied(now, ordinal, times, what),
             Fact::Noted { note, text } => self.noted(now, ordinal, note, text),
             Fact::Activity => self.note_activity(now, ordinal),
             Fact::Asked { key, question, options } => self.asked(now, ordinal, key, question, options),
             Fact::Withdrawn { key } => self.withdrawn(now, ordinal, key),
             Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
             Fact::Used(usage) => self.used(now, ordinal, usage),
+            Fact::Delivered => self.delivered(ordinal),
             Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
@@ -104,6 +108,11 @@ impl Core {
             State::Starting { stop: Some(order), .. } => {
                 let outcome = verdict_of_stop(order.reason);
                 self.finish_unstarted(now, ordinal, outcome);
+            }
+            // Nobody waited for it any longer.
+            State::Finished(finished) if finished.lingering == Lingering::Stuck => {
+                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
+                self.set_state(ordinal, State::Finished(settled));
             }
             State::Queued { .. }
             | State::Running { .. }

@@ -4,6 +4,7 @@ mod after;
 mod again;
 mod agent;
 mod batch;
+mod delivery;
 mod durable;
 mod elsewhere;
 mod facts;
@@ -100,6 +101,9 @@ pub struct Core {
     written_seq: u64,
     #[serde(skip)]
     effects: Vec<Effect>,
+    /// Whether the shutdown became complete in this step.
+    #[serde(skip)]
+    exits: bool,
     /// Set while a request that ends tasks is handled, as some tasks end right away.
     #[serde(skip)]
     asker: Option<Asker>,
@@ -137,6 +141,7 @@ impl Core {
             written_entering: BTreeSet::new(),
             written_seq: 0,
             effects: Vec::new(),
+            exits: false,
             asker: None,
         };
         core.configure(limits, groups);
@@ -146,7 +151,8 @@ impl Core {
     /// Handles an input. Returns what is to be done.
     #[must_use]
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        let was_closed = self.phase == Phase::Closed;
+        // Not with each fact: however much these are, a batch does not enter faster than its steps can be written down.
+        let adds = matches!(input, Input::Request { .. } | Input::GoOn);
         match input {
             Input::Request { to, request } => self.request(now, to, request),
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
@@ -161,11 +167,18 @@ impl Core {
             Input::GoOn => {}
             Input::HoldStarts(holds) => self.holds_starts = holds,
         }
-        self.add_next_members(now);
+        if adds {
+            self.add_next_members(now);
+        }
         self.propagate(now);
         self.fill_slots();
         self.forget_old(now);
-        if self.phase == Phase::Closed && !was_closed {
+        self.take_effects()
+    }
+
+    /// Ends a step. Returns what is to be done, with the exit at the end if the shutdown is complete.
+    fn take_effects(&mut self) -> Vec<Effect> {
+        if std::mem::take(&mut self.exits) {
             self.refuse_reads();
             self.effects.push(Effect::Exit);
         }
@@ -205,7 +218,7 @@ impl Core {
         self.propagate(now);
         self.fill_slots();
         self.forget_old(now);
-        std::mem::take(&mut self.effects)
+        self.take_effects()
     }
 
     /// Returns how many tasks are in each status.
@@ -244,9 +257,9 @@ impl Core {
         self.inboxes.list(after)
     }
 
-    /// Returns what tasks, inboxes and batches hold, in bytes.
+    /// Returns what tasks, inboxes, batches and the waits for cleared tasks hold, in bytes.
     pub fn held(&self) -> usize {
-        self.registry.held() + self.inboxes.held() + self.batches.held()
+        self.registry.held() + self.inboxes.held() + self.batches.held() + self.waiters.held()
     }
 
     /// Whether work was put off so as not to delay other inputs. [`Input::GoOn`] does the next part of it.
@@ -296,6 +309,11 @@ impl Core {
     /// Whether the daemon is shutting down, so that new work is refused.
     pub fn is_closing(&self) -> bool {
         self.phase != Phase::Open
+    }
+
+    /// Whether the shutdown is complete: no later order changes what it has left.
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
     }
 
     fn snapshot(&self, ordinal: Ordinal) -> Option<Snapshot> {
@@ -417,7 +435,7 @@ impl Core {
             return;
         }
         let kept = is_kept.then(|| KeptEnv(env.clone()));
-        self.set_state(ordinal, State::Starting { stop: None, env: kept });
+        self.set_state(ordinal, State::Starting { stop: None, env: kept, give_up_at: None });
         let Some(task) = self.registry.get(ordinal) else { return };
         let begin = match task.agent.as_deref() {
             None => Begin::Process { env, place: Box::new(self.run_place(ordinal, task)) },

@@ -119,6 +119,7 @@ impl Core {
         held: bool,
     ) -> Result<(), CoreError> {
         let tasks = self.pending_of(which)?;
+        self.hold_entering(which, held)?;
         let kind = if held { EventKind::Held } else { EventKind::Released };
         for ordinal in &tasks {
             if self.registry.get(*ordinal).is_some_and(|task| task.plan().held != held) {

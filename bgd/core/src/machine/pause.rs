@@ -9,6 +9,7 @@ use crate::effect::{CoreError, Reply, Unpausable};
 use crate::input::Selection;
 use crate::task::{Ordinal, State, Task};
 use crate::time::Now;
+use crate::undelivered::Order;
 
 impl Core {
     /// Pauses tasks, or continues them. If a task named by id can't be paused, this is an error and no task
@@ -44,6 +45,10 @@ impl Core {
         if matches!(task.state, State::Running { .. }) {
             let order = orders::control(task, if paused { Control::Pause } else { Control::Continue });
             self.effects.push(order);
+            if !paused {
+                // Processes of a task that was not paused stay as they are.
+                self.note_order(ordinal, changed.and_then(|changed| changed.then_some(Order::Continue)));
+            }
         }
         if changed == Some(true) {
             self.event(now, if paused { EventKind::Paused } else { EventKind::Continued }, ordinal);

@@ -1,5 +1,6 @@
 //! Requests from clients.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
@@ -190,6 +191,7 @@ impl Core {
             output_bytes: [0; 2],
             dropped: [0; 2],
             lost: None,
+            undelivered: None,
             updated_at: None,
             agent,
             elsewhere: None,
@@ -253,6 +255,8 @@ impl Core {
         if !matches!(cancel.which, Selection::Ids(_)) {
             tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
         }
+        self.may_wait(to, tasks.len())?;
+        self.cancel_entering(&cancel.which)?;
         let signal = cancel.signal.unwrap_or(SIGTERM);
         let grace_ms = cancel.grace_ms.unwrap_or(self.limits.grace_ms);
         self.stop_all(now, &tasks, StopReason::Cancelled, signal, grace_ms);
@@ -271,7 +275,10 @@ impl Core {
             Selection::All { .. } | Selection::Matching(_) if !active_too => {
                 tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_settled));
             }
-            Selection::All { .. } | Selection::Matching(_) => {}
+            Selection::All { .. } | Selection::Matching(_) => {
+                let is_meant = self.means_entering(which)?;
+                self.drop_entering(is_meant);
+            }
         }
         self.stop_all(now, &tasks, StopReason::Cancelled, SIGTERM, self.limits.grace_ms);
         self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Clear));
@@ -306,8 +313,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a parent session: cancels and clears its tasks, and empties its inbox. The tasks in `told` were already
-    /// told to end, and are not told again.
+    /// Ends a parent session: cancels and clears its tasks, and empties its inbox. What is still to be added of its batches
+    /// is dropped, and so are its incomplete batches. The tasks in `told` were already told to end, and are not told again.
     pub(super) fn end_session(
         &mut self,
         now: Now,
@@ -316,6 +323,8 @@ impl Core {
         told: &[Ordinal],
     ) {
         self.inboxes.remove(session);
+        self.batches.staged.retain(|_, staged| staged.common.spec.session.as_ref() != Some(session));
+        self.drop_entering(|entering| entering.spec.session.as_ref() == Some(session));
         let tasks = self.registry.of_session(Some(session));
         let cancelled = self.count_active(&tasks);
         let untold: Vec<Ordinal> = tasks.iter().copied().filter(|task| !told.contains(task)).collect();
@@ -343,9 +352,31 @@ impl Core {
         let tasks: Vec<Ordinal> =
             self.registry.iter().filter(|(_, task)| ends(task)).map(|(ordinal, _)| ordinal).collect();
         let cancelled = self.count_active(&tasks);
+        let earlier = self.earlier_shutdowns(&tasks, left);
         let grace_ms = grace_ms.unwrap_or(self.limits.grace_ms);
         self.stop_all(now, &tasks, StopReason::Shutdown, SIGTERM, grace_ms);
+        for (to, tasks, then) in earlier {
+            self.wait(now, self.waiter(to, &tasks, Until::Settled, then));
+        }
         self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Shutdown { cancelled, left }));
+    }
+
+    /// Takes out those who are shutting down the daemon already. A later order may end more tasks, for which they are to wait,
+    /// too: the daemon ends with the first of these waits that is over.
+    fn earlier_shutdowns(
+        &mut self,
+        tasks: &[Ordinal],
+        left: u64,
+    ) -> Vec<(Option<ReplyTo>, Vec<Ordinal>, Then)> {
+        let mut earlier = Vec::new();
+        for waiter in self.waiters.take_shutdowns() {
+            let Then::Shutdown { mut cancelled, .. } = waiter.then else { continue };
+            let mut all: BTreeSet<Ordinal> = waiter.tasks.iter().map(|(ordinal, _)| *ordinal).collect();
+            let more: Vec<Ordinal> = tasks.iter().copied().filter(|task| all.insert(*task)).collect();
+            cancelled += self.count_active(&more);
+            earlier.push((waiter.to, all.into_iter().collect(), Then::Shutdown { cancelled, left }));
+        }
+        earlier
     }
 
     fn count_active(&self, tasks: &[Ordinal]) -> u64 {

@@ -6,7 +6,8 @@ use bgd_shared::task::Exit;
 
 use super::{Core, orders};
 use crate::task::{
-    Failure, Finished, Lingering, Ordinal, Outcome, Resuming, SIGKILL, SIGTERM, State, StopOrder, StopReason,
+    Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, Resuming, SIGKILL, SIGTERM, State, StopOrder,
+    StopReason,
 };
 use crate::time::Now;
 use crate::waiters::Until;
@@ -34,15 +35,20 @@ impl Core {
             State::Queued { .. } => {
                 return self.finish_unstarted(now, ordinal, Outcome::Cancelled(order.reason));
             }
-            State::Starting { stop, env } => {
+            State::Starting { stop, env, give_up_at } => {
                 let env = env.clone();
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
-                // A process starts within a moment, and is ended then. An agent or a cluster may take long to start it.
-                if !task.spec.is_here() {
+                // A process starts within a moment, and is ended then; its start may hang on a disk that does. An agent or a
+                // cluster may take long to start it.
+                let give_up_at = task.spec.is_here().then(|| {
+                    let at = kill_at.unwrap_or(now.mono).plus_ms(GIVE_UP_MS);
+                    give_up_at.map_or(at, |before| before.min(at))
+                });
+                if give_up_at.is_none() {
                     self.effects.push(end);
                 }
                 self.end_pause(ordinal);
-                return self.set_state(ordinal, State::Starting { stop, env });
+                return self.set_state(ordinal, State::Starting { stop, env, give_up_at });
             }
             State::Resuming(resuming) => {
                 let stop = Some(resuming.stop.map_or(order, |first| first.then(order)));
@@ -80,6 +86,9 @@ impl Core {
                 State::Finished(Finished { lingering, ..finished.clone() })
             }
         };
+        if let Some(kill_at) = next.kill_at() {
+            self.note_end(now, ordinal, order.signal, kill_at);
+        }
         // `End` must precede the denials: an agent may end its turn by itself when it is denied something.
         self.effects.push(end);
         self.deny_all(now, ordinal);
@@ -87,14 +96,29 @@ impl Core {
         self.set_state(ordinal, next);
     }
 
-    /// Handles a deadline of a task: its earliest start, its time limit, the end of its grace, or one of its
-    /// agent's.
+    /// Ends a task whose process is still being started, long after it was told to end. Its executor ends the process if
+    /// that starts after all, even if the task is removed by then.
+    fn give_up_start(&mut self, now: Now, ordinal: Ordinal, reason: StopReason) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let kill = orders::end(task, SIGKILL);
+        self.effects.push(kill);
+        let unstarted = self.unstarted(now, ordinal, verdict_of_stop(reason));
+        self.end(now, ordinal, Finished { lingering: Lingering::Stuck, ..unstarted });
+    }
+
+    /// Handles a deadline of a task: its earliest start, the end of the wait for its start, its time limit, the end of its
+    /// grace, or one of its agent's.
     pub(super) fn task_deadline(&mut self, now: Now, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill = orders::end(task, SIGKILL);
         let next = match &task.state {
             State::Queued { .. } => return self.may_start(ordinal),
-            State::Starting { .. } | State::Resuming(_) | State::Stopping { kill_at: None, .. } => return,
+            State::Starting { stop: Some(order), .. } => {
+                return self.give_up_start(now, ordinal, order.reason);
+            }
+            State::Starting { stop: None, .. }
+            | State::Resuming(_)
+            | State::Stopping { kill_at: None, .. } => return,
             State::Running { time_limit, .. } if time_limit.is_none_or(|limit| limit > now.mono) => {
                 return self.agent_deadline(now, ordinal);
             }

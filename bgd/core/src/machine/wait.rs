@@ -1,8 +1,11 @@
 //! Calls that wait for tasks, and what happens when the wait ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::WAITED_TASKS;
 use bgd_shared::request::{BlockMode, BlockUntil};
 
 use super::{Core, Phase, Timer, orders};
@@ -11,7 +14,7 @@ use crate::effect::{CoreError, OrderError, Reply};
 use crate::history::History;
 use crate::input::Selection;
 use crate::queue::Standing;
-use crate::task::{Ordinal, Snapshot};
+use crate::task::{Ordinal, Snapshot, Task};
 use crate::time::Now;
 use crate::waiters::{Then, Until, Waiter, WaiterId};
 
@@ -46,8 +49,24 @@ impl Core {
         if waiter.ends_on_question && waiter.open.iter().any(|ordinal| self.asks(*ordinal)) {
             waiter.missing = 0;
         }
+        if waiter.missing > 0 {
+            self.may_wait(to, waiter.tasks.len())?;
+        }
         self.wait(now, waiter);
         Ok(())
+    }
+
+    /// Refuses a wait for so many tasks if a client would have too many in the answers that it waits for: all of them can
+    /// come at once, and the client may not read. One answer may have any number.
+    pub(super) fn may_wait(&self, to: ReplyTo, tasks: usize) -> Result<(), CoreError> {
+        let shown = self.waiters.shown_to(to.client);
+        let fits = shown == 0 || shown + tasks <= WAITED_TASKS;
+        if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
+    }
+
+    /// Whether this call waits for tasks.
+    pub fn waits(&self, to: ReplyTo) -> bool {
+        self.waiters.waits(to)
     }
 
     /// Refuses a wait for readiness on a task that defines none.
@@ -147,10 +166,11 @@ impl Core {
 
     /// Returns every named task; those cleared meanwhile as they last were.
     fn summary_of(&self, waiter: &Waiter) -> Vec<Snapshot> {
-        let named = waiter.tasks.iter().filter_map(|(ordinal, id)| {
-            self.snapshot(*ordinal).or_else(|| waiter.cleared.iter().find(|task| task.id == *id).cloned())
-        });
-        named.collect()
+        let cleared: HashMap<TaskId, &Arc<Task>> =
+            waiter.cleared.iter().map(|task| (task.id, task)).collect();
+        let last = |id: &TaskId| cleared.get(id).map(|task| Box::new(Task::clone(task)));
+        let named = waiter.tasks.iter();
+        named.filter_map(|(ordinal, id)| self.snapshot(*ordinal).or_else(|| last(id))).collect()
     }
 
     fn over(&mut self, now: Now, waiter: &Waiter) {
@@ -173,6 +193,7 @@ impl Core {
             }
             Then::Shutdown { cancelled, left } => {
                 self.reply(waiter.to, Reply::ShutDown { cancelled, left });
+                self.exits |= self.phase != Phase::Closed;
                 self.phase = Phase::Closed;
             }
         }

@@ -233,6 +233,7 @@ const fn error_name(error: &CoreError) -> &'static str {
         CoreError::FullMemory { .. } => "full of memory",
         CoreError::TooManyJobs(_) => "too many jobs",
         CoreError::TooManySessions(_) => "too many sessions",
+        CoreError::TooManyWaits(_) => "too many waits",
         CoreError::ShuttingDown => "shutting down",
         CoreError::Order(OrderError::UnknownGroup(..)) => "an unknown group",
         CoreError::Order(OrderError::TooManyGroups(_)) => "too many groups",
@@ -258,7 +259,7 @@ const fn error_name(error: &CoreError) -> &'static str {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Situations that a long run must reach; otherwise its success proves nothing.
-pub const PLACES: [&str; 110] = [
+pub const PLACES: [&str; 114] = [
     "too large to be kept",
     "too old to be kept",
     "a crash loop",
@@ -291,6 +292,10 @@ pub const PLACES: [&str; 110] = [
     "a read ends with an item",
     "a read ends with its time",
     "a read is refused",
+    "a start hangs",
+    "a continue is under way",
+    "a signal is under way",
+    "left to be tried again",
     "abandoned",
     "abandoned while starting",
     "abandoned while stopping",

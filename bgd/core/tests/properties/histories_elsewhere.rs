@@ -412,10 +412,13 @@ impl World {
                     self.begins(task, run, on, begin)?;
                 }
                 Effect::End { task, run, .. } => {
-                    let known = self.runs.iter_mut().find(|known| (known.task, known.number) == (task, run));
+                    let known = self.runs.iter().position(|known| (known.task, known.number) == (task, run));
                     prop_assert!(known.is_some(), "{} has no run to be ended", task);
-                    if let Some(run) = known {
-                        run.is_told_to_end = true;
+                    let Some(index) = known else { continue };
+                    self.runs[index].is_told_to_end = true;
+                    if self.runs[index].on.is_none() && !self.runs[index].has_started {
+                        // Its start hangs, and nobody waits for it any longer.
+                        self.runs.remove(index);
                     }
                 }
                 Effect::Control { task, control, .. } => {

@@ -145,6 +145,7 @@ pub enum Op {
     Shutdown {
         client: usize,
         grace: Option<u16>,
+        cancels: bool,
     },
     Disconnect {
         client: usize,
@@ -297,7 +298,7 @@ pub enum Stale {
 }
 
 /// Number of kinds of facts that can be stale.
-pub const STALE_FACTS: usize = 15;
+pub const STALE_FACTS: usize = 16;
 
 pub const CLIENTS: usize = 4;
 pub const SESSIONS: u8 = 3;
@@ -462,6 +463,11 @@ fn stale() -> impl Strategy<Value = Stale> {
     prop_oneof![Just(Stale::LaterRun), Just(Stale::EarlierRun), Just(Stale::Cleared), Just(Stale::Settled)]
 }
 
+/// Milliseconds that pass in one step; rarely longer than any wait for what hangs.
+fn advance() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => Just(0u64), 8 => Just(100), 8 => 0u64..300, 8 => 0u64..5000, 1 => 10_000u64..15_000]
+}
+
 /// One step; frequent operations are chosen more often. A history rarely has a shutdown, and its last steps then test
 /// a closed core.
 fn op() -> impl Strategy<Value = Op> {
@@ -491,7 +497,7 @@ fn op() -> impl Strategy<Value = Op> {
                 client, pick, aimed, question, option
             }),
         300 => (0usize..32, any::<u8>()).prop_map(|(proc, roll)| Op::Act { proc, roll }),
-        70 => (prop_oneof![Just(0u64), Just(100), 0u64..300, 0u64..5000], any::<bool>(), prop_oneof![
+        70 => (advance(), any::<bool>(), prop_oneof![
             9 => Just(0i64), 1 => -1_000_000i64..1_000_000
         ])
             .prop_map(|(ms, late, wall_jump)| Op::Advance { ms, late, wall_jump }),
@@ -507,7 +513,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(client, pick, signal, tree)| Op::Signal { client, pick, signal, tree }),
         16 => (client(), pick(), any::<bool>())
             .prop_map(|(client, pick, complete)| Op::Retrieve { client, pick, complete }),
-        1 => (client(), option::of(ms())).prop_map(|(client, grace)| Op::Shutdown { client, grace }),
+        1 => (client(), option::of(ms()), any::<bool>())
+            .prop_map(|(client, grace, cancels)| Op::Shutdown { client, grace, cancels }),
         12 => client().prop_map(|client| Op::Disconnect { client }),
         6 => (1usize..6, 4usize..48, memory(), prop_oneof![Just(0u64), Just(100), 0u64..1000], 1usize..12, option::of((1u64..20_000, 0u64..40, 1usize..24)))
             .prop_map(|(max_concurrent_tasks, tasks, memory, grace, inbox_items, history)| Op::Configure {

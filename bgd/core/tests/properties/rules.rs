@@ -6,9 +6,10 @@ use crate::wire::{failures, refusals};
 use bgd_core::{
     Begin, Cancel, CoreError, Effect, Fact, Input, Leaves, Reply, Request, Selection, StopReason,
 };
-use bgd_core::{Finished, Outcome, State};
+use bgd_core::{Finished, GIVE_UP_MS, Lingering, Outcome, State};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::limits::WAITED_TASKS;
 use bgd_shared::request::{
     BlockMode::{All, Any},
     BlockUntil,
@@ -167,7 +168,7 @@ fn r05_cancel_of_a_pending_task_never_starts_it() {
 #[test]
 fn r05_cancel_of_a_starting_task_ends_it_as_soon_as_it_runs() {
     let order = |signal, grace_ms| Cancel { which: ids(&[id(1)]), signal: Some(signal), grace_ms };
-    // Orders, the signal that is sent, and when SIGKILL follows.
+    // Orders, the signal that is sent once it runs, and when SIGKILL follows.
     let cases = [
         (vec![order(2, Some(70))], 2, Some(70)),
         (vec![order(2, Some(70)), order(15, Some(900))], 15, Some(70)),
@@ -183,6 +184,65 @@ fn r05_cancel_of_a_starting_task_ends_it_as_soon_as_it_runs() {
         assert_eq!(events(&effects), [(EventKind::Started, task)]);
         assert_eq!(ends(&effects), [(task, signal)]);
         assert_eq!(desk.core.deadline(), grace.map(|grace| desk.now.mono.plus_ms(grace)));
+    }
+}
+
+#[test]
+fn r22_the_answers_that_a_client_waits_for_have_only_so_many_tasks() {
+    const TASKS: u16 = 1000;
+    let mut desk = Desk::new(1);
+    (1..=TASKS).for_each(|number| _ = desk.submit(number));
+    let all = || Selection::All { session: None };
+    let block = || Request::Block { which: all(), timeout_ms: None, mode: All, until: BlockUntil::Ended };
+    let cancel = || Request::Cancel(Cancel { which: all(), signal: None, grace_ms: None });
+    for _ in 0..WAITED_TASKS / usize::from(TASKS) {
+        assert!(desk.ask(block()).is_empty());
+    }
+    let too_many = CoreError::TooManyWaits(WAITED_TASKS);
+    assert_eq!(refusal(&desk.ask(block())), &too_many);
+    assert_eq!(refusal(&desk.ask(cancel())), &too_many, "none is cancelled");
+    assert_eq!(desk.status(id(1)), Status::Running);
+    // What needs no wait is answered, and so are others.
+    let any = Request::Block { which: all(), timeout_ms: None, mode: Any, until: BlockUntil::Ended };
+    assert!(desk.ask_as(2, any.clone()).is_empty());
+    assert_eq!(replies(&desk.fact(id(1), Fact::StartFailed { failure: "no".into() })).len(), 1);
+    assert!(matches!(only_reply(&desk.ask(any)), Reply::Blocked { .. }));
+    // Of a client that is gone nothing counts.
+    assert!(desk.input(Input::Disconnected { client: 1 }).is_empty());
+    assert!(desk.ask(block()).is_empty());
+}
+
+#[test]
+fn r05_a_cancel_does_not_wait_for_a_start_that_hangs() {
+    let order = |signal, grace_ms| Cancel { which: ids(&[id(1)]), signal: Some(signal), grace_ms };
+    // Orders, and how long the last one waits for the start.
+    let cases = [
+        (vec![order(TERM, Some(70))], 70 + GIVE_UP_MS),
+        (vec![order(TERM, Some(70)), order(TERM, Some(900))], 70 + GIVE_UP_MS),
+        (vec![order(TERM, Some(70)), order(KILL, None)], GIVE_UP_MS),
+    ];
+    for (orders, waits) in cases {
+        let mut desk = Desk::new(1);
+        let (task, next) = (desk.submit(1), desk.submit(2));
+        let count = orders.len();
+        for order in orders {
+            assert!(desk.ask(Request::Cancel(order)).is_empty());
+        }
+        assert!(desk.wait(waits - 1).is_empty());
+        let effects = desk.wait(1);
+        assert_eq!(
+            (events(&effects), ends(&effects)),
+            (vec![(EventKind::Cancelled, task)], vec![(task, KILL)])
+        );
+        assert_eq!(replies(&effects).len(), count);
+        assert_eq!(desk.status(next), Status::Running, "its slot is free");
+        let lingering = |desk: &Desk| desk.task(task).finished().map(|finished| finished.lingering);
+        assert_eq!(lingering(&desk), Some(Lingering::Stuck));
+        // It is told nothing again, and its end counts.
+        assert!(desk.fact(task, Fact::Started { pid: Some(7) }).is_empty());
+        assert_eq!(desk.core.deadline(), None);
+        assert!(desk.fact(task, exited(0, false)).is_empty());
+        assert_eq!(lingering(&desk), Some(Lingering::No));
     }
 }
 

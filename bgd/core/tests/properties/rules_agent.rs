@@ -15,7 +15,7 @@ use bgd_shared::task::Status;
 use super::support::{
     ASK_TIMEOUT, Desk, FIRST_PROMPT, KILL, STALLED_AFTER, TERM, asked, blocked, decisions, ends, events,
     exited, forgotten, id, ids, only_reply, prompt, prompts, refs, refusal, refused, replies, session_of,
-    starts, turn_ended, turn_failed,
+    starts, tools, turn_ended, turn_failed,
 };
 
 fn started() -> Fact {
@@ -533,7 +533,7 @@ fn a_question_that_nobody_answers_is_denied_in_time() {
 fn a_silent_agent_is_marked_until_it_moves_and_never_ended() {
     let moves: [(Fact, usize); 3] = [
         (Fact::Activity, 1),
-        (Fact::Tool { name: "read".into() }, 1),
+        (tools(1, "read"), 1),
         (Fact::Output { bytes: [5, 0], dropped: [0; 2], tell: true }, 2),
     ];
     for (fact, told) in moves {

@@ -1,7 +1,8 @@
 //! R112 in the core: batches too large to be added in one step, unlike the small ones of the random histories.
 
 use bgd_core::{
-    BatchItem, BatchLimits, CoreError, Effect, Fact, Input, Leaves, OrderError, Part, Reply, Request,
+    BatchItem, BatchLimits, CoreError, Effect, Fact, Filter, Input, Leaves, OrderError, Part, Reply, Request,
+    Selection,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
@@ -22,6 +23,24 @@ fn part(count: u64, after: &[TaskId], more: bool) -> Part {
         items: items(0, count),
         more,
     }
+}
+
+/// Returns a batch of 1000 tasks in the parent session `s`, of which another part may follow.
+fn in_session(batch: u128, more: bool) -> Part {
+    let mut part = Part { batch: TaskId::from_u128(batch), ..part(1000, &[], more) };
+    if let Some((common, _)) = &mut part.first {
+        common.spec.session = Some("s".into());
+    }
+    part
+}
+
+/// Lets a batch enter to its end. Returns the effects of the last step.
+fn enter(desk: &mut Desk) -> Vec<Effect> {
+    let mut last = Vec::new();
+    while desk.core.has_more() {
+        last = desk.input(Input::GoOn);
+    }
+    last
 }
 
 fn items(first: u64, count: u64) -> Vec<BatchItem> {
@@ -209,4 +228,118 @@ fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
     assert!(replies(&effects).iter().any(is_taken));
     assert!(!desk.core.has_more());
     assert_eq!(desk.core.summary().total(), there);
+}
+
+/// A batch that is not whole yet: some of its tasks are there, and others are still to be added.
+fn entering(desk: &mut Desk) -> u64 {
+    desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+    assert!(replies(&submit(desk, in_session(7, false))).is_empty());
+    let there = desk.core.summary().total();
+    assert!(desk.core.has_more() && (1..1000).contains(&there), "{there}");
+    there
+}
+
+#[test]
+fn r54_what_is_still_to_be_added_of_a_batch_ends_with_its_session() {
+    for by_owner in [false, true] {
+        let mut desk = desk();
+        if by_owner {
+            desk.ask_as(2, Request::OwnSession { session: "s".into() });
+        }
+        let there = entering(&mut desk);
+        // Another one whose last part has not come, and one of another session.
+        desk.ask_as(3, Request::SubmitMany(Box::new(in_session(8, true))));
+        let other = Part { batch: TaskId::from_u128(9), ..part(0, &[], true) };
+        desk.ask_as(4, Request::SubmitMany(Box::new(other)));
+        let there_now = desk.core.summary().total();
+        assert!(there_now > there);
+        let effects = if by_owner {
+            desk.input(Input::Disconnected { client: 2 })
+        } else {
+            desk.ask_as(2, Request::EndSession { session: "s".into() })
+        };
+        let all = replies(&effects);
+        let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { ids, .. } if ids.len() == 1000);
+        assert!(all.iter().any(is_taken), "{effects:?}");
+        let is_told =
+            |reply: &&Reply| matches!(reply, Reply::SessionEnded { cleared, .. } if *cleared == there_now);
+        assert_eq!(all.iter().any(is_told), !by_owner, "{effects:?}");
+        enter(&mut desk);
+        assert_eq!(desk.core.summary().total(), 0);
+        let rest =
+            |batch| Part { batch: TaskId::from_u128(batch), first: None, items: items(2000, 1), more: true };
+        let refused = desk.ask_as(3, Request::SubmitMany(Box::new(rest(8))));
+        assert!(matches!(refusal(&refused), CoreError::Order(OrderError::NotStaged(_))), "{refused:?}");
+        taken(&desk.ask_as(4, Request::SubmitMany(Box::new(rest(9)))));
+        desk.input(Input::Disconnected { client: 4 });
+        assert_eq!(desk.core.held(), 0);
+    }
+}
+
+#[test]
+fn r05_a_cancel_without_ids_means_what_is_still_to_be_added_of_a_batch_too() {
+    let matching = |filter: Filter| Selection::Matching(Box::new(filter));
+    let of_batch = || matching(Filter { batch: Some(BATCH.into()), ..Filter::default() });
+    let pending = || matching(Filter { status: [Status::Pending].into(), ..Filter::default() });
+    let of_session = |session: &str| Selection::All { session: Some(session.into()) };
+    for which in [Selection::All { session: None }, of_session("s"), of_batch(), pending()] {
+        let mut desk = desk();
+        let there = entering(&mut desk);
+        let effects = desk.cancel(which);
+        let answered = |reply: &&Reply| matches!(reply, Reply::Tasks(tasks) if tasks.len() as u64 == there);
+        assert!(replies(&effects).iter().any(answered), "{effects:?}");
+        let last = enter(&mut desk);
+        assert!(matches!(only_reply(&last), Reply::Many { .. }), "{last:?}");
+        assert_eq!((desk.core.summary().cancelled, desk.core.summary().total()), (1000, 1000));
+    }
+    let group =
+        Filter { group: Some("default".into()), status: [Status::Running].into(), ..Filter::default() };
+    for which in [of_session("t"), matching(group)] {
+        let mut desk = desk();
+        entering(&mut desk);
+        desk.cancel(which);
+        enter(&mut desk);
+        assert_eq!((desk.core.summary().cancelled, desk.core.summary().total()), (0, 1000));
+    }
+}
+
+#[test]
+fn r10_clearing_active_tasks_too_means_what_is_still_to_be_added_of_a_batch() {
+    for active_too in [true, false] {
+        let mut desk = desk();
+        let there = entering(&mut desk);
+        let effects = desk.ask_as(2, Request::Clear { which: Selection::All { session: None }, active_too });
+        let cleared = replies(&effects).into_iter().find_map(|reply| match reply {
+            Reply::Cleared { cleared } => Some(*cleared),
+            _ => None,
+        });
+        assert_eq!(cleared, Some(if active_too { there } else { 0 }));
+        enter(&mut desk);
+        assert_eq!(desk.core.summary().total(), if active_too { 0 } else { 1000 });
+    }
+}
+
+#[test]
+fn r103_a_hold_without_ids_means_what_is_still_to_be_added_of_a_batch_too() {
+    let mut desk = desk();
+    entering(&mut desk);
+    let all = || Selection::All { session: None };
+    desk.ask(Request::Hold { which: all(), held: true });
+    let held =
+        |desk: &Desk| desk.core.list(&bgd_core::ListQuery { limit: 1000, ..Default::default() }).unwrap();
+    enter(&mut desk);
+    assert!(held(&desk).tasks.iter().all(|task| task.plan().held));
+    desk.ask(Request::Hold { which: all(), held: false });
+    assert!(held(&desk).tasks.iter().all(|task| !task.plan().held));
+}
+
+#[test]
+fn r11_the_end_of_the_daemon_answers_all_whose_batches_are_being_added() {
+    let mut desk = desk();
+    entering(&mut desk);
+    desk.ask_as(2, Request::SubmitMany(Box::new(Part { items: items(1000, 1000), ..in_session(8, false) })));
+    let effects = desk.ask_as(3, Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let is_taken = |reply: &&&Reply| matches!(reply, Reply::Many { .. });
+    assert_eq!(replies(&effects).iter().filter(is_taken).count(), 2, "{effects:?}");
+    assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
 }

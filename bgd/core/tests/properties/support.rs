@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bgd_core::{
     AgentWork, Begin, Cancel, Command, Context, Control, Core, CoreError, CoreLimits, Covers, Effect, Fact,
-    Filter, Input, ListQuery, Mono, Now, PlanRequest, Refusal, Reply, ReplyTo, Report, Request, Selection,
-    Snapshot, Spec, Tokens, Work,
+    Filter, Input, LAST_TOOLS, ListQuery, Mono, Now, PlanRequest, Refusal, Reply, ReplyTo, Report, Request,
+    Selection, Snapshot, Spec, Tokens, Work,
 };
 use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Setting};
 use bgd_shared::consumption::{Amount, Cost, PlanStep, StepStatus};
@@ -109,6 +109,16 @@ pub fn exited(code: i32, others: bool) -> Fact {
 pub fn used(roll: u8) -> Fact {
     let (ms, peak) = (u64::from(roll), (roll & 1 == 1).then_some(1 << 20));
     Fact::Used(Usage { user_ms: ms, system_ms: ms / 2, peak_memory_bytes: peak, written_bytes: 0 })
+}
+
+/// An agent has called so many tools, all of this name.
+pub fn tools(calls: u64, name: &str) -> Fact {
+    Fact::Tools { calls, latest: (0..calls).take(LAST_TOOLS).map(|_| name.into()).collect() }
+}
+
+/// An agent was denied something so many times, this at last.
+pub fn denied(times: u64, what: &str) -> Fact {
+    Fact::Denied { times, what: what.into() }
 }
 
 /// What an agent says that it has consumed; not everything each time, and of the cost less than before at times.

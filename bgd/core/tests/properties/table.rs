@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use bgd_core::{
-    Cancel, Command, Control, Core, Effect, Fact, Finished, Input, Leaves, Lingering, Outcome, Reply,
-    Request, Selection, State,
+    Cancel, Command, Control, Core, Effect, Fact, Finished, GIVE_UP_MS, Input, Leaves, Lingering, Outcome,
+    Reply, Request, Selection, State,
 };
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{BlockMode, BlockUntil};
@@ -36,7 +36,7 @@ use super::support::{
 const TABLE: &str = "
 input             | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 started           | wait  | run   | stop+ | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
-start failed      | wait  | fail  | canc  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
+start failed      | wait  | fail  | canc  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | done
 exited 0          | wait  | spwn  | sp-x  | done  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k  | done
 exited 3          | wait  | spwn  | sp-x  | fail  | canc  | st-x  | canc  | ki-x  | done  | ling  | li-x  | li-k  | done
 exited 0, others  | wait  | spwn  | sp-x  | ling  | st-x  | st-x  | ki-x  | ki-x  | done  | ling  | li-x  | li-k  | li-s
@@ -68,6 +68,7 @@ disconnected      | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x
 more slots        | spwn  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 fewer slots       | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 deadline          | wait  | spwn  | sp-x  | stop+ | kill+ | ki-x+ | kill  | ki-x  | done  | ling  | li-k+ | li-k  | li-s
+last deadline     | wait  | spwn  | li-s+ | stop+ | kill+ | ki-x+ | kill  | ki-x  | done  | ling  | li-k+ | li-k  | li-s
 ";
 
 pub const SESSION: &str = "s";
@@ -97,6 +98,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "more slots" => return desk.input(configure(limits(2))),
         "fewer slots" => return desk.input(configure(limits(1))),
         "deadline" => return desk.wait(5000),
+        "last deadline" => return desk.wait(5000 + GIVE_UP_MS),
         "retrieve" => Request::Retrieve { id: task.into(), complete: false },
         "result" => Request::Retrieve { id: task.into(), complete: true },
         "block" => {

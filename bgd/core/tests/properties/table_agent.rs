@@ -7,8 +7,8 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
 
 use super::support::{
-    Desk, KILL, STALLED_AFTER, TERM, asked, configure, consumed, id, ids, limits, of_session, planned,
-    prompt, refs, refused, turn_ended, turn_failed,
+    Desk, KILL, STALLED_AFTER, TERM, asked, configure, consumed, denied, id, ids, limits, of_session,
+    planned, prompt, refs, refused, tools, turn_ended, turn_failed,
 };
 use super::table::{SESSION, compare, word};
 
@@ -87,10 +87,10 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "started" => Fact::Started { pid: None },
         "refused" => refused(),
         "session" => Fact::Session { id: "a name".into() },
-        "tool" => Fact::Tool { name: "read".into() },
+        "tool" => tools(1, "read"),
         "consumed" => consumed(0),
         "planned" => planned(1),
-        "denied" => Fact::Denied { what: "run rm".into() },
+        "denied" => denied(1, "run rm"),
         "noted" => Fact::Noted { note: Note::LastWords, text: "try 2".into() },
         "moved" => Fact::Activity,
         "asked" => asked(5),

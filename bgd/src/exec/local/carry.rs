@@ -55,7 +55,7 @@ impl Local {
         if handoffs.is_busy() {
             return Err(Obstacle::passing("a process is being handed over"));
         }
-        if processes.starting > 0 || !reports.is_empty() || !(starts.is_empty() || *holds_starts) {
+        if !processes.starting.is_empty() || !reports.is_empty() || !(starts.is_empty() || *holds_starts) {
             return Err(Obstacle::passing("a process is being started"));
         }
         if keeper.as_ref().is_some_and(|keeper| !keeper.is_idle()) || !replaced.is_over() {

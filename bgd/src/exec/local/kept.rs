@@ -138,10 +138,10 @@ impl Local {
                 if let Some((_, drains)) = drains.filter(|(of, _)| *of == run) {
                     flows.extend(drains.copies().await?.into_iter().map(|flow| copies.add_flow(flow)));
                 }
-                let pid = state.leader;
+                let (pid, has_input) = (state.leader, state.input.is_some());
                 let (text, rest) = copies.seal(state, flows);
                 let descriptors = std::iter::once(process).chain(rest).collect();
-                io::Result::Ok(Copied { pid, text, descriptors })
+                io::Result::Ok(Copied { pid, text, descriptors, has_input })
             };
             reports.send(Report::Copied { key: Key { task, run }, copied: all.await });
         });
@@ -163,13 +163,16 @@ impl Local {
         match copied {
             // It has ended meanwhile.
             _ if !is_known => self.doubt_until_caught_up(),
-            Ok(Copied { pid, text, descriptors }) => {
+            Ok(Copied { pid, text, descriptors, has_input }) => {
                 if let Some(keeper) = &self.keeper {
                     keeper.keep(key, pid, &text, descriptors);
-                    let input = supervised.and_then(|supervised| supervised.input.as_ref());
-                    if input.is_some_and(|input| input.number().is_none()) {
-                        keeper.close_part(key, INPUT);
-                    }
+                }
+                let input = supervised.and_then(|supervised| supervised.input.as_ref());
+                let is_open = input.is_some_and(|input| input.number().is_some());
+                input.inspect(|input| input.set_kept(has_input && is_open));
+                // It was closed meanwhile. One that was not copied has no place.
+                if has_input && !is_open {
+                    self.close_kept_input(task, run);
                 }
             }
             Err(error) => {
@@ -178,6 +181,13 @@ impl Local {
             }
         }
         self.tell_complete();
+    }
+
+    /// Has the keeper close its copy of a run's standard input, which would keep that open.
+    pub(super) fn close_kept_input(&self, task: TaskId, run: u32) {
+        if let Some(keeper) = &self.keeper {
+            keeper.close_part(Key { task, run }, INPUT);
+        }
     }
 
     /// Has what the keeper holds of a run closed once its output has reached its end.
@@ -248,7 +258,10 @@ impl Local {
     /// # Errors
     /// Something of it is missing, or no descriptor is left.
     pub(super) fn resume_left(&mut self, mut left: Left, resumed: &Resumed) -> io::Result<i32> {
-        left.drop_closed_input();
+        let has_exited = resumed.ended != Ended::Nothing;
+        if left.drop_input(has_exited) {
+            self.close_kept_input(left.key.task, left.key.run);
+        }
         left.refresh_terminal()?;
         left.refresh_drains()?;
         let Left { key: Key { task, run }, pid, mut process, drains: flows, mut came } = left;
@@ -257,10 +270,9 @@ impl Local {
         }
         process.leader = pid;
         let is_handed = process.handed.is_some();
-        let has_exited = resumed.ended != Ended::Nothing;
         let stage = if has_exited { Stage::Rest } else { Stage::Leader };
         // Nobody knows any more which of its processes had stopped before the pause.
-        let paused = resumed.is_paused.then(Paused::default);
+        let paused = resumed.may_be_paused.then(Paused::default);
         // Who could report the exit of a process that was handed over is gone.
         process.progress = Progress { stage, paused, is_left: is_handed, ..Progress::default() };
         if resumed.is_ready

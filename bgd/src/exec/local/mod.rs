@@ -34,6 +34,7 @@ use super::input::InputPipe;
 use super::left::{self, Left, Resumed, Spared};
 use super::messages::{Begun, Report, StartOrder, Streams};
 use super::process::Processes;
+use super::starting::Wanted;
 use super::thread_pool::ThreadPool;
 use super::unread::UnreadBytes;
 use crate::carry::{Came, Named, Obstacle};
@@ -100,11 +101,14 @@ impl Local {
     fn report(&mut self, report: Report) {
         match report {
             Report::Begun { task, run, result } => {
-                self.processes.has_begun();
+                let wanted = self.processes.starting.has_begun(task, run);
                 if self.helpers.owns(task) {
                     self.helper_begun(task, result);
                 } else {
                     self.begun(task, run, result);
+                    if wanted == Wanted::No {
+                        self.processes.end(task, run, SIGKILL);
+                    }
                 }
             }
             Report::Fact { task, run, fact } => self.fact(task, run, fact),
@@ -114,6 +118,7 @@ impl Local {
             Report::KeeperCame => self.keeper_came(),
             Report::Copied { key, copied } => self.keep_copied(key, copied),
             Report::Drained { key: Key { task, run } } => self.close_kept(task, run),
+            Report::StoppedUnseen { task, run } => self.continue_unseen(task, run),
         }
     }
 
@@ -123,8 +128,12 @@ impl Local {
         let fact = match result {
             Ok(mut begun) => {
                 let (terminal, announced) = (begun.terminal.take(), begun.announced.take());
+                let has_input = begun.input.is_some();
                 let job = terminal.and_then(|terminal| self.open_terminal(task, run, *terminal, owner));
                 let pid = self.processes.adopt(task, run, *begun, job);
+                if has_input && self.processes.input(task).is_none() {
+                    self.close_kept_input(task, run);
+                }
                 self.has_announced(task, announced);
                 Fact::Started { pid: Some(pid) }
             }
@@ -144,12 +153,15 @@ impl Local {
     /// Handles a fact from a supervisor.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
         // An attempt that was given up may end after the next one has begun, whose state must stay.
-        match fact {
-            Fact::Exited { others: false, .. } | Fact::TreeEmpty => self.gone(task, run),
-            Fact::Exited { others: true, .. } => self.processes.close_input(task, run),
-            _ => {}
+        let has_exited = matches!(fact, Fact::Exited { .. });
+        // Whatever outlives the leader reads the end of the input.
+        if has_exited && self.processes.take_input(task, run).is_some_and(|input| input.take_kept()) {
+            self.close_kept_input(task, run);
         }
-        if matches!(fact, Fact::Exited { .. }) {
+        if matches!(fact, Fact::Exited { others: false, .. } | Fact::TreeEmpty) {
+            self.gone(task, run);
+        }
+        if has_exited {
             self.handoffs.ended(task);
         }
         if self.helpers.owns(task) {
@@ -178,6 +190,18 @@ impl Local {
         self.starts.push(StartOrder { task, run, spec, env, place, streams: Streams::Own(inherited) });
     }
 
+    /// Has a process that is only being started end as soon as it runs. Returns false if there is none.
+    fn give_up_start(&mut self, task: TaskId, run: u32) -> bool {
+        // The order to start it may have waited for the journal as long as that to end it.
+        let ordered = self.starts.iter().position(|start| (start.task, start.run) == (task, run));
+        let Some(index) = ordered else { return self.processes.starting.give_up(task, run) };
+        self.starts.remove(index);
+        self.owners.remove(&task);
+        let failure = "nobody waits for its start any longer".into();
+        self.context.facts.send(task, run, Fact::StartFailed { failure });
+        true
+    }
+
     /// Writes to the standard input of a task, if it has one.
     fn write(&self, asked: Asked) {
         let Some(input) = self.processes.input(asked.task.id) else { return asked.refuse() };
@@ -203,7 +227,7 @@ impl Local {
         tokio::spawn(async move {
             let written = written.await;
             drop(unread);
-            if let Some(keeper) = keeper {
+            if let Some(keeper) = keeper.filter(|_| input.take_kept()) {
                 keeper.close_part(Key { task, run }, left::INPUT);
             }
             match (input.owed.take(number), written) {
@@ -235,6 +259,9 @@ impl Executor for Local {
     }
 
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done> {
+        if !matches!(control, Control::Detach { .. }) {
+            self.terminals.may_stop(task);
+        }
         match control {
             Control::Signal { signal, tree } => return Some(self.processes.signal(task, run, signal, tree)),
             Control::Pause => return Some(self.processes.set_paused(task, run, true)),
@@ -242,6 +269,7 @@ impl Executor for Local {
             Control::Detach { client } => {
                 self.owners.remove(&task);
                 self.terminals.leave(task, client);
+                self.keep_going_unseen();
             }
             Control::Answer { .. } => tracing::error!(%task, "a process asks nothing"),
             Control::Hold { .. } | Control::Priority { .. } => {
@@ -252,7 +280,9 @@ impl Executor for Local {
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32) {
-        self.processes.end(task, run, signal);
+        if signal != SIGKILL || !self.give_up_start(task, run) {
+            self.processes.end(task, run, signal);
+        }
     }
 
     fn forget(&mut self, task: TaskId) {
@@ -264,6 +294,7 @@ impl Executor for Local {
             Ask::Write { .. } if !self.terminals.is_open(asked.task.id) => self.write(asked),
             Ask::Write { .. } | Ask::Attach { .. } | Ask::Leave | Ask::Resize { .. } => {
                 self.terminals.ask(asked);
+                self.keep_going_unseen();
             }
         }
     }
@@ -330,6 +361,7 @@ impl Executor for Local {
 
     fn disconnected(&mut self, client: u64) {
         self.terminals.disconnect(client);
+        self.keep_going_unseen();
         self.owners.retain(|_, owner| owner.id != client);
         self.client_left(client);
     }
@@ -365,6 +397,7 @@ impl Executor for Local {
         let owners = std::mem::take(&mut self.owners_before).into_iter();
         self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
         self.terminals.go_on(clients, &self.context.unread);
+        self.keep_going_unseen();
         self.handoffs.go_on();
         self.go_on_writing(clients);
         // Who is gone reports nothing any more.
@@ -402,6 +435,7 @@ impl Executor for Local {
 
     fn is_busy(&self) -> bool {
         // What is just being started is not known to be left yet.
-        self.helpers.is_busy() || self.leaves && (self.processes.starting > 0 || !self.starts.is_empty())
+        self.helpers.is_busy()
+            || self.leaves && !(self.processes.starting.is_empty() && self.starts.is_empty())
     }
 }

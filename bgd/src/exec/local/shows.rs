@@ -8,6 +8,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::TERMINAL_VIEWERS;
 use bgd_shared::request::{DetachResult, TaskResult, TerminalSize, WriteResult};
+use tokio::sync::oneshot;
 
 use crate::carry::Named;
 use crate::client::Client;
@@ -15,6 +16,7 @@ use crate::client::answer::{AnswerState, write_error};
 use crate::core::SpawnFailure;
 use crate::exec::carried::{JobState, TerminalState};
 use crate::exec::executor::{Ask, Asked, not_shown};
+use crate::exec::job::Job;
 use crate::exec::loss::Loss;
 use crate::exec::owed::Owed;
 use crate::exec::terminal::still::{Before, Hold, Taken};
@@ -26,9 +28,32 @@ use crate::exec::unread::{Unread, UnreadBytes};
 #[derive(Debug)]
 struct Shown {
     terminal: Terminal,
-    viewers: BTreeMap<u64, Door>,
+    viewers: BTreeMap<u64, Seat>,
     /// The answers for what was typed.
     owed: Owed,
+    /// Continues the job if it stops by what was typed before the last viewer left.
+    goes_on: Option<Job>,
+}
+
+/// The place of a viewer.
+#[derive(Debug)]
+struct Seat {
+    door: Door,
+    /// Whether it shows the job in the foreground.
+    is_owner: bool,
+    /// Whether it has typed anything, such as a key that stops the job.
+    has_typed: bool,
+}
+
+impl Seat {
+    const fn new(door: Door, is_owner: bool) -> Self {
+        Self { door, is_owner, has_typed: false }
+    }
+
+    /// Whether it sees that the job stops, and continues it.
+    const fn minds(&self) -> bool {
+        self.is_owner || self.has_typed
+    }
 }
 
 /// All terminals of the daemon.
@@ -40,6 +65,8 @@ pub(super) struct OpenTerminals {
     holds: HashMap<TaskId, Hold>,
     /// Those of the program before this one that are not followed yet.
     resting: Vec<Rests>,
+    /// Jobs that nobody would continue any more if they stop now.
+    unseen: Vec<TaskId>,
 }
 
 /// A terminal of the program before.
@@ -61,10 +88,11 @@ impl OpenTerminals {
     /// Follows a terminal; its owner is shown it from the first byte on.
     pub(super) fn open(&mut self, opening: Opening) -> io::Result<Terminal> {
         let task = opening.task;
-        let owner = opening.owner.as_ref().map(|owner| (owner.client.id, owner.door.clone()));
+        let owner =
+            opening.owner.as_ref().map(|owner| (owner.client.id, Seat::new(owner.door.clone(), true)));
         let terminal = self.thread.open(opening)?;
         let viewers = owner.into_iter().collect();
-        self.open.insert(task, Shown { terminal: terminal.clone(), viewers, owed: Owed::default() });
+        self.open.insert(task, Shown::new(terminal.clone(), viewers));
         Ok(terminal)
     }
 
@@ -92,8 +120,9 @@ impl OpenTerminals {
         named: &mut Named,
     ) -> Option<TerminalState> {
         // Those that rest are followed before the daemon does anything else.
-        let Self { open, holds, thread: _, resting: _ } = self;
-        let Shown { terminal: _, viewers: _, owed } = open.get(&task)?;
+        let Self { open, holds, thread: _, resting: _, unseen: _ } = self;
+        // That a stop is awaited, the terminal says itself.
+        let Shown { terminal: _, viewers: _, owed, goes_on: _ } = open.get(&task)?;
         let still = holds.get(&task).and_then(Hold::still);
         Some(TerminalState { job, followed: still.map(|still| still.state(named)), owed: owed.state() })
     }
@@ -109,8 +138,7 @@ impl OpenTerminals {
         self.thread.start()?;
         let resting = Resting::default();
         let terminal = resting.terminal.clone();
-        let shown = Shown { terminal: terminal.clone(), viewers: BTreeMap::new(), owed: Owed::default() };
-        self.open.insert(task, shown);
+        self.open.insert(task, Shown::new(terminal.clone(), BTreeMap::new()));
         if let Some(taken) = taken {
             self.resting.push(Rests { task, taken, loss, owed, resting });
         }
@@ -127,7 +155,7 @@ impl OpenTerminals {
             for viewer in std::mem::take(&mut state.viewers) {
                 if let Some(client) = clients.get(&viewer.client) {
                     let again = new_viewer(client, viewer.size, viewer.is_owner);
-                    shown.viewers.insert(client.id, again.door.clone());
+                    shown.viewers.insert(client.id, Seat::new(again.door.clone(), again.is_owner));
                     viewers.push((again, viewer));
                 }
             }
@@ -135,6 +163,9 @@ impl OpenTerminals {
             for write in writes {
                 let (number, unread) = (write.number, unread.again(write.data.len()));
                 shown.answer_write(task, number, unread, written(shown.terminal.go_on_writing(write)));
+            }
+            if state.is_stop_awaited {
+                self.unseen.push(task);
             }
             let (size, owner) = (state.size(), None);
             let before = Some(Box::new(Before { state, viewers }));
@@ -167,19 +198,43 @@ impl OpenTerminals {
     /// Stops showing a terminal to a client, which gets not a byte from now on. Returns whether it was shown it.
     pub(super) fn leave(&mut self, task: TaskId, client: u64) -> bool {
         let Some(shown) = self.open.get_mut(&task) else { return false };
-        let Some(door) = shown.viewers.remove(&client) else { return false };
-        door.close();
+        let Some(seat) = shown.viewers.remove(&client) else { return false };
+        seat.door.close();
         shown.terminal.leave(client);
+        if seat.is_owner || seat.has_typed && shown.is_unminded() {
+            self.unseen.push(task);
+        }
         // It must keep still anew, without the viewer.
         self.holds.remove(&task);
         true
     }
 
+    /// Returns the tasks that nobody would continue any more if they stop now.
+    pub(super) fn take_unseen(&mut self) -> Vec<TaskId> {
+        std::mem::take(&mut self.unseen)
+    }
+
+    /// Has a job continued that stops unseen: `wait` is given what resolves then, and waits for it.
+    pub(super) fn keep_going(&mut self, task: TaskId, wait: impl FnOnce(oneshot::Receiver<()>) -> Job) {
+        if let Some(shown) = self.open.get_mut(&task) {
+            shown.goes_on = Some(wait(shown.terminal.once_stopped()));
+        }
+    }
+
+    /// Lets a job stop: somebody has ordered something, or attends to it. Returns whether it would have been continued.
+    pub(super) fn may_stop(&mut self, task: TaskId) -> bool {
+        self.open.get_mut(&task).is_some_and(|shown| shown.goes_on.take().is_some())
+    }
+
     /// Removes a client that has disconnected from all terminals.
     pub(super) fn disconnect(&mut self, client: u64) {
         for (task, shown) in self.open.iter_mut().filter(|(_, shown)| shown.viewers.contains_key(&client)) {
-            shown.viewers.remove(&client);
+            let seat = shown.viewers.remove(&client);
             shown.terminal.leave(client);
+            // A foreground job is ended, or its program comes back to it.
+            if seat.is_some_and(|seat| !seat.is_owner && seat.has_typed) && shown.is_unminded() {
+                self.unseen.push(*task);
+            }
             self.holds.remove(task);
         }
     }
@@ -204,6 +259,15 @@ impl OpenTerminals {
 }
 
 impl Shown {
+    fn new(terminal: Terminal, viewers: BTreeMap<u64, Seat>) -> Self {
+        Self { terminal, viewers, owed: Owed::default(), goes_on: None }
+    }
+
+    /// Whether nobody is left who would continue the job.
+    fn is_unminded(&self) -> bool {
+        !self.viewers.values().any(Seat::minds)
+    }
+
     fn attach(&mut self, asked: &Asked, owns: bool, size: Option<TerminalSize>) {
         let client = asked.answer.client();
         let is_shown = self.viewers.contains_key(&client.id);
@@ -217,7 +281,8 @@ impl Shown {
             return self.terminal.draw_again(client.id, size);
         }
         let viewer = new_viewer(client, size, owns);
-        self.viewers.insert(client.id, viewer.door.clone());
+        self.goes_on = None;
+        self.viewers.insert(client.id, Seat::new(viewer.door.clone(), owns));
         self.terminal.attach(viewer);
     }
 
@@ -230,7 +295,7 @@ impl Shown {
         asked.answer.give(&TaskResult { task: (*asked.task).clone() });
     }
 
-    fn write(&self, asked: Asked) {
+    fn write(&mut self, asked: Asked) {
         let Asked { answer, task, what: Ask::Write { data, eof, unread } } = asked else {
             return asked.refuse();
         };
@@ -240,6 +305,9 @@ impl Shown {
             let error = RpcError::new(ErrorKind::InvalidParams, message);
             return answer
                 .refuse(&error.hint("send the end-of-file character instead, as Ctrl-D does: \"\\u0004\""));
+        }
+        if let Some(seat) = self.viewers.get_mut(&answer.client().id) {
+            seat.has_typed = true;
         }
         let number = self.owed.keep(answer);
         self.answer_write(id, number, unread, self.terminal.write(number, data));

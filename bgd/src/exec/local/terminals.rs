@@ -1,6 +1,7 @@
 //! Terminals in the local executor: opens those that processes start in or come with.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 
@@ -8,13 +9,48 @@ use super::Local;
 use super::shows::new_viewer;
 use crate::client::Client;
 use crate::exec::handed::HandedTerminal;
+use crate::exec::job::Job;
 use crate::exec::loss::Loss;
-use crate::exec::messages::NewTerminal;
-use crate::exec::process::TerminalJob;
+use crate::exec::messages::{NewTerminal, Report};
+use crate::exec::process::{SIGCONT, TerminalJob};
 use crate::exec::pty::{set_size, slave_of};
+use crate::exec::terminal::leader::STOPPING;
 use crate::exec::terminal::{Opening, Terminal};
 
+/// How long a key that was typed before the last viewer left may take to stop the job: twice what the leader waits for
+/// the other processes, as the first one may handle the key, too.
+const LATE_STOP: Duration = STOPPING.saturating_mul(2);
+
 impl Local {
+    /// Continues the jobs whose last viewer has left, if they have stopped, or a key that was typed before stops them
+    /// now: nobody is there any more to continue them (R62).
+    pub(super) fn keep_going_unseen(&mut self) {
+        for task in self.terminals.take_unseen() {
+            let Some(run) = self.processes.supervised.get(&task).map(|supervised| supervised.run) else {
+                continue;
+            };
+            let reports = self.context.reports.clone();
+            self.terminals.keep_going(task, |stopped| {
+                Job::start(async move {
+                    if let Ok(Ok(())) = tokio::time::timeout(LATE_STOP, stopped).await {
+                        reports.send(Report::StoppedUnseen { task, run });
+                    }
+                })
+            });
+        }
+    }
+
+    /// Continues a job that has stopped unseen, unless it was paused: that stops processes, too, and lasts.
+    pub(super) fn continue_unseen(&mut self, task: TaskId, run: u32) {
+        let is_paused = |task| {
+            let supervised = self.processes.supervised.get(task);
+            supervised.is_some_and(|supervised| supervised.shown.get().paused.is_some())
+        };
+        if !is_paused(&task) && self.terminals.may_stop(task) {
+            drop(self.processes.signal(task, run, SIGCONT, true));
+        }
+    }
+
     /// Opens the terminal that a process has started in.
     pub(super) fn open_terminal(
         &mut self,

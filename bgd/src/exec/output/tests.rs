@@ -70,3 +70,16 @@ fn the_last_line_is_short_and_clean() {
     fs::write(&path, "").unwrap();
     assert_eq!(last_line(&path), None);
 }
+
+#[test]
+fn r127_a_prompt_that_a_cut_turn_has_left_is_replaced_and_removed_with_its_task() {
+    let (home, folder) = folder();
+    let task = TaskId::random();
+    // Whoever has the one before open reads on in that.
+    let (_, before) = folder.create_prompt(task).unwrap();
+    let (path, mut file) = folder.create_prompt(task).unwrap();
+    io::Write::write_all(&mut file, b"the next").unwrap();
+    assert_eq!((fs::read(&path).unwrap(), before.metadata().unwrap().len()), (b"the next".to_vec(), 0));
+    folder.remove(task, 1);
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+}

@@ -197,7 +197,7 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
 }
 
 /// How long the processes of a job have to stop after the first one.
-const STOPPING: Duration = Duration::from_millis(1500);
+pub const STOPPING: Duration = Duration::from_millis(1500);
 
 /// A process that has slept this long since the first one stopped has missed the key.
 const MISSED: Duration = Duration::from_millis(500);

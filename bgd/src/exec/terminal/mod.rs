@@ -104,6 +104,13 @@ impl Terminal {
         result
     }
 
+    /// Returns a receiver that resolves once the job has stopped; at once if it has already.
+    pub fn once_stopped(&self) -> oneshot::Receiver<()> {
+        let (tell, stopped) = oneshot::channel();
+        self.order(Order::AwaitStop(tell));
+        stopped
+    }
+
     /// Has it keep still until the hold is dropped.
     pub fn hold(&self) -> Hold {
         let (hold, order) = Hold::new();

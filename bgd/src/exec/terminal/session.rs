@@ -44,6 +44,8 @@ pub enum Order {
     KeepStill(KeepStill),
     /// Copy the descriptors.
     Copy(oneshot::Sender<io::Result<Copies>>),
+    /// Tell this one, too, once the job has stopped.
+    AwaitStop(oneshot::Sender<()>),
 }
 
 /// A write to a terminal.
@@ -69,6 +71,10 @@ pub struct Session {
     leader_news: Option<AsyncFd<OwnedFd>>,
     /// Why the leader does not know how its job has ended, if it said so.
     unknown_end: Option<Vec<u8>>,
+    /// Whether the job has stopped, according to its leader.
+    is_stopped: bool,
+    /// Is told once the job has stopped.
+    stop_waiter: Option<oneshot::Sender<()>>,
     orders: mpsc::UnboundedReceiver<Order>,
     writes: VecDeque<Write>,
     output: Output,
@@ -105,6 +111,8 @@ impl Session {
             slave,
             leader_news: leader_news.map(watch::readable).transpose()?,
             unknown_end: None,
+            is_stopped: false,
+            stop_waiter: None,
             orders,
             writes: VecDeque::new(),
             output: Output { task, file: output.into(), is_losing: false, loss },
@@ -192,6 +200,10 @@ impl Session {
             }
             Order::KeepStill(order) => return self.keep_still(order).await,
             Order::Copy(tell) => return drop(tell.send(self.copies())),
+            Order::AwaitStop(waiter) => {
+                self.stop_waiter = Some(waiter);
+                return self.tell_stop_waiter();
+            }
         }
         self.take_size().await;
     }
@@ -314,9 +326,18 @@ impl Session {
         let (words, reason) = words.split_at(reason.unwrap_or(words.len()));
         // A leader may be of another version, and say more than this one knows.
         if let Some(word) = words.iter().rfind(|word| [STOPPED, CONTINUED].contains(word)) {
-            self.viewers.note_stop(*word == STOPPED);
+            self.is_stopped = *word == STOPPED;
+            self.viewers.note_stop(self.is_stopped);
+            self.tell_stop_waiter();
         }
         self.unknown_end = reason.get(1..).map(<[u8]>::to_vec);
+    }
+
+    fn tell_stop_waiter(&mut self) {
+        if let Some(waiter) = self.stop_waiter.take_if(|_| self.is_stopped) {
+            // It may not wait any longer.
+            let _ = waiter.send(());
+        }
     }
 }
 
@@ -346,6 +367,8 @@ impl Session {
             slave,
             leader_news,
             unknown_end,
+            is_stopped,
+            stop_waiter,
             orders: _,
             writes,
             output: Output { task: _, file, is_losing, loss: _ },
@@ -364,6 +387,8 @@ impl Session {
         Still {
             state: SessionState {
                 unknown_end: unknown_end.clone(),
+                is_stopped: *is_stopped,
+                is_stop_awaited: stop_waiter.as_ref().is_some_and(|waiter| !waiter.is_closed()),
                 writes: writes.collect(),
                 is_losing: *is_losing,
                 screen: screen.state(),
@@ -381,9 +406,19 @@ impl Session {
 
     /// Goes on with what another program had.
     fn go_on_with(&mut self, Before { state, viewers }: Before) {
-        let SessionState { unknown_end, writes: _, is_losing, screen, viewers: _, told, held, is_at_end } =
-            state;
-        self.unknown_end = unknown_end;
+        let SessionState {
+            unknown_end,
+            is_stopped,
+            is_stop_awaited: _,
+            writes: _,
+            is_losing,
+            screen,
+            viewers: _,
+            told,
+            held,
+            is_at_end,
+        } = state;
+        (self.unknown_end, self.is_stopped) = (unknown_end, is_stopped);
         self.output.is_losing = is_losing;
         self.screen = Screen::again(screen);
         for (viewer, state) in viewers {

@@ -59,8 +59,14 @@ pub struct FollowedState {
 
 /// What a followed terminal knows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct SessionState {
     pub(super) unknown_end: Option<Vec<u8>>,
+    #[serde(default)]
+    pub(super) is_stopped: bool,
+    /// Whether the job is continued if it stops now, as nobody is shown it any more.
+    #[serde(default)]
+    pub is_stop_awaited: bool,
     /// What was typed and is not written yet.
     pub writes: Vec<WriteState>,
     pub(super) is_losing: bool,
@@ -164,6 +170,8 @@ impl SessionState {
         }
         Self {
             unknown_end: None,
+            is_stopped: false,
+            is_stop_awaited: false,
             writes: Vec::new(),
             is_losing: false,
             screen: screen.state(),

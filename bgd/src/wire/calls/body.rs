@@ -11,7 +11,7 @@ use bgd_shared::request::{ExecutorListParams, OutputParams, SubscribeParams, Ter
 use bgd_shared::task::Exit;
 
 use super::submission::PromptRequest;
-use crate::core::{Command, ListQuery, Part, Request, Selection};
+use crate::core::{Cancel, Command, ListQuery, Part, Request, Selection};
 use crate::exec::handed::Handoff;
 use crate::exec::messages::Inherited;
 use crate::remotes::OnRequest;
@@ -98,16 +98,19 @@ impl Body {
             Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
             Self::Inboxes(_, limit) => limit * (limits::LABEL_BYTES + 128),
             Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
+            // One that has to wait gives it back then.
             Self::Core(
-                Request::Block { which: Selection::Ids(ids), timeout_ms: Some(0), .. }
-                | Request::SetPaused { which: Selection::Ids(ids), .. },
-            ) => ids.len() * TASK_BYTES,
-            Self::Core(Request::Block { which: Selection::Matching(_), timeout_ms: Some(0), .. }) => {
-                limits::LIST_PAGE_BYTES
-            }
+                Request::Block { which, .. }
+                | Request::Cancel(Cancel { which, .. })
+                | Request::Hold { which, .. }
+                | Request::SetPaused { which, .. },
+            ) => match which {
+                Selection::Ids(ids) => ids.len() * TASK_BYTES,
+                Selection::All { .. } | Selection::Matching(_) => limits::LIST_PAGE_BYTES,
+            },
             Self::Many(part, _) => part.items.len() * ID_BYTES,
-            // A waiting request reserves nothing yet. Otherwise no other request of that client would be read
-            // meanwhile, not even a check whether the daemon is alive.
+            // A waiting request reserves nothing. Otherwise no other request of that client would be read meanwhile, not
+            // even a check whether the daemon is alive.
             Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
             Self::Hello(_)
             | Self::Submit(..)

@@ -4,19 +4,24 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use bgd::config::Config;
 use bgd::core::ExecutorName;
+use bgd::core::durable::Kept;
 use bgd::dispatcher::Dispatcher;
+use bgd::dispatcher::durable::LeftRuns;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::OutputFolder;
 use bgd::exec::workers::Workers;
+use bgd::journal::{Journal, Recorded};
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::connection::Shared;
+use bgd::wire::mailbox::{Internal, Internals};
 use bgd::wire::server::{self, ServerLimits};
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
@@ -40,9 +45,21 @@ pub struct Daemon {
     _home: TempDir,
 }
 
+/// What a durable daemon has left, and who wants to know which runs are over.
+pub struct Before {
+    pub kept: Kept,
+    pub left: LeftRuns,
+    pub over: Sender<(TaskId, u32)>,
+}
+
 impl Daemon {
     /// Starts a daemon that runs this many tasks at once.
     pub fn start(max_concurrent_tasks: usize) -> Self {
+        Self::start_after(max_concurrent_tasks, None)
+    }
+
+    /// The same, which is durable and goes on with what another one has left, if that is given.
+    pub fn start_after(max_concurrent_tasks: usize, before: Option<Before>) -> Self {
         let home = tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap();
         let socket = SocketPath::new(home.path().join("bgd.sock")).unwrap();
         let config = Config { max_concurrent_tasks, ..Config::default() };
@@ -50,7 +67,7 @@ impl Daemon {
         let (path, state) = (socket.clone(), home.path().to_owned());
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(live(config, &path, &state, ready));
+            runtime.block_on(live(config, &path, &state, ready, before));
         });
         is_ready.blocking_recv().unwrap();
         let client = Client::connect(&socket).unwrap();
@@ -105,7 +122,23 @@ impl Drop for Daemon {
     }
 }
 
-async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot::Sender<()>) {
+/// Has a daemon go on with what a durable one has left. Its own journal writes everything at once.
+fn begin_again(dispatcher: &mut Dispatcher, mut kept: Kept, left: LeftRuns, internals: Internals) {
+    let journal = Journal::simulated(move |upto, _| {
+        internals.send(Internal::Recorded(Recorded { upto, is_written: true, trouble: None }));
+    });
+    dispatcher.make_durable(journal, None, true);
+    dispatcher.go_on_with_clock(&mut kept, None);
+    dispatcher.begin_again(kept, left, "a test has killed it");
+}
+
+async fn live(
+    config: Config,
+    socket: &SocketPath,
+    state: &Path,
+    ready: oneshot::Sender<()>,
+    before: Option<Before>,
+) {
     let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
     let workers = Workers::start().unwrap();
     let folder = Arc::new(OutputFolder::open(state.to_owned()).unwrap());
@@ -113,10 +146,16 @@ async fn live(config: Config, socket: &SocketPath, state: &Path, ready: oneshot:
     let path = socket.as_path();
     let context = Context::new(folder, u64::MAX, workers, facts, reports, path.into());
     // The only line needed in the table of executors.
-    let executors = Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone()));
+    let (over, left) = before.map(|Before { kept, left, over }| (over, (kept, left))).unzip();
+    let executors =
+        Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone(), over));
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let identity = crate::identity("test".into(), path, state, Instant::now());
-    let dispatcher = Dispatcher::new(config, identity, executors, context, internals, limits);
+    let recorded = internals.clone();
+    let mut dispatcher = Dispatcher::new(config, identity, executors, context, internals, limits);
+    if let Some((kept, left)) = left {
+        begin_again(&mut dispatcher, kept, left, recorded);
+    }
     let listener = listen(socket).unwrap();
     let (closing, closing_seen) = watch::channel(false);
     let (_made, listeners) = mpsc::channel(1);

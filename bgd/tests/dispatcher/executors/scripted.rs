@@ -1,6 +1,7 @@
 //! An executor whose tasks follow a script in their arguments: no processes, no threads, no clock.
 
 use std::collections::HashMap;
+use std::sync::mpsc::Sender;
 
 use bgd::carry::{Named, Obstacle};
 use bgd::core::{Control, Fact, Work};
@@ -11,6 +12,9 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 
 const SIGKILL: i32 = 9;
+
+/// How many facts a flood has, each of another byte of output.
+pub const FLOOD: u64 = 500_000;
 
 /// What a task does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,12 +31,14 @@ enum Script {
 pub struct Scripted {
     running: HashMap<TaskId, Script>,
     facts: Facts,
+    /// Is told which runs are over, if somebody wants to know.
+    over: Option<Sender<(TaskId, u32)>>,
 }
 
 impl Scripted {
-    /// Creates an executor without tasks.
-    pub fn new(facts: Facts) -> Self {
-        Self { running: HashMap::new(), facts }
+    /// Creates an executor without tasks. It goes on with nothing that an earlier daemon has left.
+    pub fn new(facts: Facts, over: Option<Sender<(TaskId, u32)>>) -> Self {
+        Self { running: HashMap::new(), facts, over }
     }
 
     fn exited(&mut self, task: TaskId, run: u32, exit: Exit) {
@@ -55,6 +61,15 @@ impl Executor for Scripted {
             ["runs"] => Script::Runs,
             ["stubborn"] => Script::Stubborn,
             ["forgets"] => Script::Forgets,
+            ["floods"] => {
+                self.facts.send(task, run, started.clone());
+                for number in 1..=FLOOD {
+                    let fact = Fact::Output { bytes: [number, 0], dropped: [0; 2], tell: false };
+                    self.facts.send(task, run, fact);
+                }
+                self.running.insert(task, Script::Runs);
+                return;
+            }
             ["ends", code] => {
                 self.facts.send(task, run, started);
                 return self.exited(task, run, Exit::Code(code.parse().unwrap()));
@@ -89,5 +104,9 @@ impl Executor for Scripted {
 
     fn forget(&mut self, task: TaskId) {
         self.running.remove(&task);
+    }
+
+    fn over(&mut self, task: TaskId, run: u32) {
+        self.over.iter().for_each(|over| _ = over.send((task, run)));
     }
 }

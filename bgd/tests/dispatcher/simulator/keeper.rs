@@ -156,7 +156,8 @@ impl World {
         let mut state = self.state();
         let keys = state.keeper.held.keys().map(|(task, run)| Key { task: *task, run: *run });
         let runs: BTreeMap<Key, Left> = keys.map(|key| (key, Left::bare(key, pid_of(key.task)))).collect();
-        let mut left = LeftRuns { runs, is_complete: !state.keeper.is_gone, told: state.keeper.told() };
+        let (is_complete, told) = (!state.keeper.is_gone, state.keeper.told());
+        let mut left = LeftRuns { runs, is_complete, told, ..LeftRuns::default() };
         left.retain_known(kept);
         state.keeper.held.retain(|(task, run), held| {
             let is_known = left.runs.contains_key(&Key { task: *task, run: *run });

@@ -179,7 +179,7 @@ impl Life {
             match tokio::time::timeout(left, self.world.next()).await {
                 Ok(Due::Step { task, disturbed }) => self.world.step(task, disturbed),
                 Ok(Due::Client) => self.world.after(span + 1, Due::Client),
-                Ok(Due::Job(_) | Due::Done(_) | Due::Write) | Err(_) => {}
+                Ok(Due::Job(_) | Due::Done(_) | Due::Order { .. } | Due::Kill | Due::Write) | Err(_) => {}
             }
         }
         // It starts only if it can write.
@@ -198,7 +198,7 @@ impl Life {
                 () = dispatcher.go(mailbox, wall_clock) => panic!("nobody has asked it to end"),
                 () = moment(&self.world) => {}
             }
-            if daemon.is_idle() && self.world.is_written() {
+            if daemon.is_idle() && self.world.is_written() && self.world.has_got_orders() {
                 return;
             }
         }
@@ -249,6 +249,9 @@ impl Life {
                 Due::Job(job) => job(),
                 // The client may have disconnected.
                 Due::Done(done) => drop(done.send(())),
+                Due::Order { task, run } => self.world.carry_out(task, run),
+                Due::Kill if !self.is_closing => return Stop::Crash,
+                Due::Kill => {}
                 Due::Write => self.world.write(),
                 Due::Client => {
                     let most = if self.chance.percent(70) { 1000 } else { PAUSE };
@@ -300,6 +303,11 @@ impl Life {
                     act(&mut self.chance, &self.model, self.peers[place].is_slow);
                 // Its answers wait for the disk.
                 let within = if self.is_durable() { within + SOON } else { within };
+                // Before the processes have got the order, or shortly after that.
+                let orders = ["task.cancel", "task.pause", "task.continue"].contains(&method);
+                if self.is_durable() && orders && self.chance.percent(5) {
+                    self.world.after(self.chance.below(400), Due::Kill);
+                }
                 self.peers[place].call(&self.world, calls, &mut self.chance, (method, params, within));
             }
         }
@@ -423,9 +431,10 @@ async fn moment(world: &World) {
         Ok(Due::Step { task, disturbed }) => world.step(task, disturbed),
         Ok(Due::Job(job)) => job(),
         Ok(Due::Done(done)) => drop(done.send(())),
+        Ok(Due::Order { task, run }) => world.carry_out(task, run),
         Ok(Due::Write) => world.write(),
         Ok(Due::Client) => world.after(10, Due::Client),
-        Err(_) => {}
+        Ok(Due::Kill) | Err(_) => {}
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

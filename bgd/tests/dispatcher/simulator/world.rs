@@ -1,14 +1,14 @@
 //! What is simulated outside of the daemon: the processes of tasks, the disk, the threads for blocking jobs, and what is
 //! due when. It outlives the daemon, which may crash or be replaced.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bgd::carry::{Named, Obstacle};
-use bgd::core::{Control, Fact};
+use bgd::core::{Control, Fact, State as TaskState};
 use bgd::exec::carried::Carried;
 use bgd::exec::executor::{Done, Executor, Start};
 use bgd::exec::left::{Left, Resumed};
@@ -35,6 +35,10 @@ pub enum Due {
     Job(Job),
     /// A control operation is done.
     Done(oneshot::Sender<()>),
+    /// The processes of a run get the first order that they have not got.
+    Order { task: TaskId, run: u32 },
+    /// The daemon is killed.
+    Kill,
     /// The journal is written.
     Write,
     /// A client does something.
@@ -59,9 +63,21 @@ pub struct Process {
     /// The signal that ends it.
     ends: Option<i32>,
     is_paused: bool,
+    /// The orders that they have not got: a daemon that is killed takes them with it.
+    orders: VecDeque<Ordered>,
+    /// Whether a daemon has told them to end.
+    is_told: bool,
     /// Whether the daemon itself has sent SIGKILL to all of it.
     is_killed: bool,
     bytes: u64,
+}
+
+/// An order that is on its way to processes.
+#[derive(Debug)]
+enum Ordered {
+    Pause(oneshot::Sender<()>),
+    Continue(oneshot::Sender<()>),
+    End(i32),
 }
 
 /// All of it.
@@ -240,6 +256,33 @@ impl World {
         (state.trace, state.runs)
     }
 
+    /// The processes of a run get the first of their orders.
+    pub fn carry_out(&self, task: TaskId, run: u32) {
+        let now = self.now();
+        self.state().carry_out(now, task, run);
+    }
+
+    /// No order was lost with the daemons before: what runs is stopped or was told to end as the journal says. False if
+    /// orders are on their way.
+    pub fn has_got_orders(&self) -> bool {
+        let state = self.state();
+        if state.processes.values().any(|process| !process.orders.is_empty()) {
+            return false;
+        }
+        for (_, row) in state.disk.kept().tasks {
+            let task = row.task;
+            let process = state.processes.get(&task.id).filter(|process| process.run == task.run);
+            match (&task.state, process) {
+                (TaskState::Running { .. }, Some(process)) if process.stage == Stage::Alive => {
+                    assert_eq!(process.is_paused, task.paused, "{task:?}");
+                }
+                (TaskState::Stopping { .. }, Some(process)) => assert!(process.is_told, "{task:?}"),
+                _ => {}
+            }
+        }
+        true
+    }
+
     /// A process does its next step.
     pub fn step(&self, task: TaskId, disturbed: u32) {
         let now = self.now();
@@ -279,6 +322,7 @@ impl State {
     /// The daemon is gone, and processes are not; jobs and facts are lost.
     pub fn leave(&mut self) {
         self.due.retain(|_, what| matches!(what, Due::Client | Due::Step { .. }));
+        self.processes.values_mut().for_each(|process| process.orders.clear());
         (self.facts, self.internals) = (None, None);
     }
 
@@ -384,6 +428,39 @@ impl State {
         }
     }
 
+    /// An order is on its way, for a while.
+    fn order(&mut self, now: u64, task: TaskId, run: u32, order: Ordered) {
+        let most = if matches!(order, Ordered::End(SIGKILL)) { 20 } else { 300 };
+        if let Some(process) = self.processes.get_mut(&task).filter(|process| process.run == run) {
+            process.orders.push_back(order);
+            self.later(now, most, Due::Order { task, run });
+        }
+    }
+
+    fn carry_out(&mut self, now: u64, task: TaskId, run: u32) {
+        let Some(process) = self.processes.get_mut(&task).filter(|process| process.run == run) else {
+            return;
+        };
+        let Some(order) = process.orders.pop_front() else { return };
+        process.is_paused = matches!(order, Ordered::Pause(_));
+        match order {
+            Ordered::Pause(done) => return done.send(()).unwrap_or_default(),
+            Ordered::Continue(done) => {
+                process.disturbed += 1;
+                let disturbed = process.disturbed;
+                self.later(now, 1000, Due::Step { task, disturbed });
+                // Whoever waits may be gone.
+                let _ = done.send(());
+            }
+            Ordered::End(signal) => {
+                process.is_told = true;
+                process.is_killed |= signal == SIGKILL;
+                self.signal(now, task, signal);
+            }
+        }
+        self.say(task, run, Fact::Delivered);
+    }
+
     /// Sends a signal that ends it, sooner or later, or that it ignores.
     fn signal(&mut self, now: u64, task: TaskId, signal: i32) {
         let takes = signal == SIGKILL || self.percent(70);
@@ -418,6 +495,8 @@ impl Executor for Simulated {
             disturbed: 0,
             ends: None,
             is_paused: false,
+            orders: VecDeque::new(),
+            is_told: false,
             is_killed: false,
             bytes: 0,
         };
@@ -433,8 +512,18 @@ impl Executor for Simulated {
         let now = self.0.now();
         self.0.trace(format!("control {task} {run} {control:?}").as_bytes());
         let mut state = self.0.state();
+        let is_durable = self.0.kind == Kind::Durable;
         let process = state.processes.get_mut(&task).filter(|process| process.run == run)?;
         match control {
+            Control::Pause | Control::Continue if is_durable => {
+                let (done, is_done) = oneshot::channel();
+                let pauses = control == Control::Pause;
+                let order = if pauses { Ordered::Pause(done) } else { Ordered::Continue(done) };
+                state.order(now, task, run, order);
+                drop(state);
+                self.0.changed.notify_one();
+                return Some(is_done);
+            }
             Control::Pause => process.is_paused = true,
             Control::Continue => {
                 process.is_paused = false;
@@ -468,7 +557,9 @@ impl Executor for Simulated {
         let now = self.0.now();
         self.0.trace(format!("end {task} {run} {signal}").as_bytes());
         let mut state = self.0.state();
-        if let Some(process) = state.processes.get_mut(&task).filter(|process| process.run == run) {
+        if self.0.kind == Kind::Durable {
+            state.order(now, task, run, Ordered::End(signal));
+        } else if let Some(process) = state.processes.get_mut(&task).filter(|process| process.run == run) {
             process.is_killed |= signal == SIGKILL;
             state.signal(now, task, signal);
         }

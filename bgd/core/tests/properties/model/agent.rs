@@ -24,6 +24,7 @@ const QUESTIONS: usize = 64;
 pub struct Chat {
     prompt: Arc<str>,
     session: Option<Arc<str>>,
+    /// The names of its tool calls, empty for those that were only counted.
     tools: Vec<Box<str>>,
     steps: Arc<[PlanStep]>,
     /// What it said to have consumed in each run, and whether the run began a conversation.
@@ -262,14 +263,16 @@ impl Model {
         match (fact, phase) {
             (Fact::Refused(refusal), Phase::Starting | Phase::Resuming) => self.refused(now, number, refusal),
             (Fact::Session { id }, Phase::Starting | Phase::Running) => chat.session = Some(id.clone()),
-            (Fact::Tool { name }, Phase::Running) => {
-                chat.tools.push(name.clone());
+            (Fact::Tools { calls, latest }, Phase::Running) => {
+                let unnamed = usize::try_from(*calls).unwrap_or(usize::MAX) - latest.len();
+                chat.tools.extend(std::iter::repeat_n(Box::default(), unnamed));
+                chat.tools.extend(latest.iter().cloned());
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
                 self.expected.events.push((id, EventKind::Progress));
             }
             (Fact::Planned { .. } | Fact::Consumed(_), _) => self.told_of_work(now, number, fact),
-            (Fact::Denied { what }, Phase::Running) => {
-                chat.denied.push(what.clone());
+            (Fact::Denied { times, what }, Phase::Running) => {
+                chat.denied.extend((0..*times).map(|_| what.clone()));
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
                 self.expected.events.push((id, EventKind::Progress));
             }

@@ -34,6 +34,10 @@ impl Staged {
     pub fn len(&self) -> usize {
         self.items.len()
     }
+
+    pub fn session(&self) -> Option<&str> {
+        self.common.spec.session.as_deref()
+    }
 }
 
 fn bytes(item: &BatchItem) -> usize {

@@ -1,6 +1,6 @@
 //! Naive model of executors' facts, of deadlines, and of the ends of tasks.
 
-use bgd_core::{Fact, Now, ReplyTo};
+use bgd_core::{Fact, GIVE_UP_MS, Now, ReplyTo};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
@@ -8,12 +8,13 @@ use bgd_shared::task::Status;
 
 use super::super::expected::{Answer, Expected};
 use super::super::support::{KILL, TERM};
-use super::{Call, End, Kind, Known, Model, Phase, Why, number};
+use super::{End, Kind, Known, Model, Phase, Why, number};
 
 /// What is due. Tasks come before reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Task(u64),
+    Block(Option<ReplyTo>),
     Read(ReplyTo),
 }
 
@@ -26,17 +27,31 @@ impl Model {
         let due = |number: u64, task: &Known| (task.deadline().unwrap_or(u64::MAX), Due::Task(number));
         let tasks = self.live.iter().map(|(number, task)| due(*number, task));
         let reads = self.post.reads.iter().map(|read| (read.due, Due::Read(read.to)));
-        let mut all: Vec<(u64, Due)> = tasks.chain(reads).collect();
+        let blocks = self.calls.iter().filter_map(|call| match call.kind {
+            Kind::Block { deadline: Some(due), .. } => Some((due, Due::Block(call.to))),
+            _ => None,
+        });
+        let mut all: Vec<(u64, Due)> = tasks.chain(reads).chain(blocks).collect();
         all.sort();
         for (due, whose) in all {
             let number = match whose {
                 Due::Task(number) => number,
+                Due::Block(to) => {
+                    self.block_is_due(to, due <= at);
+                    continue;
+                }
                 Due::Read(to) => {
                     self.read_is_due(to, due <= at);
                     continue;
                 }
             };
             let Some(task) = self.live.get_mut(&number) else { continue };
+            if task.phase == Phase::Starting && task.hangs_at.is_some_and(|due| due <= at) {
+                (task.stuck, task.end) = (true, End::Killed);
+                self.expected.ends.push((task.id, KILL));
+                self.done(now, number, &Ok(()));
+                continue;
+            }
             if let (Some(limit_ms), Some(due), End::NotTold, Phase::Running) =
                 (task.limit_ms, task.limit_at, task.end, task.phase)
                 && due <= at
@@ -54,15 +69,18 @@ impl Model {
                 self.expected.ends.push((task.id, KILL));
             }
         }
-        let due = |call: &Call| matches!(call.kind, Kind::Block { deadline: Some(due), .. } if due <= at);
-        for call in self.calls.extract_if(.., |call| due(call)).collect::<Vec<_>>() {
-            let tasks = self.statuses(&call.tasks);
-            self.reply(call.to, Answer::Blocked { tasks, timed_out: true });
-        }
         self.settle(now);
         self.fill();
         self.forget_old(now);
         std::mem::take(&mut self.expected)
+    }
+
+    fn block_is_due(&mut self, to: Option<ReplyTo>, is_due: bool) {
+        let call = self.calls.iter().position(|call| call.to == to);
+        if let Some(call) = call.filter(|_| is_due).map(|index| self.calls.remove(index)) {
+            let tasks = self.statuses(&call.tasks);
+            self.reply(to, Answer::Blocked { tasks, timed_out: true });
+        }
     }
 
     pub(super) fn fact(&mut self, now: Now, id: TaskId, run: u32, fact: &Fact) {
@@ -104,7 +122,9 @@ impl Model {
                 (task.left, task.stuck) = (false, true);
                 self.answer();
             }
-            (Fact::Exited { others: false, .. }, Phase::Done) => task.stuck = false,
+            (Fact::Exited { others: false, .. } | Fact::StartFailed { .. }, Phase::Done) => {
+                task.stuck = false;
+            }
             (Fact::Ready | Fact::NotReady, _) => self.fact_of_readiness(now, id, fact),
             (Fact::Output { .. } | Fact::Lost { .. } | Fact::Used(_), _) => {
                 self.fact_of_output(now, id, fact);
@@ -208,6 +228,10 @@ impl Model {
             Phase::Starting | Phase::Resuming => {
                 if task.chat.is_some() {
                     self.expected.ends.push((task.id, signal));
+                } else {
+                    let wait = if signal == KILL { GIVE_UP_MS } else { grace + GIVE_UP_MS };
+                    let at = now.mono.plus_ms(wait).0;
+                    task.hangs_at = Some(task.hangs_at.map_or(at, |before| before.min(at)));
                 }
                 let (first, before) = task.stop_order.unwrap_or((signal, grace));
                 task.stop_order = Some((if first == KILL { KILL } else { signal }, grace.min(before)));
@@ -233,19 +257,19 @@ impl Model {
         if self.begins_again(now, number, result) {
             return;
         }
+        let tries_again = self.tries_again();
         let Some(task) = self.live.get_mut(&number) else { return };
         let loops = task.loops(now, result);
         let is_unstarted = task.phase == Phase::Starting || task.order.exit.is_none();
         task.phase = Phase::Done;
-        task.completed_at = now.wall;
-        task.paused = false;
+        (task.completed_at, task.paused) = (now.wall, false);
         let is_looked_at = task.foreground.take().is_some();
         if let Some(chat) = &mut task.chat {
             chat.end();
         }
         let verdict = match (task.why, result) {
             _ if task.order.blame.is_some() => (Status::Cancelled, task.order.blame.clone()),
-            (why, _) if loops && !self.closing => {
+            (why, _) if loops && tries_again => {
                 let last = match (why, result) {
                     (Some(Why::NotReady(limit)), _) => format!(": not ready after {}", shown(limit)),
                     (_, Err(error)) if is_unstarted => format!(": {error}"),

@@ -87,6 +87,8 @@ pub struct Known {
     why: Option<Why>,
     /// Signal and grace period of a stop that was requested while it was starting.
     stop_order: Option<(i32, u64)>,
+    /// When nobody waits for its start any longer.
+    hangs_at: Option<u64>,
     leader_gone: bool,
     created_at: Timestamp,
     completed_at: Timestamp,
@@ -134,6 +136,7 @@ impl Known {
             end: End::NotTold,
             why: None,
             stop_order: None,
+            hangs_at: None,
             order: Order::default(),
             is_adopted: false,
             leader_gone: false,
@@ -177,6 +180,7 @@ impl Known {
     fn deadline(&self) -> Option<u64> {
         match self.end {
             End::NotTold if self.phase == Phase::Pending => self.order.deadline(),
+            End::NotTold if self.phase == Phase::Starting => self.hangs_at,
             End::Grace(at) => self.left.then_some(at),
             End::NotTold if self.phase == Phase::Running => {
                 let chat = self.chat.as_ref().and_then(Chat::deadline);
@@ -244,12 +248,15 @@ impl Kind {
 
 /// The state that the rules depend on.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is about another rule")]
 pub struct Model {
     pub limits: CoreLimits,
     /// Tasks by submission number, which is in the last 32 bits of their ids.
     pub live: BTreeMap<u64, Known>,
     /// Cleared tasks, with their last status.
     pub gone: BTreeMap<u64, (TaskId, Status)>,
+    /// Whether another daemon goes on with what this one leaves.
+    pub is_durable: bool,
     pub closing: bool,
     pub exited: bool,
     holds_starts: bool,
@@ -279,7 +286,7 @@ pub fn number(id: TaskId) -> u64 {
 }
 
 impl Model {
-    pub fn new(limits: CoreLimits) -> Self {
+    pub fn new(limits: CoreLimits, is_durable: bool) -> Self {
         let configured = u32::try_from(limits.max_concurrent_tasks).unwrap_or(u32::MAX);
         Self {
             limits,
@@ -288,6 +295,7 @@ impl Model {
             news: VecDeque::new(),
             live: BTreeMap::new(),
             gone: BTreeMap::new(),
+            is_durable,
             closing: false,
             exited: false,
             holds_starts: false,
@@ -386,6 +394,17 @@ impl Model {
 
     pub fn pending(&self) -> usize {
         self.live.values().filter(|task| task.phase == Phase::Pending).count()
+    }
+
+    /// Whether tasks are tried again: while a durable daemon ends, too.
+    pub fn tries_again(&self) -> bool {
+        self.is_durable || !self.closing
+    }
+
+    /// Returns the number of processes that are being started, and that the next daemon may have to start again.
+    pub fn starting_again(&self) -> usize {
+        let is_process = |task: &&Known| task.phase == Phase::Starting && task.chat.is_none();
+        self.live.values().filter(is_process).filter(|_| self.is_durable).count()
     }
 
     /// Returns the number of agent tasks that can be resumed, now or once they have ended.

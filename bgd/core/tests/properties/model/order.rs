@@ -528,7 +528,7 @@ impl Model {
     /// Whether another attempt follows the leader's end, so that the rest of its tree must end first.
     pub(super) fn goes_on(&self, now: Now, task: u64) -> bool {
         let Some(task) = self.live.get(&task) else { return false };
-        let is_free = !self.closing && task.why.is_none() && task.resumes == 0;
+        let is_free = self.tries_again() && task.why.is_none() && task.resumes == 0;
         is_free && task.order.delay(task.id, now, &task.order.result()).is_some()
     }
 
@@ -543,9 +543,9 @@ impl Model {
     /// Prepares the next attempt after a run that has ended by itself, if its rule says so. Returns whether there is
     /// one.
     pub(super) fn begins_again(&mut self, now: Now, number: u64, result: &Result<(), String>) -> bool {
-        let closing = self.closing;
+        let tries = self.tries_again();
         let Some(task) = self.live.get_mut(&number) else { return false };
-        if closing || !task.may_begin_again() {
+        if !tries || !task.may_begin_again() {
             return false;
         }
         let failed = Err(String::new());

@@ -1,7 +1,7 @@
 //! Naive model of clients' requests.
 
 use bgd_core::{
-    Cancel, Command, CoreError, Filter, Now, OrderError, ReplyTo, Request, Selection, Unpausable,
+    Cancel, Command, CoreError, Filter, Leaves, Now, OrderError, ReplyTo, Request, Selection, Unpausable,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -72,16 +72,33 @@ impl Model {
                 return self.read(read, *wait_ms);
             }
             Request::AckInbox { session, upto } => self.acknowledge(to, session, *upto),
-            Request::Shutdown { grace_ms, leaves: _ } => {
-                self.closing = true;
-                let tasks = self.of(None, |task| !task.settled());
-                let cancelled = self.active_among(&tasks);
-                let grace = grace_ms.unwrap_or(self.limits.grace_ms);
-                self.stop_all(now, &tasks, Why::Shutdown, TERM, grace);
-                self.wait(to, tasks, Kind::Shutdown { cancelled });
-            }
+            Request::Shutdown { grace_ms, leaves } => self.shut_down(now, to, *grace_ms, *leaves),
         }
         Ok(())
+    }
+
+    fn shut_down(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: Leaves) {
+        self.closing = true;
+        let (is_durable, leaves) = (self.is_durable, leaves == Leaves::All);
+        let stays = |task: &Known| {
+            is_durable && (task.phase == Phase::Pending || leaves && task.foreground.is_none())
+        };
+        let tasks = self.of(None, |task| !task.settled() && !stays(task));
+        let cancelled = self.active_among(&tasks);
+        // Whoever has asked before waits for these, too.
+        let mut calls = std::mem::take(&mut self.calls);
+        for call in &mut calls {
+            if let Kind::Shutdown { cancelled } = &mut call.kind {
+                let more: Vec<_> = tasks.iter().copied().filter(|task| !call.tasks.contains(task)).collect();
+                *cancelled += self.active_among(&more);
+                call.tasks.extend(&more);
+                call.open.extend(&more);
+            }
+        }
+        self.calls = calls;
+        let grace = grace_ms.unwrap_or(self.limits.grace_ms);
+        self.stop_all(now, &tasks, Why::Shutdown, TERM, grace);
+        self.wait(to, tasks, Kind::Shutdown { cancelled });
     }
 
     fn check_ready(&self, until: BlockUntil, tasks: &[TaskId]) -> Result<(), CoreError> {
@@ -170,6 +187,7 @@ impl Model {
     pub(super) fn end_session(&mut self, now: Now, to: Option<ReplyTo>, session: &str, spared: &[TaskId]) {
         let tasks = self.of(Some(session), |_| true);
         let cancelled = self.active_among(&tasks);
+        self.staged.retain(|_, staged| staged.session() != Some(session));
         self.empty_inbox(session, &tasks);
         let told: Vec<TaskId> = tasks.iter().copied().filter(|id| !spared.contains(id)).collect();
         self.stop_all(now, &told, Why::Session, TERM, self.limits.grace_ms);

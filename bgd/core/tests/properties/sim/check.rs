@@ -17,7 +17,7 @@ use proptest::{prop_assert, prop_assert_eq};
 
 use super::super::expected::{Answer, Decision, Expected, Prompted, Told};
 use super::super::model::Phase;
-use super::super::support::FIRST_PROMPT;
+use super::super::support::{FIRST_PROMPT, KILL};
 use super::procs::{Proc, ProcState};
 use super::{Checked, Sim};
 
@@ -43,6 +43,8 @@ impl Sim {
         prop_assert_eq!(&done, &expected);
         done.places().into_iter().for_each(|place| self.reach(place));
         self.r55_every_end_was_told()?;
+        self.write_down();
+        self.r126_no_order_is_lost()?;
         self.rules_after_each_step(&done)
     }
 
@@ -102,13 +104,16 @@ impl Sim {
                 done.ends.push((task, signal));
             }
             Effect::Control { task, run, control: Control::Signal { signal, tree }, .. } => {
-                prop_assert!(self.living(task, run).is_some(), "nobody is left to be told");
+                prop_assert!(self.takes_signals(task, run), "nobody is left to be told");
                 done.signals.push((task, signal, tree));
             }
             Effect::Control {
                 task, run, control: control @ (Control::Pause | Control::Continue), ..
             } => {
-                prop_assert!(self.living(task, run).is_some(), "nobody is left to be paused");
+                let Some(proc) = self.living(task, run) else {
+                    return Err(TestCaseError::fail("nobody is left to be paused"));
+                };
+                proc.orders.add(&control);
                 done.pauses.push((task, control == Control::Pause));
             }
             Effect::Control { control: Control::Hold { .. } | Control::Priority { .. }, .. } => {
@@ -176,10 +181,20 @@ impl Sim {
     }
 
     fn is_told_to_end(&mut self, task: TaskId, run: u32, signal: i32) -> Checked {
+        if signal == KILL
+            && let Some(proc) = self.starting(task, run)
+        {
+            // It gets that once it runs.
+            proc.ends.push(signal);
+            proc.gave_up = true;
+            self.reach("a start hangs");
+            return Ok(());
+        }
         let Some(proc) = self.living(task, run) else {
             return Err(TestCaseError::fail("nobody is left to be ended"));
         };
         proc.ends.push(signal);
+        proc.orders.add_end(signal);
         if self.model.get(task).is_some_and(|task| task.phase == Phase::Resuming) {
             self.reach("stopped while resuming");
         }
@@ -201,6 +216,19 @@ impl Sim {
         *self.reached.entry(place).or_default() += 1;
     }
 
+    /// Returns a process that is being started.
+    fn starting(&mut self, task: TaskId, run: u32) -> Option<&mut Proc> {
+        let is_starting = |proc: &&mut Proc| !proc.is_agent && proc.state == ProcState::Spawning;
+        self.procs.iter_mut().find(|proc| (proc.task, proc.run) == (task, run) && is_starting(proc))
+    }
+
+    /// Whether an executor takes a signal for a run. Of a start that was given up there may be no process yet: then it has
+    /// nobody to tell.
+    fn takes_signals(&mut self, task: TaskId, run: u32) -> bool {
+        let is_given_up = self.starting(task, run).is_some_and(|proc| proc.gave_up);
+        is_given_up || self.living(task, run).is_some()
+    }
+
     /// Returns the executor of a run that accepts commands: a process once it runs, an agent at any time.
     fn living(&mut self, task: TaskId, run: u32) -> Option<&mut Proc> {
         self.procs.iter_mut().find(|proc| {
@@ -218,6 +246,7 @@ impl Sim {
         prop_assert!(!task.place.is_next, "{} could have started", id);
         prop_assert_eq!(task.place.is_parked, self.model.is_parked(known), "{} waits for its batch", id);
         self.is_shown_rightly(&task)?;
+        self.notes_no_order(id)?;
         self.questions_are_told(&task)?;
         let Some(agent) = &task.agent else { return Ok(()) };
         let asked = agent.questions.iter().map(|question| question.key);
@@ -327,6 +356,7 @@ impl Sim {
             {
                 self.reach("not ready");
             }
+            (Retrying, _) if self.model.closing => self.reach("left to be tried again"),
             (Paused, Some(Submitted | Retrying)) => self.reach("paused while starting"),
             (Failed, Some(Resumed))
                 if failures::error(task).is_some_and(|error| error.starts_with("timed out")) =>
@@ -389,7 +419,8 @@ impl Sim {
         prop_assert_eq!(self.core.seq(), self.seq);
         prop_assert_eq!(self.core.is_closing(), model.closing);
         let none_is_left = self.procs.iter().all(|proc| proc.gave_up);
-        prop_assert!(!done.exit || (none_is_left && model.unanswered() == 0));
+        // What a durable daemon leaves belongs to the next one.
+        prop_assert!(!done.exit || self.is_durable || (none_is_left && model.unanswered() == 0));
         for (id, _) in &done.events {
             self.compare(*id)?;
         }

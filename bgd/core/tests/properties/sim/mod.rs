@@ -6,6 +6,7 @@ mod jobs;
 mod memory;
 mod notices;
 mod order;
+mod orders;
 mod procs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use bgd_core::{
     Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, Leaves, ListQuery, Mono, Now,
-    ReplyTo, Request, Selection, Work,
+    Ordinal, ReplyTo, Request, Selection, Snapshot, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -45,6 +46,10 @@ const STEPS_AFTER_EXIT: u32 = 10;
 #[derive(Debug)]
 pub struct Sim {
     core: Core,
+    /// Whether what it does is written down for another daemon to go on with.
+    is_durable: bool,
+    /// What was written down of each task.
+    rows: BTreeMap<Ordinal, Snapshot>,
     twin: Option<(Core, u32)>,
     model: Model,
     now: Now,
@@ -81,7 +86,7 @@ fn kept_for((age_ms, bytes, tasks): (u64, u64, usize)) -> HistoryLimits {
 }
 
 impl Sim {
-    pub fn new() -> Self {
+    pub fn new(is_durable: bool) -> Self {
         let limits = CoreLimits {
             inbox_items: 3,
             grace_ms: 500,
@@ -89,10 +94,16 @@ impl Sim {
             memory: 1 << 20,
             ..super::support::limits(2)
         };
+        let mut core = Core::new(limits, BTreeMap::new());
+        if is_durable {
+            core.track();
+        }
         Self {
-            core: Core::new(limits, BTreeMap::new()),
+            core,
+            is_durable,
+            rows: BTreeMap::new(),
             twin: None,
-            model: Model::new(limits),
+            model: Model::new(limits, is_durable),
             now: Now { mono: Mono(1), wall: Timestamp::from_unix_ms(1_700_000_000_000) },
             procs: Vec::new(),
             open: BTreeSet::new(),
@@ -120,7 +131,7 @@ impl Sim {
             if self.after_exit > STEPS_AFTER_EXIT {
                 self.drain()?;
                 let reached = std::mem::take(&mut self.reached);
-                *self = Self { steps: self.steps, reached, ..Self::new() };
+                *self = Self { steps: self.steps, reached, ..Self::new(self.is_durable) };
             }
         }
         self.drain()
@@ -235,8 +246,10 @@ impl Sim {
                 let id = self.reference(pick);
                 self.request(*client, Request::Retrieve { id, complete: *complete })
             }
-            Op::Shutdown { client, grace } => self
-                .request(*client, Request::Shutdown { grace_ms: grace.map(u64::from), leaves: Leaves::All }),
+            Op::Shutdown { client, grace, cancels } => {
+                let leaves = if *cancels { Leaves::Nothing } else { Leaves::All };
+                self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from), leaves })
+            }
             Op::Disconnect { client } => self.disconnect(*client),
             Op::Configure { max_concurrent_tasks, tasks, memory, grace, inbox_items, history } => {
                 let limits = CoreLimits {
@@ -430,9 +443,13 @@ impl Sim {
         let text = serde_json::to_string(&self.core).map_err(|error| fail(&error))?;
         let needed = self.model.pending() + self.model.resumable() + self.model.with_rules() + self.model.staged.len()
             // Every task but adopted ones can be submitted again.
-            + self.model.live.values().filter(|task| !task.is_adopted).count();
+            + self.model.live.values().filter(|task| !task.is_adopted).count()
+            + self.model.starting_again();
         prop_assert_eq!(text.matches(ENV_MARK).count(), needed, "environments are kept");
-        let copy: Core = serde_json::from_str(&text).map_err(|error| fail(&error))?;
+        let mut copy: Core = serde_json::from_str(&text).map_err(|error| fail(&error))?;
+        if self.is_durable {
+            copy.track();
+        }
         let again = serde_json::to_value(&copy).map_err(|error| fail(&error))?;
         let first: serde_json::Value = serde_json::from_str(&text).map_err(|error| fail(&error))?;
         prop_assert_eq!(&first, &again);

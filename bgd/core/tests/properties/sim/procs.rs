@@ -10,8 +10,10 @@ use proptest::prop_assert_eq;
 use super::super::model::Phase;
 use super::super::ops::{STALE_FACTS, Stale};
 use super::super::support::{
-    KILL, asked, consumed, exited, gave_up, planned, refused, session_of, turn_ended, turn_failed, used,
+    KILL, asked, consumed, denied, exited, gave_up, planned, refused, session_of, tools, turn_ended,
+    turn_failed, used,
 };
+use super::orders::Orders;
 use super::{Checked, Sim};
 
 /// A process tree, or an agent's turn, as its executor knows it. Removed when it is gone.
@@ -25,6 +27,8 @@ pub struct Proc {
     pub ends: Vec<i32>,
     /// The agent's open questions.
     pub waiting: BTreeSet<u64>,
+    /// What its executor is yet to carry out.
+    pub orders: Orders,
     /// Whether the executor has given up waiting for it, although it lives.
     pub gave_up: bool,
     last_key: u64,
@@ -45,7 +49,8 @@ impl Proc {
     pub fn new(task: TaskId, run: u32, is_agent: bool, bytes: u64) -> Self {
         let (state, waiting) = (ProcState::Spawning, BTreeSet::new());
         let (ends, gave_up) = (Vec::new(), false);
-        Self { task, run, is_agent, state, ends, waiting, gave_up, last_key: 0, bytes }
+        let orders = Orders::default();
+        Self { task, run, is_agent, state, ends, waiting, orders, gave_up, last_key: 0, bytes }
     }
 
     /// Whether SIGKILL was sent.
@@ -80,18 +85,18 @@ impl Proc {
             (ProcState::Spawning, _, true, ..128) | (ProcState::Spawning, _, _, ..40) => refused(),
             (ProcState::Spawning, _, _, 40..130) => session(),
             (ProcState::Spawning, _, _, 130..135) => self.ask(),
-            (ProcState::Spawning, _, _, 135..140) => Fact::Tool { name: "too early".into() },
+            (ProcState::Spawning, _, _, 135..140) => tools(1, "too early"),
             (ProcState::Spawning, _, _, 140..144) => noted(roll),
             (ProcState::Spawning, ..) => Fact::Started { pid: (roll & 1 == 1).then_some(i32::from(roll)) },
             (_, true, _, ..200) | (_, _, true, ..60) => turn_failed("it was cancelled"),
             (_, _, true, 60..90) | (_, _, _, ..35) => turn_ended(),
             (_, _, _, 35..50) => turn_failed("the model is overloaded"),
-            (_, _, _, 50..70) => Fact::Tool { name: ["read", "run"][usize::from(roll & 1)].into() },
+            (_, _, _, 50..70) => tools(1 + u64::from(roll % 5), ["read", "run"][usize::from(roll & 1)]),
             (_, _, _, 70..72) => planned(roll.wrapping_add(self.last_byte())),
             (_, _, _, 72..75) => consumed(roll.wrapping_mul(37).wrapping_add(self.last_byte())),
             (_, _, _, 75..78) => Fact::Activity,
             (_, _, _, 78..80) => noted(roll),
-            (_, _, _, 80..90) => Fact::Denied { what: ["run rm", "write"][usize::from(roll & 1)].into() },
+            (_, _, _, 80..90) => denied(1 + u64::from(roll % 3), ["run rm", "write"][usize::from(roll & 1)]),
             (_, _, _, 90..150) => self.ask(),
             (_, _, _, 150..175) => {
                 let waits = self.waiting.iter().nth(usize::from(roll) % self.waiting.len().max(1)).copied();
@@ -133,6 +138,15 @@ impl Sim {
             return self.on_deadline();
         }
         let index = proc % self.procs.len();
+        let proc = &mut self.procs[index];
+        if roll.is_multiple_of(3)
+            && let Ok(reported) = proc.orders.carry_out(proc.state == ProcState::Alive)
+        {
+            return match reported {
+                Some(fact) => self.fact_of(index, fact),
+                None => self.on_deadline(),
+            };
+        }
         let fact = self.procs[index].next(roll);
         self.fact_of(index, fact)
     }
@@ -143,7 +157,10 @@ impl Sim {
         let (task, run) = (proc.task, proc.run);
         match &fact {
             Fact::Started { .. } => proc.state = ProcState::Alive,
-            Fact::Exited { others: true, .. } => proc.state = ProcState::Others,
+            Fact::Exited { others: true, .. } => {
+                proc.state = ProcState::Others;
+                proc.orders.leader_has_ended();
+            }
             Fact::Asked { key, .. } => {
                 proc.waiting.insert(*key);
             }
@@ -160,12 +177,13 @@ impl Sim {
                 self.procs.remove(index);
             }
             Fact::Session { .. }
-            | Fact::Tool { .. }
+            | Fact::Tools { .. }
             | Fact::Denied { .. }
             | Fact::Consumed(_)
             | Fact::Planned { .. }
             | Fact::Noted { .. }
             | Fact::Activity
+            | Fact::Delivered
             | Fact::Used(_)
             | Fact::Elsewhere(_)
             | Fact::Ready
@@ -216,14 +234,15 @@ impl Sim {
             3 => Fact::TreeEmpty,
             4 => refused(),
             5 => Fact::Session { id: "another".into() },
-            6 => Fact::Tool { name: "late".into() },
+            6 => tools(1, "late"),
             7 => Fact::Activity,
             8 => asked(1000),
             9 => Fact::Withdrawn { key: 1 },
             10 => turn_ended(),
-            11 => Fact::Denied { what: "late".into() },
+            11 => denied(1, "late"),
             12 => Fact::Ready,
             13 => Fact::NotReady,
+            14 => Fact::Delivered,
             _ => Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true },
         };
         self.input(&Input::Fact { task, run, fact })?;

@@ -1,0 +1,71 @@
+//! Orders that a run's processes may not have got when a durable daemon is killed (R126): to go on after a pause, and to
+//! end by a signal. They are written down with the task until the executor reports that they are delivered.
+
+use super::{Core, orders};
+use crate::control::Control;
+use crate::effect::Effect;
+use crate::task::{Ordinal, State};
+use crate::time::{Mono, Now};
+use crate::undelivered::{Order, Undelivered};
+
+impl Core {
+    /// Notes that a run is ordered to end by this signal, with SIGKILL to come at that time.
+    pub(super) fn note_end(&mut self, now: Now, ordinal: Ordinal, signal: i32, kill_at: Mono) {
+        let grace_ms = kill_at.0.saturating_sub(now.mono.0);
+        self.note_order(ordinal, Some(Order::End { signal, grace_ms }));
+    }
+
+    /// Notes an order for the next daemon; `None` is one that changes nothing, and that is reported as all others are. Runs
+    /// that are not on this machine are looked at when the next daemon takes them up, and turns of agents do not go on.
+    pub(super) fn note_order(&mut self, ordinal: Ordinal, order: Option<Order>) {
+        let is_noted = self.registry.get(ordinal).is_some_and(|task| task.spec.is_here());
+        if !is_noted || !self.registry.is_tracked() {
+            return;
+        }
+        self.registry.change(ordinal, |task| {
+            let undelivered = task.undelivered.get_or_insert_default();
+            undelivered.last = order.or(undelivered.last);
+            undelivered.count = undelivered.count.saturating_add(1);
+        });
+    }
+
+    /// Notes that the first of the orders that were not delivered is.
+    pub(super) fn delivered(&mut self, ordinal: Ordinal) {
+        let undelivered = self.registry.get(ordinal).and_then(|task| task.undelivered.as_deref().copied());
+        if let Some(Undelivered { last, count }) = undelivered {
+            let count = count.saturating_sub(1);
+            let left = (count > 0).then(|| Box::new(Undelivered { last, count }));
+            self.registry.change(ordinal, |task| task.undelivered = left);
+        }
+    }
+
+    /// Drops the orders of a run that is over.
+    pub(super) fn drop_undelivered(&mut self, ordinal: Ordinal) {
+        if self.registry.get(ordinal).is_some_and(|task| task.undelivered.is_some()) {
+            self.registry.change(ordinal, |task| task.undelivered = None);
+        }
+    }
+
+    /// Takes what the processes of a run may not have got from the daemon before.
+    pub(super) fn take_order(&mut self, ordinal: Ordinal) -> Option<Order> {
+        let undelivered = self.registry.get(ordinal)?.undelivered.as_deref().copied();
+        self.drop_undelivered(ordinal);
+        undelivered?.last
+    }
+
+    /// Repeats an order that may not have been delivered. With the signal, its grace begins anew.
+    pub(super) fn order_again(&mut self, now: Now, ordinal: Ordinal, order: Order) -> Option<Effect> {
+        let task = self.registry.get(ordinal)?;
+        let effect = match (order, &task.state) {
+            (Order::Continue, State::Running { .. }) => orders::control(task, Control::Continue),
+            (Order::End { signal, .. }, state) if state.kill_at().is_some() => orders::end(task, signal),
+            (Order::Continue | Order::End { .. }, _) => return None,
+        };
+        if let Order::End { grace_ms, .. } = order {
+            let kill_at = now.mono.plus_ms(grace_ms);
+            self.change_task(ordinal, |task| task.state.set_kill_at(kill_at));
+        }
+        self.note_order(ordinal, Some(order));
+        Some(effect)
+    }
+}

@@ -1,0 +1,203 @@
+//! Example tests of R126 and R131 in the core: what a durable daemon leaves to the next one.
+
+use std::collections::BTreeMap;
+
+use bgd_core::durable::{Changes, Kept};
+use bgd_core::{Cancel, Control, Core, Effect, Fact, Leaves, Ordinal, PlanRequest, Request, Rule, Snapshot};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition, Restart};
+use bgd_shared::task::Status;
+
+use super::support::{Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, starts};
+
+/// SIGINT.
+const INT: i32 = 2;
+
+/// A durable daemon, and its journal.
+struct Durable {
+    desk: Desk,
+    written: BTreeMap<Ordinal, bgd_core::durable::TaskRow>,
+}
+
+impl Durable {
+    fn new() -> Self {
+        let mut desk = Desk::new(9);
+        desk.core.track();
+        Self { desk, written: BTreeMap::new() }
+    }
+
+    /// Kills the daemon, and starts the next one after so many milliseconds.
+    fn killed_for(mut self, ms: u64) -> Self {
+        let Changes { tasks, groups, counters, .. } =
+            self.desk.core.take_changes(self.desk.now).expect("something was changed");
+        for (ordinal, row) in tasks {
+            match row {
+                Some(row) => _ = self.written.insert(ordinal, row),
+                None => _ = self.written.remove(&ordinal),
+            }
+        }
+        let tasks = self.written.clone().into_iter().collect();
+        let groups = groups.unwrap_or_default();
+        let kept = Kept { tasks, groups, counters, ..Kept::default() };
+        self.desk.now.mono = self.desk.now.mono.plus_ms(ms);
+        self.desk.core = Core::again(limits(9), BTreeMap::new(), kept);
+        self.desk.core.track();
+        self
+    }
+
+    fn orders_again(&mut self, task: TaskId) -> Vec<Effect> {
+        self.desk.core.orders_again(self.desk.now, task)
+    }
+}
+
+fn pause(task: TaskId, paused: bool) -> Request {
+    Request::SetPaused { which: ids(&[task]), paused }
+}
+
+fn cancel(task: TaskId, signal: i32, grace_ms: u64) -> Request {
+    Request::Cancel(Cancel { which: ids(&[task]), signal: Some(signal), grace_ms: Some(grace_ms) })
+}
+
+fn controls(effects: &[Effect]) -> Vec<&Control> {
+    let controls = effects.iter().filter_map(|effect| match effect {
+        Effect::Control { control, .. } => Some(control),
+        _ => None,
+    });
+    controls.collect()
+}
+
+#[test]
+fn r126_a_continue_that_was_not_delivered_is_repeated_until_it_is() {
+    let mut durable = Durable::new();
+    let task = durable.desk.running(1);
+    durable.desk.ask(pause(task, true));
+    durable.desk.ask(pause(task, false));
+    for _ in 0..2 {
+        durable = durable.killed_for(10);
+        assert!(durable.desk.task(task).may_lack_order());
+        assert_eq!(controls(&durable.orders_again(task)), [&Control::Continue]);
+    }
+    durable.desk.fact(task, Fact::Delivered);
+    durable = durable.killed_for(10);
+    assert!(!durable.desk.task(task).may_lack_order());
+    assert!(durable.orders_again(task).is_empty(), "what has stopped since, has so by itself");
+}
+
+#[test]
+fn r126_the_last_of_several_orders_counts() {
+    let mut durable = Durable::new();
+    let task = durable.desk.running(1);
+    // Nothing is to be continued, and that is reported first.
+    durable.desk.ask(pause(task, false));
+    assert!(!durable.desk.task(task).may_lack_order());
+    for paused in [true, false, true, false] {
+        durable.desk.ask(pause(task, paused));
+    }
+    durable.desk.fact(task, Fact::Delivered);
+    durable.desk.fact(task, Fact::Delivered);
+    durable = durable.killed_for(10);
+    assert_eq!(controls(&durable.orders_again(task)), [&Control::Continue]);
+    durable.desk.ask(pause(task, true));
+    durable = durable.killed_for(10);
+    assert_eq!(controls(&durable.orders_again(task)), [&Control::Pause]);
+    durable.desk.ask(cancel(task, KILL, 0));
+    durable = durable.killed_for(10);
+    assert_eq!(ends(&durable.orders_again(task)), [(task, KILL)]);
+}
+
+#[test]
+fn r126_a_signal_to_end_that_was_not_delivered_is_sent_again_and_its_grace_begins_anew() {
+    let mut durable = Durable::new();
+    let task = durable.desk.running(1);
+    durable.desk.ask(cancel(task, INT, 500));
+    durable = durable.killed_for(2000);
+    assert_eq!(ends(&durable.orders_again(task)), [(task, INT)]);
+    assert!(durable.desk.wait(499).is_empty());
+    assert_eq!(ends(&durable.desk.wait(1)), [(task, KILL)]);
+
+    let mut durable = Durable::new();
+    let task = durable.desk.running(1);
+    durable.desk.ask(cancel(task, INT, 500));
+    durable.desk.fact(task, Fact::Delivered);
+    durable = durable.killed_for(2000);
+    assert!(durable.orders_again(task).is_empty(), "it is not sent twice");
+    assert_eq!(ends(&durable.desk.wait(0)), [(task, KILL)]);
+}
+
+#[test]
+fn r126_what_is_left_of_a_finished_task_is_told_again_to_end() {
+    let mut durable = Durable::new();
+    let task = durable.desk.running(1);
+    durable.desk.fact(task, exited(0, true));
+    durable.desk.ask(Request::Clear { which: ids(&[task]), active_too: false });
+    durable = durable.killed_for(60_000);
+    assert_eq!(ends(&durable.orders_again(task)), [(task, TERM)]);
+    assert!(durable.desk.wait(4999).is_empty());
+    assert_eq!(ends(&durable.desk.wait(1)), [(task, KILL)]);
+    durable.desk.fact(task, Fact::TreeEmpty);
+    assert!(!durable.desk.task(task).may_lack_order());
+}
+
+fn again(rule: Rule) -> PlanRequest {
+    PlanRequest { again: Some(rule), ..PlanRequest::default() }
+}
+
+fn submit(desk: &mut Desk, number: u16, plan: PlanRequest) -> TaskId {
+    let mut command = command(id(number));
+    command.plan = plan;
+    desk.ask(Request::Submit(Box::new(command)));
+    desk.fact(id(number), Fact::Started { pid: Some(100) });
+    id(number)
+}
+
+/// A service, a task that is retried, one that comes after that, and a foreground job, which the stop ends.
+fn busy(desk: &mut Desk) -> [TaskId; 4] {
+    let retry = Rule::Retry { times: 5, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
+    let service = submit(desk, 1, again(Rule::Restart(Restart::Always)));
+    let retried = submit(desk, 2, again(retry));
+    let after = vec![After { id: retried.into(), condition: Condition::Ok }];
+    let then = submit(desk, 3, PlanRequest { after, ..PlanRequest::default() });
+    [service, retried, then, desk.job(4)]
+}
+
+#[test]
+fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() {
+    let mut durable = Durable::new();
+    let desk = &mut durable.desk;
+    let [service, retried, then, job] = busy(desk);
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    assert_eq!(ends(&effects), [(job, TERM)]);
+    assert_eq!(events(&desk.fact(retried, exited(1, false))), [(EventKind::Retrying, retried)]);
+    // The rest of its tree ends first.
+    assert_eq!(ends(&desk.fact(service, exited(0, true))), [(service, TERM)]);
+    let effects = desk.fact(service, Fact::TreeEmpty);
+    assert_eq!((events(&effects), starts(&effects)), (vec![(EventKind::Retrying, service)], vec![]));
+    assert!(matches!(desk.fact(job, exited(0, false)).last(), Some(Effect::Over { .. } | Effect::Exit)));
+    let tasks = [service, retried, then];
+    assert!(tasks.iter().all(|task| desk.status(*task) == Status::Pending));
+
+    let mut durable = durable.killed_for(60_000);
+    let started = starts(&durable.desk.wait(0));
+    assert_eq!(started, [service, retried]);
+    let attempt = |task: Snapshot| task.plan().again.as_ref().map(|again| again.attempt);
+    assert_eq!([service, retried].map(|task| attempt(durable.desk.task(task))), [Some(2); 2]);
+}
+
+#[test]
+fn r131_what_a_stop_ends_is_not_tried_again_and_nothing_is_by_a_daemon_that_is_not_durable() {
+    let mut durable = Durable::new();
+    let desk = &mut durable.desk;
+    let tasks = busy(desk);
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::Nothing });
+    let [service, retried, then, _] = tasks;
+    for task in [service, retried] {
+        assert_eq!(events(&desk.fact(task, exited(1, false)))[0], (EventKind::Cancelled, task));
+    }
+    assert_eq!(desk.status(then), Status::Cancelled, "what it comes after has not succeeded");
+
+    let mut desk = Desk::new(9);
+    let [service, ..] = busy(&mut desk);
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    assert_eq!(events(&desk.fact(service, exited(1, false))), [(EventKind::Cancelled, service)]);
+}

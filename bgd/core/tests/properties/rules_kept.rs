@@ -1,0 +1,185 @@
+//! What a durable core writes down, and what becomes of it in the next one (R125 to R131).
+
+use std::collections::BTreeMap;
+
+use bgd_core::durable::{Changes, Counters, Kept, TaskRow};
+use bgd_core::{
+    BatchItem, BatchLimits, Core, Effect, Fact, Input, Leaves, Ordinal, Part, Reply, Request, Selection,
+};
+use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition};
+use bgd_shared::task::Status;
+use bgd_shared::text::OsText;
+
+use super::support::{Desk, command, ends, exited, id, limits, replies, starts};
+
+const BATCH: TaskId = TaskId::from_u128(7);
+
+/// How many tasks the batches here have: more than enter in one step.
+const TASKS: u64 = 1000;
+
+/// What was written down: rows as they are in a journal.
+#[derive(Default)]
+struct Rows {
+    tasks: BTreeMap<Ordinal, String>,
+    batches: BTreeMap<TaskId, String>,
+    entering: BTreeMap<TaskId, String>,
+    counters: Counters,
+}
+
+fn write<K: Ord, V: serde::Serialize>(rows: &mut BTreeMap<K, String>, changes: Vec<(K, Option<V>)>) {
+    for (key, row) in changes {
+        match row {
+            Some(row) => _ = rows.insert(key, serde_json::to_string(&row).unwrap()),
+            None => _ = rows.remove(&key),
+        }
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(row: &str) -> T {
+    serde_json::from_str(row).unwrap()
+}
+
+impl Rows {
+    /// Writes down what has changed.
+    fn note(&mut self, desk: &mut Desk) {
+        let Some(changes) = desk.core.take_changes(desk.now) else { return };
+        let Changes { tasks, batches, entering, counters, .. } = changes;
+        write(&mut self.tasks, tasks);
+        write(&mut self.batches, batches);
+        write(&mut self.entering, entering);
+        self.counters = counters;
+    }
+
+    /// Kills the daemon and starts the next one.
+    fn again(&self, desk: &mut Desk) {
+        let kept = Kept {
+            tasks: self.tasks.iter().map(|(ordinal, row)| (*ordinal, read::<TaskRow>(row))).collect(),
+            batches: self.batches.iter().map(|(id, row)| (*id, read(row))).collect(),
+            entering: self.entering.values().map(|row| read(row)).collect(),
+            counters: self.counters.clone(),
+            ..Kept::default()
+        };
+        desk.core = Core::again(limits(1), BTreeMap::new(), kept);
+        desk.core.track();
+    }
+}
+
+/// Returns a desk with a durable core that runs one task, and what of it is written down.
+fn durable() -> (Desk, Rows) {
+    let mut desk = Desk::new(1);
+    let mut roomy = limits(1);
+    roomy.tasks = 5000;
+    desk.input(super::support::configure(roomy));
+    desk.core.track();
+    (desk, Rows::default())
+}
+
+fn member(number: u64) -> TaskId {
+    TaskId::from_u128((1_u128 << 127) | u128::from(number))
+}
+
+/// Submits a batch whose tasks wait, or come after another one, and writes down its first step.
+fn entering((desk, rows): (&mut Desk, &mut Rows), after: Option<TaskId>) {
+    let mut common = command(BATCH);
+    match after {
+        Some(other) => common.plan.after = vec![After { id: other.into(), condition: Condition::Ok }],
+        None => common.plan.hold = true,
+    }
+    let item = |number| BatchItem { id: member(number), argv: [OsText::from("true")].into() };
+    let first = Some((Box::new(common), BatchLimits::default()));
+    let part = Part { batch: BATCH, first, items: (0..TASKS).map(item).collect(), more: false };
+    desk.ask(Request::SubmitMany(Box::new(part)));
+    rows.note(desk);
+    assert!(desk.core.has_more() && (1..TASKS).contains(&desk.core.summary().total()));
+}
+
+fn enter(desk: &mut Desk) {
+    while desk.core.has_more() {
+        desk.input(Input::GoOn);
+    }
+}
+
+#[test]
+fn r127_what_is_gone_again_while_its_batch_enters_is_not_added_again_after_a_kill() {
+    let (mut desk, mut rows) = durable();
+    entering((&mut desk, &mut rows), None);
+    desk.input(Input::GoOn);
+    let all: Vec<TaskId> = (0..desk.core.summary().total()).map(member).collect();
+    rows.note(&mut desk);
+    let _ = desk.core.withdraw(desk.now, &all, "nobody wants them");
+    assert_eq!(desk.core.summary().total(), 0);
+    rows.note(&mut desk);
+    rows.again(&mut desk);
+    enter(&mut desk);
+    assert_eq!(desk.core.summary().total(), TASKS - all.len() as u64);
+    assert!(desk.core.get(&member(0).into()).is_err());
+}
+
+#[test]
+fn r127_what_was_cancelled_while_its_batch_enters_stays_so_after_a_kill() {
+    let (mut desk, mut rows) = durable();
+    entering((&mut desk, &mut rows), None);
+    desk.cancel(Selection::All { session: None });
+    rows.note(&mut desk);
+    assert!(desk.core.has_more());
+    rows.again(&mut desk);
+    enter(&mut desk);
+    assert_eq!((desk.core.summary().cancelled, desk.core.summary().total()), (TASKS, TASKS));
+}
+
+#[test]
+fn r127_what_a_batch_comes_after_may_end_and_go_while_it_enters_and_the_daemon_be_killed() {
+    for (code, status) in [(0, Status::Pending), (3, Status::Cancelled)] {
+        let (mut desk, mut rows) = durable();
+        let first = desk.submit(1);
+        desk.fact(first, Fact::Started { pid: Some(100) });
+        desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+        entering((&mut desk, &mut rows), Some(first));
+        desk.fact(first, exited(code, false));
+        let which = super::support::ids(&[first]);
+        desk.ask(Request::Clear { which, active_too: false });
+        rows.note(&mut desk);
+        assert!(desk.core.has_more() && desk.core.get(&first.into()).is_err());
+        rows.again(&mut desk);
+        desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+        enter(&mut desk);
+        assert_eq!(desk.status(member(TASKS - 1)), status, "after {code}");
+    }
+}
+
+#[test]
+fn r130_a_shutdown_whose_last_task_could_not_be_written_down_exits() {
+    let (mut desk, _rows) = durable();
+    let job = desk.foreground(command(id(1)));
+    let effects = desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    assert!(replies(&effects).is_empty(), "it is still being started: {effects:?}");
+    let effects = desk.core.withdraw(desk.now, &[job], "the disk is full");
+    assert!(matches!(replies(&effects)[..], [Reply::ShutDown { cancelled: 1, left: 0 }]), "{effects:?}");
+    assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
+    let exits = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Exit));
+    assert!(!exits(&desk.input(Input::GoOn)), "once is enough");
+}
+
+#[test]
+fn r131_a_stop_that_cancels_more_than_one_under_way_is_waited_for_by_both() {
+    let (mut desk, _rows) = durable();
+    let job = desk.job(1);
+    // The one in the foreground has a slot of its own.
+    desk.ask(Request::SetGroup { name: "default".into(), slots: 2 });
+    let task = desk.running(2);
+    let stop = |leaves| Request::Shutdown { grace_ms: Some(60_000), leaves };
+    assert_eq!(ends(&desk.ask_as(2, stop(Leaves::All))), [(job, 15)]);
+    let both = ends(&desk.ask_as(3, stop(Leaves::Nothing)));
+    assert!(both.contains(&(task, 15)), "{both:?}");
+    let effects = desk.fact(job, exited(0, false));
+    assert!(replies(&effects).is_empty(), "the other one is still to end: {effects:?}");
+    let effects = desk.fact(task, exited(0, false));
+    let [Reply::ShutDown { cancelled: 2, left: 0 }, Reply::ShutDown { cancelled: 2, left: 0 }] =
+        replies(&effects)[..]
+    else {
+        panic!("{effects:?}")
+    };
+    assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
+    assert!(desk.core.is_closed() && starts(&effects).is_empty());
+}

@@ -1,0 +1,113 @@
+//! R22 in the core: waits for tasks that others clear meanwhile.
+
+use std::time::Instant;
+
+use bgd_core::{
+    BatchItem, BatchLimits, Cancel, Core, CoreError, Effect, Input, Part, Reply, Request, Selection,
+};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{BlockMode, BlockUntil};
+use bgd_shared::task::Status;
+use bgd_shared::text::OsText;
+
+use super::support::{Desk, blocked, command, configure, id, ids, limits, only_reply, refusal};
+
+fn all() -> Selection {
+    Selection::All { session: None }
+}
+
+fn block(desk: &mut Desk, client: u64) -> Vec<Effect> {
+    let (mode, until) = (BlockMode::All, BlockUntil::Ended);
+    desk.ask_as(client, Request::Block { which: all(), timeout_ms: None, mode, until })
+}
+
+/// Clears all that have ended.
+fn clear(desk: &mut Desk) -> u64 {
+    let effects = desk.ask_as(9, Request::Clear { which: all(), active_too: false });
+    let Reply::Cleared { cleared } = only_reply(&effects) else { panic!("{effects:?}") };
+    *cleared
+}
+
+#[test]
+fn r22_what_waits_keep_of_cleared_tasks_is_kept_once_and_counted() {
+    let mut desk = Desk::new(1);
+    let (task, others) = (desk.running(1), [2, 3].map(|number| desk.submit(number)));
+    for client in [1, 2, 3] {
+        assert!(block(&mut desk, client).is_empty());
+    }
+    desk.cancel(ids(&others));
+    let full = desk.core.held();
+    assert_eq!(clear(&mut desk), 2);
+    // As much as the tasks took, and not three times that.
+    let (held, of_tasks) = (desk.core.held(), desk.core.held_by_tasks());
+    assert!(of_tasks < held && held <= full + 500, "{held} and {of_tasks} of {full}");
+    let mut tight = limits(1);
+    tight.memory = held;
+    desk.input(configure(tight));
+    let refused = desk.ask(Request::Submit(Box::new(command(id(4)))));
+    assert!(matches!(refusal(&refused), CoreError::FullMemory { .. }), "{refused:?}");
+    // The next program counts the same, in the form of releases before it.
+    let text = serde_json::to_string(&desk.core).unwrap();
+    assert_eq!(text.matches("\"cleared\":[{").count(), 3);
+    desk.core = serde_json::from_str::<Core>(&text).unwrap();
+    assert!((of_tasks + 1..=full + 500).contains(&desk.core.held()), "{}", desk.core.held());
+    // Whoever goes needs it no more.
+    desk.input(Input::Disconnected { client: 3 });
+    assert!(desk.core.held() > of_tasks);
+    let effects = desk.fact(task, super::support::exited(0, false));
+    let answers: Vec<&Effect> =
+        effects.iter().filter(|effect| matches!(effect, Effect::Reply { .. })).collect();
+    assert_eq!(answers.len(), 2);
+    for answer in answers {
+        let (cancelled, completed) = (Status::Cancelled, Status::Completed);
+        let expected = vec![(task, completed), (others[0], cancelled), (others[1], cancelled)];
+        let Effect::Reply { reply: Reply::Blocked { tasks, .. }, .. } = answer else { panic!("{answer:?}") };
+        assert_eq!(tasks.iter().map(|task| (task.id, task.status())).collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(desk.core.held(), desk.core.held_by_tasks());
+}
+
+#[test]
+fn r22_waits_that_show_no_tasks_keep_none() {
+    let mut desk = Desk::new(1);
+    let (_task, other) = (desk.running(1), desk.submit(2));
+    // A clear of both waits for the first one, and its client has gone.
+    desk.ask_as(2, Request::Clear { which: all(), active_too: true });
+    desk.ask_as(3, Request::Cancel(Cancel { which: all(), signal: None, grace_ms: None }));
+    desk.input(Input::Disconnected { client: 3 });
+    desk.ask(Request::Clear { which: ids(&[other]), active_too: false });
+    assert_eq!(desk.core.held(), desk.core.held_by_tasks());
+}
+
+/// The end of a wait looks for each task that was cleared meanwhile: 40,000 looked at 40,000 each would take seconds.
+#[test]
+fn r22_a_wait_for_many_that_were_cleared_meanwhile_ends_as_fast_as_they_were_cleared() {
+    const TASKS: u64 = 40_000;
+    let mut desk = Desk::new(1);
+    let mut roomy = limits(1);
+    roomy.tasks = 50_000;
+    desk.input(configure(roomy));
+    let last = desk.running(1);
+    let batch = TaskId::from_u128(7);
+    let item = |number| BatchItem {
+        id: TaskId::from_u128((1_u128 << 127) | u128::from(number)),
+        argv: [OsText::from("true")].into(),
+    };
+    let first = Some((Box::new(command(batch)), BatchLimits::default()));
+    let part = Part { batch, first, items: (0..TASKS).map(item).collect(), more: false };
+    desk.ask(Request::SubmitMany(Box::new(part)));
+    while desk.core.has_more() {
+        desk.input(Input::GoOn);
+    }
+    assert!(block(&mut desk, 2).is_empty());
+    let status = [Status::Pending].into();
+    desk.cancel(Selection::Matching(Box::new(bgd_core::Filter { status, ..Default::default() })));
+    let began = Instant::now();
+    assert_eq!(clear(&mut desk), TASKS);
+    let cleared_in = began.elapsed();
+    let began = Instant::now();
+    let effects = desk.fact(last, super::support::exited(0, false));
+    let ended_in = began.elapsed();
+    assert_eq!(blocked(&effects).0.len() as u64, TASKS + 1);
+    assert!(ended_in < cleared_in * 3, "cleared in {cleared_in:?}, ended in {ended_in:?}");
+}

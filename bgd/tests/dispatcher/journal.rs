@@ -1,0 +1,158 @@
+//! A durable dispatcher whose journal takes what is to be written, and says that it is written only when it is told to.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bgd::client::{Client, ClientLimits};
+use bgd::config::Config;
+use bgd::core::ExecutorName;
+use bgd::dispatcher::Dispatcher;
+use bgd::exec::context::Context;
+use bgd::exec::executor::Executors;
+use bgd::exec::messages;
+use bgd::exec::output::OutputFolder;
+use bgd::exec::workers::Workers;
+use bgd::journal::{Journal, Recorded};
+use bgd::os::clock::Clock;
+use bgd::os::wall_clock::WallClock;
+use bgd::wire::calls::{Body, Call};
+use bgd::wire::mailbox::{Calls, Incoming, Internal, Internals, Mailbox};
+use bgd::wire::server::ServerLimits;
+use bgd_shared::message::parse_request;
+use bgd_shared::request::{SubmitManyParams, SubmitParams};
+use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+use crate::executors::scripted::Scripted;
+
+/// More than may wait to be written, as each is a row of several kilobytes.
+const TASKS: usize = 10_000;
+
+/// What the journal was given.
+#[derive(Default)]
+struct Given {
+    step: AtomicU64,
+    tasks: AtomicUsize,
+}
+
+struct Daemon {
+    dispatcher: Dispatcher,
+    mailbox: Mailbox,
+    wall_clock: WallClock,
+    calls: Calls,
+    internals: Internals,
+    given: Arc<Given>,
+    client: Arc<Client>,
+    made: u64,
+    _home: TempDir,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let clock = Clock::simulated(Timestamp::from_unix_ms(1_800_000_000_000));
+        let config = Config::default();
+        let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
+        let jobs = Mutex::new(Vec::new());
+        // Nobody does them.
+        let workers = Workers::simulated(move |job| jobs.lock().unwrap().push(job));
+        let folder = Arc::new(OutputFolder::open(home.path().to_owned()).unwrap());
+        let (reports, _) = messages::reports();
+        let context = Context::new(folder, u64::MAX, workers, facts, reports, home.path().into());
+        let (limits, _) = watch::channel(ServerLimits::from(&config));
+        let identity = crate::identity("test".into(), home.path(), home.path(), clock.now());
+        let held = Scripted::new(context.facts.clone(), None);
+        let (executors, tells) = (Executors::default().with(ExecutorName::LOCAL, held), internals.clone());
+        let dispatcher = Dispatcher::new(config, identity, executors, context, tells, limits);
+        let mut dispatcher = dispatcher.with_clock(clock);
+        let given = Arc::<Given>::default();
+        let takes = Arc::clone(&given);
+        let journal = Journal::simulated(move |step, changes| {
+            takes.step.store(step, Ordering::Relaxed);
+            takes.tasks.fetch_add(changes.tasks.len(), Ordering::Relaxed);
+        });
+        dispatcher.make_durable(journal, None, true);
+        let client = Arc::new(Client::new(1, ClientLimits { requests: 64, write_queue_bytes: 64 << 20 }));
+        calls.try_send(Incoming::Connected(Arc::clone(&client))).unwrap();
+        let wall_clock = WallClock::simulated(clock);
+        Self { dispatcher, mailbox, wall_clock, calls, internals, given, client, made: 0, _home: home }
+    }
+
+    fn call(&mut self, method: &str, params: &Value) {
+        self.made += 1;
+        let line = json!({ "jsonrpc": "2.0", "id": self.made, "method": method, "params": params });
+        let line = line.to_string();
+        let request = parse_request(line.as_bytes()).unwrap();
+        let body = Body::read(&request, Vec::new(), None);
+        let reserved = body.reserve();
+        assert!(self.client.begin_request(reserved));
+        let call = Call { id: request.id, reserved, body };
+        self.calls.try_send(Incoming::Call { client: Arc::clone(&self.client), call }).unwrap();
+    }
+
+    /// Lets the daemon do what it has to do: the clock goes on only when that is nothing.
+    async fn rest(&mut self) {
+        let goes = self.dispatcher.go(&mut self.mailbox, &mut self.wall_clock);
+        assert!(tokio::time::timeout(Duration::from_millis(1), goes).await.is_err(), "nobody has stopped it");
+    }
+
+    /// Says that everything is written.
+    fn written(&self) {
+        let upto = self.given.step.load(Ordering::Relaxed);
+        self.internals.send(Internal::Recorded(Recorded { upto, is_written: true, trouble: None }));
+    }
+
+    /// Returns the lines that the client was sent since.
+    fn lines(&self) -> Vec<Value> {
+        let mut all = Vec::new();
+        while let Some(Some(bytes)) = self.client.next_bytes(|| false).now_or_never() {
+            let _ = self.client.wrote();
+            if bytes.is_empty() {
+                break;
+            }
+            all.extend_from_slice(&bytes);
+        }
+        all.split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect()
+    }
+}
+
+#[test]
+fn r130_a_large_batch_does_not_enter_faster_than_it_is_written_down() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut daemon = Daemon::new();
+        let task = SubmitParams {
+            cwd: Some("/".into()),
+            env: Some(Env::default()),
+            hold: true,
+            ..Default::default()
+        };
+        let argvs = vec![vec!["true".into(), "x".repeat(4000).into()]; TASKS];
+        let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..Default::default() };
+        daemon.call("task.submit_many", &serde_json::to_value(params).unwrap());
+        daemon.rest().await;
+        let given = daemon.given.tasks.load(Ordering::Relaxed);
+        assert!((1..TASKS / 2).contains(&given), "{given} of its tasks wait to be written");
+        assert!(daemon.lines().is_empty(), "nothing is answered before it is written");
+        // The rest follows step by step.
+        while daemon.given.tasks.load(Ordering::Relaxed) < TASKS {
+            let before = daemon.given.tasks.load(Ordering::Relaxed);
+            daemon.written();
+            daemon.rest().await;
+            assert!(daemon.given.tasks.load(Ordering::Relaxed) > before, "it stands still after {before}");
+        }
+        daemon.written();
+        daemon.rest().await;
+        let [answer] = &daemon.lines()[..] else { panic!("it is answered once") };
+        assert_eq!(answer["result"]["ids"].as_array().map(Vec::len), Some(TASKS), "{answer}");
+    });
+}

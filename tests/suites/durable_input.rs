@@ -1,0 +1,80 @@
+//! The standard input of tasks of a durable daemon (R126): the keeper has a copy of the daemon's end, and nobody notices.
+
+use std::fs;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, WriteParams};
+use bgd_tests::shared::task::Exit;
+use bgd_tests::{TestDaemon, wait};
+
+use super::durable_kills::kill_keeper;
+
+fn durable() -> TestDaemon {
+    TestDaemon::builder().config("durable = true").start()
+}
+
+/// Submits a shell command whose standard input is a pipe, and waits until it runs.
+#[track_caller]
+fn piped(daemon: &TestDaemon, line: &str, ready: Option<&str>) -> TaskId {
+    let ready = ready.map(|sign| sign.parse().expect("a sign"));
+    let params =
+        SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ready, ..daemon.params() };
+    daemon.submit_with(&params).id
+}
+
+/// Waits until nothing of a task is left, which must have read the end of its input.
+#[track_caller]
+fn has_read_the_end(daemon: &TestDaemon, task: TaskId) {
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(3)));
+    wait::poll_until("nothing lingers", || (!daemon.task(task).lingering).then_some(()));
+    assert_eq!(daemon.output(task), b"end\n");
+}
+
+/// Reads its input in the background, and ends with 3 before that does.
+const READS_ON: &str = "exec 3<&0; (cat <&3; echo end) & exec 3<&-";
+
+#[test]
+fn r126_what_outlives_a_command_reads_the_end_of_its_input() {
+    let mut daemon = durable();
+    let at_once = piped(&daemon, &format!("{READS_ON}; exit 3"), None);
+    has_read_the_end(&daemon, at_once);
+
+    let waits = |go: &str| format!("{READS_ON}; until [ -e \"$HOME/{go}\" ]; do sleep 0.02; done; exit 3");
+    for (go, kills_daemon) in [("one", false), ("two", true)] {
+        let task = piped(&daemon, &waits(go), None);
+        daemon.wait_running(task);
+        let held = daemon.keepers()[0].descriptors().expect("a process of this user");
+        kill_keeper(&daemon, held);
+        if kills_daemon {
+            daemon.kill9();
+        }
+        fs::write(daemon.home().join(go), "").unwrap();
+        if kills_daemon {
+            daemon.launch();
+        }
+        has_read_the_end(&daemon, task);
+    }
+}
+
+#[test]
+fn r126_a_service_becomes_ready_though_its_input_is_closed_and_its_keeper_replaced_before() {
+    let mut daemon = durable();
+    let line = "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; systemd-notify --ready; exec sleep 1000";
+    let task = piped(&daemon, line, Some("notify"));
+    daemon.wait_running(task);
+    let held = daemon.keepers()[0].descriptors().expect("a process of this user");
+    let end = WriteParams { id: task.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
+    daemon.client().call::<TaskWrite>(&end).expect("its input is a pipe");
+    // All but the input.
+    kill_keeper(&daemon, held - 1);
+    // It has nothing more to close.
+    daemon.client().call::<TaskWrite>(&end).expect_err("it is closed");
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(daemon.task(task).ready_at, None);
+
+    fs::write(daemon.home().join("go"), "").unwrap();
+
+    wait::poll_until("it is ready", || daemon.task(task).ready_at);
+    daemon.cancel(&[task]);
+}

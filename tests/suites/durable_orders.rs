@@ -1,0 +1,146 @@
+//! What a durable daemon was ordered to do with running tasks, or what came of them, when it was killed or stopped (R106,
+//! R126, R131): the next one sees to it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+
+use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{CancelParams, SelectParams, TaskCancel, TaskContinue, TaskPause};
+use bgd_tests::shared::task::Status;
+use bgd_tests::{Process, TestDaemon, wait};
+use rustix::process::Signal;
+
+/// So many that a kill comes before all of their processes have got an order.
+const MANY: usize = 30;
+
+/// Starts a durable daemon that waits for an hour before it kills anything.
+fn durable() -> TestDaemon {
+    let config = format!("durable = true\nmax_concurrent_tasks = {MANY}\n[grace]\ncancel = \"1h\"");
+    TestDaemon::builder().config(config).start()
+}
+
+/// Starts so many tasks of this script, which writes a line into `there` when it runs.
+#[track_caller]
+fn start_many(daemon: &TestDaemon, script: &str) -> Vec<TaskId> {
+    let tasks: Vec<TaskId> = (0..MANY).map(|_| daemon.submit_shell(script)).collect();
+    wait::for_lines(&daemon.home().join("there"), MANY as u64, "");
+    for task in &tasks {
+        daemon.wait_running(*task);
+    }
+    tasks
+}
+
+fn select(tasks: &[TaskId]) -> SelectParams {
+    SelectParams { ids: tasks.iter().copied().map(Into::into).collect(), ..SelectParams::default() }
+}
+
+/// Returns the processes of tasks that are stopped by a signal.
+fn stopped(daemon: &TestDaemon) -> BTreeSet<i32> {
+    let is_stopped = |process: &Process| {
+        let stat = fs::read_to_string(process.proc("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    daemon.task_processes().iter().filter(|process| is_stopped(process)).map(Process::pid).collect()
+}
+
+#[test]
+fn r126_a_continue_that_is_cut_by_a_kill_is_carried_out_by_the_next_daemon() {
+    let mut daemon = durable();
+    let tasks = start_many(&daemon, "echo >> there; exec sleep 1000");
+    let selected = select(&tasks);
+    daemon.client().call::<TaskPause>(&selected).expect("they are paused");
+    assert_eq!(stopped(&daemon).len(), MANY);
+    let (mut watch, mut client, order) = (daemon.watch(), daemon.client(), selected.clone());
+    let call = thread::spawn(move || client.call::<TaskContinue>(&order).map(drop));
+    // All of them are written down by then.
+    watch.until(|event| event.kind == EventKind::Continued);
+    daemon.kill9();
+    // It may have been answered.
+    let _ = call.join().expect("the call has ended");
+    daemon.launch();
+
+    assert!(tasks.iter().all(|task| !daemon.task(*task).paused));
+    wait::poll_until("all processes go on", || stopped(&daemon).is_empty().then_some(()));
+
+    // What stops by itself from now on is left alone.
+    daemon.client().call::<TaskContinue>(&selected).expect("it has nothing to do");
+    let one = Process::open(daemon.task(tasks[0]).pid.expect("it runs")).expect("it runs");
+    one.signal(Signal::STOP).unwrap();
+    wait::poll_until("it has stopped", || stopped(&daemon).contains(&one.pid()).then_some(()));
+    daemon.kill9();
+    daemon.launch();
+    daemon.client().call::<TaskContinue>(&selected).expect("it has nothing to do");
+    assert_eq!(stopped(&daemon), BTreeSet::from([one.pid()]));
+    daemon.cancel(&tasks);
+}
+
+#[test]
+fn r126_a_cancel_that_is_cut_by_a_kill_has_the_next_daemon_send_its_signal() {
+    let mut daemon = durable();
+    let script = "trap 'echo $$ >> told; exit' HUP; echo >> there; while :; do sleep 1000; done";
+    let tasks = start_many(&daemon, script);
+    let mut client = daemon.client();
+    let ids = tasks.iter().copied().map(Into::into).collect();
+    let params = CancelParams { ids, signal: Some("HUP".to_owned()), ..CancelParams::default() };
+    let call = thread::spawn(move || client.call::<TaskCancel>(&params).map(drop));
+    let told = daemon.home().join("told");
+    wait::for_lines(&told, 1, "");
+    daemon.kill9();
+    let _ = call.join().expect("the call has ended");
+    daemon.launch();
+
+    // Within the hour of grace.
+    for task in daemon.block(&tasks) {
+        assert_eq!(task.status, Status::Cancelled, "{task:?}");
+    }
+    let text = fs::read_to_string(told).unwrap();
+    assert_eq!(text.lines().collect::<BTreeSet<_>>().len(), MANY, "each has got the signal");
+}
+
+#[test]
+fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() {
+    let mut daemon = durable();
+    let submit = |args: &[&str]| {
+        let all = [&["submit"], args].concat();
+        daemon.run(&all).success().word::<TaskId>()
+    };
+    let fails = "until [ -e end ]; do sleep 0.02; done; exit 1";
+    let service = submit(&["--restart", "always", "--shell", fails]);
+    let retried = submit(&["--retry", "5", "--retry-delay", "0", "--shell", fails]);
+    let then = submit(&["--after", &format!("{retried}:ok"), "--", "true"]);
+    for task in [service, retried] {
+        daemon.wait_running(task);
+    }
+    // Foreground jobs are ended, and the stop waits for this one.
+    let job = "trap 'echo told > told' TERM; echo begun > begun; until [ -e go ]; do sleep 0.02; done";
+    let mut command = daemon.bgctl(&["run", "--shell", job]);
+    let mut run = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let file = |name: &str| daemon.home().join(name);
+    let (begun, told, end, go) = (file("begun"), file("told"), file("end"), file("go"));
+    wait::for_line(&begun, "begun");
+    let mut watch = daemon.watch();
+    daemon.process().signal(Signal::TERM).unwrap();
+    wait::for_line(&told, "told");
+    fs::write(&end, "").unwrap();
+    let is_over = |kind: EventKind| kind.is_terminal() || kind == EventKind::Retrying;
+    let mut left = BTreeSet::from([service, retried]);
+    while !left.is_empty() {
+        let event = watch.until(|event| left.contains(&event.task.id) && is_over(event.kind));
+        assert_eq!((event.kind, event.task.status), (EventKind::Retrying, Status::Pending));
+        left.remove(&event.task.id);
+    }
+    fs::write(&go, "").unwrap();
+    assert!(daemon.ended().success());
+    run.wait().unwrap();
+    fs::remove_file(&end).unwrap();
+
+    daemon.launch();
+    for task in [service, retried] {
+        assert_eq!(daemon.wait_running(task).attempt, Some(2));
+    }
+    assert_eq!(daemon.task(then).status, Status::Pending);
+    daemon.cancel(&[service, retried, then]);
+}

@@ -1,0 +1,149 @@
+//! R62: a job that a key stops as its last viewer leaves goes on, as nobody is there any more to continue it. One that
+//! somebody else stops stays stopped.
+
+use std::fs;
+
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{
+    DetachParams, SelectParams, SignalParams, SubmitParams, TaskDetach, TaskPause, TaskSignal,
+};
+use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::upgrades::upgrade;
+use bgd_tests::{TestDaemon, Viewer, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+/// Once the key has come and the gate is open, stops; ends once it is continued.
+const STOPS_LATE: &str = "perl -e '
+    $| = 1;
+    $SIG{TSTP} = sub {
+        print \"stopping\\n\"; open(GATE, \"<\", \"gate\"); $SIG{TSTP} = \"DEFAULT\"; kill TSTP => $$;
+        print \"goes on\\n\"; exit
+    };
+    print \"ready\\n\"; sleep 1000'";
+
+fn moves(daemon: &TestDaemon, viewer: &mut Viewer, id: TaskId) {
+    viewer.call::<TaskDetach>(&DetachParams { id: id.into(), background: true });
+    assert!(!daemon.task(id).foreground);
+}
+
+fn with_gate() -> TestDaemon {
+    let daemon = TestDaemon::start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    daemon
+}
+
+/// Lets a job stop, and waits until it has gone on to its end.
+#[track_caller]
+fn stops_and_goes_on(daemon: &TestDaemon, id: TaskId) {
+    fs::write(daemon.home().join("gate"), "").unwrap();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert!(String::from_utf8(daemon.output(id)).unwrap().ends_with("goes on\r\n"));
+}
+
+#[test]
+fn r62_a_job_that_stops_after_it_was_moved_goes_on() {
+    let daemon = with_gate();
+    // By itself, and in a shell that stops before it does.
+    for line in [format!("exec {STOPS_LATE}"), format!("{STOPS_LATE}; exit $?")] {
+        let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(&line));
+        viewer.until_shown("ready");
+        viewer.type_keys(task.id, "\x1a");
+        viewer.until_shown("stopping");
+        moves(&daemon, &mut viewer, task.id);
+        stops_and_goes_on(&daemon, task.id);
+    }
+}
+
+#[test]
+fn r62_a_job_that_has_stopped_before_it_is_moved_goes_on() {
+    let daemon = with_gate();
+    let line =
+        "perl -e '$| = 1; $SIG{CONT} = sub { print \"goes on\\n\"; exit }; print \"ready\\n\"; sleep 1000'";
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    viewer.until_shown("ready");
+    viewer.type_keys(task.id, "\x1a");
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    moves(&daemon, &mut viewer, task.id);
+    assert_eq!(daemon.block(&[task.id])[0].status, Status::Completed);
+}
+
+#[test]
+fn r62_a_job_that_stops_after_it_was_moved_goes_on_over_an_upgrade() {
+    let daemon = with_gate();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(STOPS_LATE));
+    viewer.until_shown("ready");
+    viewer.type_keys(task.id, "\x1a");
+    viewer.until_shown("stopping");
+    moves(&daemon, &mut viewer, task.id);
+    upgrade(&daemon);
+    stops_and_goes_on(&daemon, task.id);
+}
+
+#[test]
+fn a_task_that_stops_after_the_one_who_typed_has_left_goes_on() {
+    let daemon = with_gate();
+    let params = SubmitParams { foreground: false, ..daemon.in_terminal(STOPS_LATE) };
+    for leaves in [false, true] {
+        let id = daemon.submit_with(&params).id;
+        // One that only looks, as `top` does, continues nothing.
+        let mut looks = Viewer::attach(&daemon, id, None);
+        looks.until_seen("ready");
+        let mut types = Viewer::attach(&daemon, id, None);
+        types.type_keys(id, "\x1a");
+        types.until_seen("stopping");
+        if leaves {
+            types.call::<TaskDetach>(&DetachParams { id: id.into(), background: false });
+        } else {
+            drop(types);
+            // The daemon has noticed that before it answers anybody else.
+            daemon.run(&["list"]).success();
+        }
+        stops_and_goes_on(&daemon, id);
+    }
+}
+
+/// The state of a task's process, as in `/proc`.
+#[track_caller]
+fn state(task: &Task) -> char {
+    let text = fs::read_to_string(format!("/proc/{}/stat", task.pid.expect("it runs"))).expect("a process");
+    text.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next()).expect("a state")
+}
+
+/// Asserts that a job is stopped, and stays so for as long as another one takes to be continued.
+#[track_caller]
+fn stays_stopped(daemon: &TestDaemon, job: &Task) {
+    wait::poll_until("a stopped job", || (state(job) == 'T').then_some(()));
+    let (mut viewer, other) = Viewer::run(daemon, &daemon.in_terminal(STOPS_LATE));
+    viewer.until_shown("ready");
+    viewer.type_keys(other.id, "\x1a");
+    viewer.until_shown("stopping");
+    moves(daemon, &mut viewer, other.id);
+    stops_and_goes_on(daemon, other.id);
+    assert_eq!(state(job), 'T');
+}
+
+#[test]
+fn a_job_that_is_stopped_by_order_after_it_was_moved_stays_stopped() {
+    let daemon = with_gate();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("exec sleep 1000"));
+    let job = daemon.wait_running(task.id);
+    moves(&daemon, &mut viewer, task.id);
+    let stop = SignalParams { id: task.id.into(), signal: "TSTP".into(), tree: true };
+    viewer.call::<TaskSignal>(&stop);
+    stays_stopped(&daemon, &job);
+    daemon.cancel(&[task.id]);
+}
+
+#[test]
+fn r106_a_paused_job_that_is_moved_stays_paused() {
+    let daemon = with_gate();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("exec sleep 1000"));
+    let job = daemon.wait_running(task.id);
+    let select = SelectParams { ids: vec![task.id.into()], ..SelectParams::default() };
+    viewer.call::<TaskPause>(&select);
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    moves(&daemon, &mut viewer, task.id);
+    stays_stopped(&daemon, &job);
+    daemon.cancel(&[task.id]);
+}

@@ -90,7 +90,8 @@ impl Client {
         }
     }
 
-    fn of(stream: Stream) -> Self {
+    /// Speaks over a connection to the daemon itself.
+    pub(super) fn of(stream: Stream) -> Self {
         Self {
             stream,
             protocol: Protocol::default(),

@@ -258,8 +258,8 @@ mod tests {
     fn a_descriptor_travels_with_its_own_line() {
         use crate::request::{SubmitParams, TaskSubmit};
         use crate::text::OsText;
-        let (client, daemon) = pair();
-        let mut client = PolledClient::from(client);
+        let (here, daemon) = UnixStream::pair().unwrap();
+        let mut client = PolledClient::from(Client::of(OwnedFd::from(here).into()));
         let long = OsText::from("x".repeat(crate::limits::ENV_INLINE_BYTES));
         let env = [("LONG".into(), long.clone())].into_iter().collect();
         let submit = SubmitParams { env: Some(env), ..SubmitParams::default() };

@@ -221,10 +221,12 @@ impl Dispatcher {
             }
         };
         if matches!(task.state, State::Starting { .. }) {
+            // By this it also gets what it was ordered before.
             self.handle(Input::Fact { task: task.id, run: task.run, fact: Fact::Started { pid: Some(pid) } });
+        } else {
+            let orders = self.core.orders_again(self.now(), task.id);
+            self.put_out(orders);
         }
-        let orders = self.core.orders_again(self.now(), task.id);
-        self.put_out(orders);
         true
     }
 

@@ -260,7 +260,10 @@ impl Core {
         let again = self.registry.get(ordinal).and_then(|task| match &task.state {
             State::Running { .. } if task.paused => Some(orders::control(task, Control::Pause)),
             State::Stopping { kill_at: None, .. } => Some(orders::end(task, SIGKILL)),
-            State::Finished(finished) if finished.lingering == Lingering::Ending(None) => {
+            // One whose start was given up may have begun since.
+            State::Finished(finished)
+                if matches!(finished.lingering, Lingering::Ending(None) | Lingering::Stuck) =>
+            {
                 Some(orders::end(task, SIGKILL))
             }
             State::Queued { .. }

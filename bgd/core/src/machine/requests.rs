@@ -255,7 +255,11 @@ impl Core {
         if !matches!(cancel.which, Selection::Ids(_)) {
             tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
         }
-        self.may_wait(to, tasks.len())?;
+        let is_awaited =
+            |ordinal: &&Ordinal| self.registry.get(**ordinal).is_some_and(|task| !task.is_settled());
+        if tasks.iter().any(|ordinal| is_awaited(&ordinal)) {
+            self.may_wait(to, tasks.len())?;
+        }
         self.cancel_entering(&cancel.which)?;
         let signal = cancel.signal.unwrap_or(SIGTERM);
         let grace_ms = cancel.grace_ms.unwrap_or(self.limits.grace_ms);

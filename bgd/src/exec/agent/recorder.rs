@@ -183,9 +183,10 @@ impl Recorder {
         }
     }
 
-    /// The same, unless it was told something shortly before: an agent may say more than anybody reads.
+    /// The same, unless it was told something shortly before: an agent may say more than anybody reads. After the end it is
+    /// told at once, as the next run may begin any time.
     fn tell_soon(&mut self) {
-        if self.untold.due().is_some_and(|at| at <= Instant::now()) {
+        if self.is_late || self.untold.due().is_some_and(|at| at <= Instant::now()) {
             self.tell_untold();
         }
     }
@@ -336,8 +337,6 @@ impl Recorder {
         self.file = None;
         self.is_late = true;
         self.tell_untold();
-        // What comes after the end is told at once, as the next run may begin any time.
-        self.untold = Untold::default();
         let (cut, answer) = std::mem::take(&mut self.answer).last();
         let folder = Arc::clone(&self.context.folder);
         let (task, run) = (self.task, self.run);

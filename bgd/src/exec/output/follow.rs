@@ -319,7 +319,9 @@ impl Follower {
         arm: Option<Arc<FirstWrite>>,
     ) -> Elsewhere {
         let mut patience = Duration::ZERO;
-        if self.elsewhere.is_none() {
+        let was_under_way = self.elsewhere.is_some();
+        let wants_watch = arm.is_some();
+        if !was_under_way {
             let is_needed = !tasks.is_empty() || arm.as_ref().is_some_and(|watch| watch.is_elsewhere());
             if !is_needed {
                 return Elsewhere::default();
@@ -337,7 +339,10 @@ impl Follower {
         let Some(answered) = &mut self.elsewhere else { return Elsewhere::default() };
         let Ok(answer) = timeout(patience, answered).await else { return Elsewhere::default() };
         self.elsewhere = None;
-        answer.unwrap_or_default()
+        let mut answer = answer.unwrap_or_default();
+        // The one that was under way has armed no watch: that takes another look.
+        answer.has_grown |= was_under_way && wants_watch;
+        answer
     }
 }
 

@@ -208,7 +208,7 @@ pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientE
 }
 
 /// Returns an error unless it is a refusal by the daemon there that would be repeated.
-fn unless_refused(error: ClientError) -> Result<(), ClientError> {
+pub fn unless_refused(error: ClientError) -> Result<(), ClientError> {
     match error.kind() {
         None | Some(ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) => Err(error),
         Some(_) => Ok(()),

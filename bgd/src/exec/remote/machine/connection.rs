@@ -110,6 +110,8 @@ impl Machine {
         if trouble.is_final {
             let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());
             self.lose(|run| !run.may_exist(), &Fact::StartFailed { failure: message.into() });
+            // Nobody would ever be let in to clear them; they go with the session there.
+            self.concluded.clear();
         }
         for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up) {
             run.is_unknown = true;

@@ -19,6 +19,20 @@ use crate::exec::remote::sweep;
 /// How many tasks are cleared by one call. It has room for many times more.
 const CLEARED_AT_ONCE: usize = 1000;
 
+/// Clears tasks one by one. Returns those that could not be for now: a refusal would be repeated.
+async fn clear_each(bridge: &Bridge, ids: Vec<TaskRef>) -> Vec<TaskRef> {
+    let mut left = Vec::new();
+    for id in ids {
+        let params = ClearParams { ids: Some(vec![id.clone()]), ..ClearParams::default() };
+        if let Err(error) = bridge.call::<TaskClear>(&params).await
+            && sweep::unless_refused(error).is_err()
+        {
+            left.push(id);
+        }
+    }
+    left
+}
+
 impl Machine {
     /// Tells how a run has ended.
     pub(super) fn conclude(&mut self, task: TaskId, end: &Task, output: Option<Fact>) {
@@ -57,11 +71,14 @@ impl Machine {
                     sweep::forget_notices(&bridge, &origin).await;
                     Vec::new()
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "ended tasks on another machine not cleared");
-                    // A refusal would be repeated.
-                    if error.kind().is_none() { ids } else { Vec::new() }
-                }
+                Err(error) => match sweep::unless_refused(error) {
+                    // One of them may be gone, as an answer was lost.
+                    Ok(()) => clear_each(&bridge, ids).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "ended tasks on another machine not cleared");
+                        ids
+                    }
+                },
             };
             let (task, outcome) = (TaskId::from_u128(0), Outcome::Cleared(left));
             Called { task, run: 0, bridge: Some(bridge), outcome }

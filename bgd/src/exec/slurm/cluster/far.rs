@@ -183,8 +183,9 @@ impl Cluster {
         for task in over {
             self.settle_there(task);
         }
-        if self.over.copies.values().any(|copy| !copy.is_over() && copy.has_ended()) && !self.over.is_copying
-        {
+        // What can't be read is looked at again with the next tick.
+        let is_awaited = |copy: &Copy| copy.has_ended() && !copy.is_over() && !copy.is_unread();
+        if self.over.copies.values().any(is_awaited) && !self.over.is_copying {
             self.scan_by(now);
         }
         if self.over.is_copying {
@@ -229,7 +230,6 @@ impl Cluster {
                 Copied::Unread => {
                     copy.is_not_read();
                     self.output_unread(task, &wanted.name);
-                    self.expect_more(now);
                 }
             }
         }

@@ -49,7 +49,7 @@ impl Cluster {
 
     /// Looks at what grows on other machines.
     pub(super) fn tick(&mut self, now: Instant) {
-        if self.by_id.is_empty() {
+        if self.by_id.is_empty() && !self.has_unread() {
             self.tick_at = None;
         } else if self.tick_at.is_none_or(|at| at <= now) {
             self.tick_at = Some(now + self.next_tick());
@@ -60,6 +60,11 @@ impl Cluster {
             self.conclude_ending(now);
             self.ask_exits(now);
         }
+    }
+
+    /// Whether a note or an output could not be read, also of a run that the cluster has forgotten.
+    fn has_unread(&self) -> bool {
+        self.runs.values().any(|run| run.is_unread) || self.over.copies.values().any(Copy::is_unread)
     }
 
     /// Ends the runs of which it is decided by now how they have ended.
@@ -94,7 +99,7 @@ impl Cluster {
             self.noted(now, note);
         }
         self.reading.answered();
-        let is_all_read = self.mark_unread(&unread);
+        let is_all_read = self.mark_unread(&unread, has_more);
         self.are_known();
         if has_more {
             self.scan_is_after_answer = false;
@@ -124,7 +129,8 @@ impl Cluster {
     }
 
     /// Takes in of which runs notes can't be read: by the names of these, with the reasons. Returns whether there are none.
-    fn mark_unread(&mut self, notes: &[(String, String)]) -> bool {
+    /// A look that has not come to all notes says nothing of the others.
+    fn mark_unread(&mut self, notes: &[(String, String)], has_more: bool) -> bool {
         let task_of = |name: &str| {
             let parsed = Noted::parse(name)?;
             self.by_place.get(&(Arc::from(parsed.batch), parsed.index)).copied()
@@ -132,7 +138,7 @@ impl Cluster {
         let unread: Vec<(TaskId, &str, &str)> =
             notes.iter().filter_map(|(name, why)| Some((task_of(name)?, &**name, &**why))).collect();
         for run in self.runs.values_mut() {
-            run.is_unread = false;
+            run.is_unread &= has_more;
         }
         for (task, name, why) in &unread {
             self.runs.entry(*task).and_modify(|run| run.is_unread = true);

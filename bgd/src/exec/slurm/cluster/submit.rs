@@ -225,7 +225,8 @@ impl Cluster {
                     self.accepted(now, &unsure.batch, job, index.is_some());
                 }
             }
-            Ok(None) if !self.has_scanned => {
+            // Notes that can't be read may say that it was there.
+            Ok(None) if !self.has_scanned || self.reading.why().is_some() => {
                 self.reached();
                 if let Some(unsure) = self.unsure.get_mut(key) {
                     unsure.put_off(now);

@@ -19,8 +19,7 @@ impl Dispatcher {
     pub(super) fn apply(&mut self, effects: Vec<Effect>) {
         self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
-        let (mut done, mut is_signal) = (Vec::new(), false);
-        let mut ended = Vec::new();
+        let (mut done, mut is_signal, mut ended) = (Vec::new(), false, Vec::new());
         for effect in effects {
             match effect {
                 Effect::Start { executor, task, run, spec, begin } => {
@@ -82,8 +81,8 @@ impl Dispatcher {
             }
         }
         self.remove_outputs(forgotten, clears);
-        // The start of one may hang, which nobody waits for any longer.
         for task in ended {
+            // Its start may hang, which nobody waits for any longer.
             self.act_on_early(task);
         }
     }

@@ -58,8 +58,8 @@ fn r62_a_job_that_stops_after_it_was_moved_goes_on() {
 #[test]
 fn r62_a_job_that_has_stopped_before_it_is_moved_goes_on() {
     let daemon = with_gate();
-    let line =
-        "perl -e '$| = 1; $SIG{CONT} = sub { print \"goes on\\n\"; exit }; print \"ready\\n\"; sleep 1000'";
+    let line = "perl -e '$| = 1; $SIG{CONT} = sub { print \"goes on\\n\"; exit };
+        print \"ready\\n\"; select undef, undef, undef, 0.02 while 1'";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
     viewer.until_shown("ready");
     viewer.type_keys(task.id, "\x1a");

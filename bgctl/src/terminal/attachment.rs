@@ -395,7 +395,9 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Returns whether this process is to stop now, and clears the request.
     pub fn takes_stop(&mut self) -> bool {
-        let may_stop = self.out.may_rest() && !self.is_handing_over() && !self.is_over();
+        // Also if the end came together with the key, and there is text left to write.
+        let goes_on = !self.is_over() || self.out.wants_write();
+        let may_stop = self.out.may_rest() && !self.is_handing_over() && goes_on;
         may_stop && std::mem::take(&mut self.stops)
     }
 

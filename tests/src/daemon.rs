@@ -5,7 +5,8 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -310,6 +311,15 @@ impl TestDaemon {
     /// The home: `$HOME`, and the default working directory of submitted tasks.
     pub fn home(&self) -> &Path {
         self.home.path()
+    }
+
+    /// Listens at its socket, where no daemon runs: the test answers in its place.
+    #[track_caller]
+    pub fn listener(&self) -> UnixListener {
+        let folder = self.socket().parent().expect("a socket is in a folder");
+        fs::create_dir(folder).expect("a folder in the home");
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("a folder of this user");
+        UnixListener::bind(self.socket()).expect("a free path")
     }
 
     /// The path of the daemon's socket.

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
 use std::thread;
 
 use bgctl::exit::TABLE;
@@ -149,10 +148,7 @@ fn no_daemon_is_69() {
 #[test]
 fn a_peer_that_talks_nonsense_is_70() {
     let home = TestDaemon::home_only();
-    let folder = home.socket().parent().unwrap();
-    fs::create_dir(folder).unwrap();
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
-    let listener = UnixListener::bind(home.socket()).unwrap();
+    let listener = home.listener();
     let server = thread::spawn(move || {
         use std::io::{Read as _, Write as _};
         let (mut stream, _) = listener.accept().unwrap();

@@ -1,8 +1,6 @@
 //! How it ends: by a key, a signal, a closed terminal; and what it does when the daemon ends.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -142,10 +140,7 @@ const REFUSAL: &str = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-320
 #[test]
 fn r163_a_daemon_that_refuses_it_is_asked_again_after_pauses() {
     let home = TestDaemon::home_only();
-    let folder = home.socket().parent().unwrap();
-    fs::create_dir(folder).unwrap();
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
-    let listener = UnixListener::bind(home.socket()).unwrap();
+    let listener = home.listener();
     let server = thread::spawn(move || {
         let mut came = Vec::new();
         for _ in 0..4 {

@@ -256,8 +256,8 @@ impl Core {
             tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
         }
         let is_awaited =
-            |ordinal: &&Ordinal| self.registry.get(**ordinal).is_some_and(|task| !task.is_settled());
-        if tasks.iter().any(|ordinal| is_awaited(&ordinal)) {
+            |ordinal: &Ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_settled());
+        if tasks.iter().any(is_awaited) {
             self.may_wait(to, tasks.len())?;
         }
         self.cancel_entering(&cancel.which)?;

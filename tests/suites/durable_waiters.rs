@@ -267,6 +267,47 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
     }
 }
 
+/// Nobody but whoever restarts it starts the next one: `--no-start` would not.
+#[test]
+fn r131_whoever_waits_goes_on_after_a_restart() {
+    let mut daemon = durable();
+    let gate = Gate::new(&daemon, "gate");
+    let submit = ["submit", "--session", "mine", "--shell", "echo begun; read x <gate; echo done; exit 4"];
+    let id = daemon.run(&submit).success().word::<TaskId>();
+    daemon.wait_output(id, "begun");
+    let name = id.to_string();
+    let mut clients = Clients::none(&daemon);
+    let mut waits = [
+        (begin(&daemon, &["block", "--exit-code", &name]), 4),
+        (begin(&daemon, &["--no-start", "block", "--timeout", "1h", &name]), 1),
+        (begin(&daemon, &["block", "--line", "^done$", &name]), 0),
+        (begin(&daemon, &["inbox", "--session", "mine", "--wait", "1h"]), 0),
+        (begin(&daemon, &["output", "--follow", &name]), 0),
+    ];
+    let mut events = begin(&daemon, &["events", "--task", &name]);
+    // The search has a connection for events.
+    clients.connected(7);
+    waits.iter().map(|(client, _)| client).chain([&events]).for_each(asleep);
+    daemon.run(&["daemon", "restart"]).success();
+    assert!(daemon.ended().success());
+    for client in waits.iter_mut().map(|(client, _)| client).chain([&mut events]) {
+        let mut told = String::new();
+        BufReader::new(client.stderr.take().unwrap()).read_line(&mut told).unwrap();
+        assert_eq!(told, GOES_ON);
+    }
+    gate.open();
+    for (mut child, code) in waits {
+        let written = BufReader::new(child.stdout.take().unwrap());
+        assert!(written.lines().map(Result::unwrap).any(|line| line == "done" || line.contains(&id.short())));
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+    }
+    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("\"failed\"")));
+    events.kill().unwrap();
+    events.wait().unwrap();
+    stop(&daemon);
+}
+
 #[test]
 fn r126_events_say_that_the_daemon_was_stopped_and_an_inbox_waits_for_the_next_one() {
     let mut daemon = durable();

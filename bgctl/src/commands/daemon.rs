@@ -108,6 +108,8 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
             if may_end { "; but if `durable` is false in the configuration now, it ends them" } else { "" };
         report(&format!("{will}{unless}"));
     }
+    // Whoever waits for tasks of a durable daemon sees by it that another one is about to come.
+    let turn = if context.link.is_remote() { None } else { Some(link::take_turn(&context.link.socket()?)?) };
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
     let has_lost = |stopped: &ShutdownResult| stopped.lost_because.is_some();
     let has_tasks = |stopped: &ShutdownResult| stopped.cancelled + stopped.left > 0;
@@ -115,12 +117,12 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     if let Some(stopped) = stopped.as_ref().filter(|_| !may_end) {
         report(stop::words(stopped).trim_end());
     }
-    let connected = if context.link.is_remote() {
+    let connected = if let Some(turn) = turn {
+        link::start_in_turn(&turn, &context.link.socket()?, &[])
+    } else {
         context.link.expect_another();
         // Dialling starts it.
         context.link.connect_starting().map(|client| (client, Started::ByUs { lost: 0 }))
-    } else {
-        link::start_daemon(&context.link.socket()?)
     };
     if let Some(stopped) = stopped.filter(|_| may_end) {
         report_ended(stopped, connected.is_ok(), context);

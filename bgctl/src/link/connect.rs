@@ -5,10 +5,8 @@
 //! time, except while a daemon that was started by other means comes up or a killed one goes away ([`pauses`]).
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,11 +16,12 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::holder::Phase;
 use bgd_shared::show::lost_tasks;
 use bgd_shared::socket::{SocketError, SocketPath};
-use nix::fcntl::{FcntlArg, FdFlag, Flock, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::bounded;
 use super::daemon_process::DaemonProcess;
 use super::lost::NO_REMOTE_DAEMON;
+use super::turn::Turn;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::state::log_file;
@@ -78,16 +77,25 @@ const WORDS_BYTES: usize = 16 * 1024;
 /// How long a daemon may take to be ready. It gives the processes of each dead daemon 5 seconds to end.
 const START: Duration = BUSY;
 
-/// Connects; with `start`, starts a daemon if there is none.
+/// Connects; with `start`, starts a daemon if there is none. One that another `bgctl` is starting is waited for.
 ///
 /// # Errors
 /// There is no daemon, or what is at the socket must not be trusted.
 pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Failure> {
-    match Client::connect(socket) {
+    let mut connected = Client::connect(socket);
+    if !start && is_absent(&connected) && Turn::is_taken(socket) {
+        let _turn = Turn::take(socket)?;
+        connected = Client::connect(socket);
+    }
+    match connected {
         Ok(client) => Ok((client, Started::Before)),
         Err(ClientError::Connect(error)) if start && error.is_absent() => start_daemon(socket),
         Err(error) => Err(absent(socket, error)),
     }
+}
+
+fn is_absent(connected: &Result<Client, ClientError>) -> bool {
+    matches!(connected, Err(ClientError::Connect(error)) if error.is_absent())
 }
 
 /// Explains a failed connection. A daemon that runs without its socket is found by its locks and mentioned.
@@ -161,6 +169,14 @@ pub fn start_daemon_with(
     socket: &SocketPath,
     variables: &[(String, String)],
 ) -> Result<(Client, Started), Failure> {
+    start_in_turn(&take_turn(socket)?, socket, variables)
+}
+
+/// Waits for this caller's turn to look for a daemon and start one. Others who want one wait until the turn is dropped.
+///
+/// # Errors
+/// Others take too long, or the folder of the socket can't be used.
+pub fn take_turn(socket: &SocketPath) -> Result<Turn, Failure> {
     if let Err(error) = socket.prepare_folder() {
         // A daemon may be running whose runtime folder was removed: report that instead.
         return Err(match DaemonProcess::of(socket) {
@@ -170,7 +186,18 @@ pub fn start_daemon_with(
             None => error.into(),
         });
     }
-    let _queue = queue(socket)?;
+    Turn::take(socket)
+}
+
+/// Like [`start_daemon_with`], in a turn that the caller has taken already.
+///
+/// # Errors
+/// The daemon could not be started.
+pub fn start_in_turn(
+    _turn: &Turn,
+    socket: &SocketPath,
+    variables: &[(String, String)],
+) -> Result<(Client, Started), Failure> {
     match Client::connect(socket) {
         Ok(client) => return Ok((client, Started::Before)),
         Err(ClientError::Connect(error)) if error.is_absent() => {}
@@ -190,29 +217,6 @@ pub fn start_daemon_with(
             }
             other => return Ok((other?, Started::Before)),
         }
-    }
-}
-
-/// Waits for this caller's turn to look for a daemon and start one. Dropping the lock ends the turn.
-fn queue(socket: &SocketPath) -> Result<Flock<File>, Failure> {
-    let path = socket.beside("start");
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(&path)
-        .map_err(|error| Failure { code: Code::NO_DAEMON, ..Failure::io(path.display(), &error) })?;
-    match bounded::lock(file, 2 * START) {
-        Ok(Some(lock)) => Ok(lock),
-        Ok(None) => {
-            let seconds = (2 * START).as_secs();
-            let message = format!("another bgctl has been starting a daemon for {seconds} s");
-            let hint = format!("find it with: fuser -v {}", path.display());
-            Err(Failure::new(Code::NO_DAEMON, "no_daemon", message).hint(hint))
-        }
-        Err(error) => Err(Failure { code: Code::NO_DAEMON, ..Failure::io(path.display(), &error) }),
     }
 }
 

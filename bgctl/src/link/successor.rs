@@ -1,5 +1,5 @@
-//! Tells whether a daemon of this machine has gone, and finds the one that goes on with the tasks of a killed one. Knows
-//! no other machines, and prints nothing.
+//! Tells whether a daemon of this machine has gone, and finds the one that goes on with the tasks of one that was killed or
+//! restarted. Knows no other machines, and prints nothing.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::{self, ConnectError};
 
 use super::connect::{self, Started};
+use super::turn::Turn;
 use crate::failure::Failure;
 
 /// How many times in a row a next daemon is tried, each within [`IN_A_ROW`] after the time before. What waits for a task
@@ -42,10 +43,13 @@ impl Successors {
     /// # Errors
     /// The next daemon could not be started.
     pub fn next(&mut self, socket: &SocketPath, starts: bool) -> Option<Result<(Client, Started), Failure>> {
-        while let Some(note) = durable_at(socket).filter(|note| note.phase != Phase::Ending)
+        while let Some((note, is_restarted)) = left_at(socket)
             && self.may_try()
         {
-            let connected = if starts {
+            let connected = if is_restarted {
+                // Whoever restarts the daemon starts it.
+                Ok(connect::connect(socket, false).ok()?)
+            } else if starts {
                 connect::connect(socket, true)
             } else {
                 // A service manager may start it again.
@@ -77,6 +81,16 @@ impl Successors {
 /// Returns the note of the daemon at this socket, or of the last one that was there, if its tasks outlive it.
 fn durable_at(socket: &SocketPath) -> Option<Note> {
     Some(Note::read(&socket.beside("lock"))).filter(|note| note.durable)
+}
+
+/// Returns the note of the daemon whose tasks the next one goes on with, unless that was stopped for good, and whether
+/// somebody restarts it.
+fn left_at(socket: &SocketPath) -> Option<(Note, bool)> {
+    // Looked at before the note: whoever restarts a daemon has the turn until the next one has written another note.
+    let is_started = Turn::is_taken(socket);
+    let note = durable_at(socket)?;
+    let is_stopped = note.phase == Phase::Ending;
+    (is_started || !is_stopped).then_some((note, is_stopped))
 }
 
 /// Whether the last daemon at this socket was told to end, and its tasks outlive it.

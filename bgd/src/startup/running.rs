@@ -304,8 +304,10 @@ fn end_all(
     let keeper = keeper.map(|keeper| keeper.socket().pid);
     if strays.end(ending.is_hurried(), (ending.left(), keeper), &instance.output()) {
         instance.end();
-        let Note { durable, left, .. } = address.note();
-        address.tell(Note { phase: Phase::Ending, durable, left, ..Note::default() });
+        let Note { instance, durable, left, .. } = address.note();
+        // By its id clients see that the next one goes on with its tasks.
+        let instance = if durable { instance } else { String::new() };
+        address.tell(Note { phase: Phase::Ending, instance, durable, left, ..Note::default() });
     } else {
         tracing::warn!("some processes do not end; the next daemon will try again");
     }

@@ -230,7 +230,8 @@ impl Connection {
                         }
                     }
                     () = self.client.is_sent_away() => {}
-                    _ = closing.changed() => {}
+                    // A durable daemon leaves those who wait to the next one.
+                    _ = closing.changed() => self.client.expect_no_answers(),
                 }
                 self.progress().no_more_requests = true;
             }

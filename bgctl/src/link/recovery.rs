@@ -1,0 +1,125 @@
+//! What becomes of a link whose connection was lost, or whose daemon was told to end. May not print but what happened.
+
+use std::time::Instant;
+
+use bgd_shared::error::ErrorKind;
+use bgd_shared::socket::SocketPath;
+
+use super::lost::{self, CONNECTION_LOST, MAYBE_DONE, is_lost};
+use super::reach::{is_unreachable, reach};
+use super::ssh::{self, Dialling};
+use super::{Host, Link, no_connection, successor};
+use crate::failure::Failure;
+
+impl Link {
+    /// Connects again after a lost connection, and reports on standard error what happened: waits until the host can be
+    /// reached again, whose tasks are not affected; on this machine, connects to the daemon that goes on with the tasks
+    /// of a durable one that was killed or restarted.
+    ///
+    /// # Errors
+    /// The failure, if it is no lost connection, or the tasks are lost with the daemon; the host can't be reached again
+    /// within the timeout; no daemon runs there any more, or another one; the next daemon can't be started.
+    pub fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
+        self.recover_until(failure, None)
+    }
+
+    /// Like [`Self::recover`], but waits for a host no longer than until then.
+    ///
+    /// # Errors
+    /// As for [`Self::recover`].
+    pub fn recover_until(&mut self, failure: Failure, until: Option<Instant>) -> Result<(), Failure> {
+        if self.is_refused_at_the_end(&failure) {
+            return self.succeed(failure);
+        }
+        if !is_lost(&failure) {
+            return Err(failure);
+        }
+        let Some(host) = self.host().cloned() else { return self.succeed(failure) };
+        self.forget(&host);
+        self.report(&format!("the connection to {host} is lost; connecting again"));
+        let deadline = Instant::now() + self.options.connect_timeout;
+        let deadline = until.map_or(deadline, |until| until.min(deadline));
+        let client = reach(deadline, is_unreachable, |within| {
+            // Nobody expects a question now.
+            self.dial_by(&host, Dialling { asks: false, within, ..self.dialling(false)? }, None)
+        })?;
+        self.client = Some(client);
+        self.report(&format!("connected to {host} again"));
+        Ok(())
+    }
+
+    /// Whether a call with this outcome may have been carried out all the same, and what it has done remains.
+    pub(super) fn is_maybe_done(&self, failure: &Failure) -> bool {
+        let outlives = |socket: SocketPath| successor::outlives(&socket);
+        let is_lost_here = || failure.kind == CONNECTION_LOST && self.socket().is_ok_and(outlives);
+        is_lost(failure) && (self.is_remote() || is_lost_here())
+    }
+
+    /// Remembers the daemon of this machine whose tasks are waited for from now on, for [`Self::recover`].
+    pub fn remember(&mut self) {
+        if let Ok(socket) = self.socket() {
+            self.successors.remember(&socket);
+        }
+    }
+
+    /// Whether a durable daemon of this machine has refused a call as it was told to end.
+    fn is_refused_at_the_end(&self, failure: &Failure) -> bool {
+        let is_durable = || self.socket().is_ok_and(|socket| successor::outlives(&socket));
+        failure.kind == ErrorKind::ShuttingDown.as_str() && !self.is_remote() && is_durable()
+    }
+
+    /// Connects to the daemon that goes on with the tasks of one that was killed or restarted.
+    fn succeed(&mut self, failure: Failure) -> Result<(), Failure> {
+        let is_refused = self.is_refused_at_the_end(&failure);
+        // One that does not answer may do so later.
+        if !is_refused && !matches!(failure.kind, CONNECTION_LOST | MAYBE_DONE) {
+            return Err(failure);
+        }
+        if is_refused && let Some(client) = &mut self.client {
+            client.until_closed()?;
+        }
+        let socket = self.socket()?;
+        let Some(next) = self.successors.next(&socket, self.options.starts) else {
+            // What may have been done must be looked at before it is done again.
+            let only_waited = is_refused || failure.kind == CONNECTION_LOST;
+            return Err(if only_waited && successor::was_stopped(&socket) {
+                lost::stopped()
+            } else {
+                failure
+            });
+        };
+        let (client, _) = next?;
+        self.client = Some(client);
+        self.report("the daemon has ended; the next one goes on with its tasks");
+        Ok(())
+    }
+
+    /// Whether a durable daemon has ended on this machine that may have left tasks running.
+    pub fn has_left_tasks(&self) -> bool {
+        !self.is_remote() && self.socket().is_ok_and(|socket| successor::has_left(&socket))
+    }
+
+    /// Whether the last daemon of this machine was told to end, and its tasks outlive it.
+    pub fn was_stopped(&self) -> bool {
+        !self.is_remote() && self.socket().is_ok_and(|socket| successor::was_stopped(&socket))
+    }
+
+    /// Makes one attempt at another connection to a host, in place of one that may be dead without anybody knowing.
+    ///
+    /// # Errors
+    /// The daemon is on this machine, the host can't be reached, or no daemon runs there.
+    pub fn connect_again(&mut self) -> Result<(), Failure> {
+        let host = self.host().cloned().ok_or_else(no_connection)?;
+        self.forget(&host);
+        let how = Dialling { asks: false, ..self.dialling(false)? };
+        self.client = Some(self.dial_by(&host, how, None)?);
+        Ok(())
+    }
+
+    /// Drops the connection to a host, also the shared one.
+    fn forget(&mut self, host: &Host) {
+        self.client = None;
+        let socket = SocketPath::from_env().ok();
+        ssh::forget_shared(host, socket.as_ref().map(SocketPath::folder));
+    }
+}

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use rustix::process::{Gid, Uid, geteuid};
@@ -38,10 +39,15 @@ fn must_be_called(is_so: impl FnOnce(&str) -> bool, mark: &str) {
     }
 }
 
-/// A uid that nothing on this machine runs as. `number` tells the tests of one process apart.
-pub fn unused_uid(number: u32) -> u32 {
-    200_000 + std::process::id() * 16 + number
+/// A uid that nothing on this machine runs as, another one each time.
+pub fn unused_uid() -> u32 {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // A pid has at most 22 bits.
+    200_000 + std::process::id() * UIDS + TAKEN.fetch_add(1, Ordering::Relaxed) % UIDS
 }
+
+/// How many uids the tests of a process may take.
+const UIDS: u32 = 64;
 
 /// Copies of the programs that every user can run, wherever the build folder is.
 #[derive(Debug)]

@@ -282,7 +282,7 @@ fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_ev
 #[test]
 fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_started_once_as_root() {
     must_be_root();
-    let (programs, uid) = (Programs::copy(), unused_uid(0));
+    let (programs, uid) = (Programs::copy(), unused_uid());
     // Root's next daemon would see what is being started, and end it.
     let build = || TestDaemon::builder().config("durable = true").prelude(programs.exec());
     let mut home = as_user(uid, || build().home_only());

@@ -122,7 +122,7 @@ fn daemon_children(daemon: &TestDaemon) -> Vec<Process> {
 #[test]
 fn a_refused_fork_fails_the_task_alone_as_root() {
     let programs = Programs::copy();
-    as_user(unused_uid(2), || {
+    as_user(unused_uid(), || {
         // The limit counts processes and threads of the user: the daemon's own, this thread, and a few more.
         let prelude = format!("prlimit --nproc=20 --pid $$\n{}", programs.exec());
         let daemon = TestDaemon::builder().config(MANY).prelude(prelude).start();

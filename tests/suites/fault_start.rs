@@ -172,7 +172,7 @@ fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word_as
 #[test]
 fn r01_a_folder_that_can_t_be_written_is_named() {
     let programs = Programs::copy();
-    not_as_root(unused_uid(0), || {
+    not_as_root(unused_uid(), || {
         let mut home = TestDaemon::builder()
             .prelude(programs.exec())
             .env("PATH", format!("{}:/usr/bin:/bin", programs.path().display()))
@@ -236,7 +236,7 @@ fn r01_another_user_is_refused_as_root() {
 #[test]
 fn r01_root_is_refused_too_unless_it_is_allowed_as_root() {
     let programs = Programs::copy();
-    let uid = unused_uid(1);
+    let uid = unused_uid();
     let mut home = as_user(uid, || TestDaemon::builder().prelude(programs.exec()).start());
     let answer = Raw::connect(home.socket()).receive().unwrap();
     assert_eq!(answer["error"]["data"]["kind"], "permission_denied", "{answer}");

@@ -166,17 +166,18 @@ fn r70_a_process_of_another_user_stays_where_it_is_as_root() {
     let mut scene = Scene::new();
     let (reader, writer) = io::pipe().unwrap();
     let mut command = Command::new("/bin/cat");
-    command.uid(unused_uid(3)).stdout(writer);
+    let uid = unused_uid();
+    command.uid(uid).stdout(writer);
     let job = Job::start(&scene.daemon, &mut command);
     drop(command);
     let params = HandoffParams { streams: vec![HandoffStream::Stdout], ..job.params() };
     let error = scene.refuse(&params, &[job.pidfd.as_fd(), reader.as_fd()]);
     assert_eq!(error.kind(), ErrorKind::ForeignProcess);
-    assert!(error.message.contains(&unused_uid(3).to_string()), "{error}");
+    assert!(error.message.contains(&uid.to_string()), "{error}");
     // A single foreign uid of the four is enough.
     for user in ["--ruid", "--euid"] {
         let mut command = Command::new("setpriv");
-        command.args([user, &unused_uid(4).to_string(), "--clear-groups", "sh", "-c", "echo up; read x"]);
+        command.args([user, &unused_uid().to_string(), "--clear-groups", "sh", "-c", "echo up; read x"]);
         let (job, mut reader) = Job::piped(&scene.daemon, &mut command);
         assert_eq!(bgd_tests::handed::line_of(&mut reader), "up");
         let error = scene.refuse(&job.params(), &[job.pidfd.as_fd()]);

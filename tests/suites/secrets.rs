@@ -130,7 +130,7 @@ fn what_waits_or_was_refused_is_forgotten_when_it_is_gone_as_root() {
 #[test]
 fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
     let programs = Programs::copy();
-    as_user(unused_uid(3), || {
+    as_user(unused_uid(), || {
         let daemon = TestDaemon::builder().prelude(programs.exec()).start();
         let id = daemon.submit(&["sleep", "1000"]);
         let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();

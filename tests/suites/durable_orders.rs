@@ -144,3 +144,30 @@ fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() 
     assert_eq!(daemon.task(then).status, Status::Pending);
     daemon.cancel(&[service, retried, then]);
 }
+
+/// A slot is free as soon as the next daemon begins, and the end of a foreground job, whose client is gone, asks who is next.
+#[test]
+fn r126_what_waits_for_a_slot_is_started_once_by_the_next_daemon() {
+    let config = |slots: u32| format!("durable = true\nmax_concurrent_tasks = {slots}");
+    let mut daemon = TestDaemon::builder().config(config(2)).start();
+    let mut command = daemon.bgctl(&["run", "--shell", "echo begun > begun; exec sleep 1000"]);
+    let mut run = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait::for_line(&daemon.home().join("begun"), "begun");
+    let runs = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(runs);
+    let next = daemon.submit_shell("echo ran >> ran; exec sleep 1000");
+    daemon.write_config(&config(3));
+    daemon.kill9();
+    daemon.launch();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    daemon.wait_running(next);
+    daemon.wait_running(runs);
+    // What was started twice has written its line by then.
+    let after = daemon.submit_shell("echo ran >> ran; exec sleep 1000");
+    daemon.wait_running(after);
+    wait::for_lines(&daemon.home().join("ran"), 2, "ran");
+    daemon.cancel(&[runs, next, after]);
+    wait::poll_until("their end", || daemon.task_processes().is_empty().then_some(()));
+    assert_eq!(fs::read_to_string(daemon.home().join("ran")).unwrap(), "ran\nran\n");
+}

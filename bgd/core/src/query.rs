@@ -77,8 +77,10 @@ impl Text {
             Work::Shell(line) => has(&String::from_utf8_lossy(line.as_bytes())),
             Work::Agent(agent) => has(&agent.name),
         };
+        let edited = task.plan().description.as_deref();
+        let description = edited.or(task.spec.description.as_deref());
         has_command
-            || task.spec.description.as_deref().is_some_and(has)
+            || description.is_some_and(has)
             || task.agent.as_ref().is_some_and(|agent| has(&agent.prompt))
             || task.spec.tags.iter().any(|tag| has(tag))
     }

@@ -111,13 +111,12 @@ impl Dispatcher {
         self.subscribers.go_on_after(self.core.seq());
         // Before those that follow.
         self.tell_again(notices);
-        if let Some(durable) = &mut self.durable
-            && durable.journal.trouble.is_some()
-        {
+        if let Some(durable) = &mut self.durable {
             durable.trouble.clone_from(&durable.journal.trouble);
-            self.handle(Input::HoldStarts(true));
         }
-        let effects = self.core.lose_descriptors(self.now());
+        // Before it is known what runs, what started now would be taken for a start of the daemon before.
+        self.handle(Input::HoldStarts(true));
+        let effects = self.core.end_unstartable(self.now());
         self.put_out(effects);
         for client in self.core.clients_before() {
             self.handle(Input::Disconnected { client });
@@ -157,6 +156,8 @@ impl Dispatcher {
             }
         }
         self.count_again();
+        let has_trouble = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
+        self.handle(Input::HoldStarts(has_trouble));
         self.handle(Input::GoOn);
     }
 

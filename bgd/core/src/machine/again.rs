@@ -100,7 +100,7 @@ impl Again {
                 Next::Attempt(draw(seed, self.attempt, longest))
             }
             Rule::Restart(_) => {
-                let early_ends = self.early_ends_by(now);
+                let early_ends = self.early_ends_by(now, &finished.outcome);
                 if early_ends >= EARLY_ENDS {
                     return Next::GiveUp(early_ends);
                 }
@@ -111,15 +111,20 @@ impl Again {
     }
 
     /// Returns how many attempts in a row have ended early if this one ends now. An attempt that never started
-    /// counts.
-    fn early_ends_by(&self, now: Mono) -> u32 {
+    /// counts; one that was lost does not, as it would have gone on, and the clock may have stood still.
+    fn early_ends_by(&self, now: Mono, outcome: &Outcome) -> u32 {
+        if let Outcome::Failed(Failure::Interrupted(_) | Failure::Elsewhere { cause: Cause::Lost, .. }) =
+            outcome
+        {
+            return self.early_ends;
+        }
         let is_early = self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS));
         if is_early { self.early_ends + 1 } else { 0 }
     }
 
     /// Records an ended attempt and prepares the next one.
     fn add(&mut self, now: Mono, finished: &Finished, usage: Option<Usage>, offset: [u64; 2]) {
-        self.early_ends = self.early_ends_by(now);
+        self.early_ends = self.early_ends_by(now, &finished.outcome);
         self.began = None;
         if self.attempts.len() >= ATTEMPTS {
             self.attempts.remove(0);

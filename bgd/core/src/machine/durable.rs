@@ -1,7 +1,7 @@
 //! What a durable daemon writes down of the core after each step, how a core is built from that again, and what becomes
 //! of the tasks that ran meanwhile (R125 to R128).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -24,6 +24,7 @@ use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTE
 use crate::time::Now;
 use crate::waiters::{Then, Until};
 
+use super::facts::verdict_of_tree;
 use super::stop::verdict_of_stop;
 
 /// Nobody: whoever asked is gone.
@@ -291,11 +292,21 @@ impl Core {
         self.take_effects()
     }
 
-    /// Ends the pending tasks that need descriptors which were sent with them, as these ended with the daemon before. Call it
-    /// before anything can start.
+    /// Ends the pending tasks that can never start: those that need descriptors which were sent with them, as these ended
+    /// with the daemon before, and those that wait for a task which a damaged journal has lost. Call it before anything can
+    /// start.
     #[must_use]
-    pub fn lose_descriptors(&mut self, now: Now) -> Vec<Effect> {
+    pub fn end_unstartable(&mut self, now: Now) -> Vec<Effect> {
         self.end_without_descriptors(now);
+        let lost = self.dependents.iter().filter(|(other, _)| self.registry.get(**other).is_none());
+        let waiting: BTreeSet<Ordinal> = lost.flat_map(|(_, waiting)| waiting.iter().copied()).collect();
+        for ordinal in waiting {
+            if self.registry.get(ordinal).is_some_and(|task| matches!(task.state, State::Queued { .. })) {
+                let why = "a task that it was to come after is lost with a damaged journal";
+                let failed = Failure::Spawn(Box::new(why.into()));
+                self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+            }
+        }
         self.propagate(now);
         self.take_effects()
     }
@@ -317,7 +328,7 @@ impl Core {
             Some(_) => Failure::Interrupted(why.into()),
             None => Failure::Elsewhere { cause: Cause::Lost, message: why.into() },
         };
-        let exit = task.agent.is_none().then(|| Exit::Unknown(why.into()));
+        let mut exit = task.agent.is_none().then(|| Exit::Unknown(why.into()));
         let (pid, started_at, outcome) = match &task.state {
             State::Queued { .. } => return,
             State::Starting { stop: None, .. } => {
@@ -328,6 +339,10 @@ impl Core {
                 return self.finish_unstarted(now, ordinal, outcome);
             }
             State::Running { pid, started_at, .. } => (*pid, *started_at, Outcome::Failed(failed)),
+            State::Stopping { pid, started_at, reason, exit: Some(known), .. } => {
+                exit = Some(known.clone());
+                (*pid, *started_at, verdict_of_tree(*reason, known))
+            }
             State::Stopping { pid, started_at, reason, .. } => (*pid, *started_at, verdict_of_stop(*reason)),
             // As if the agent had not taken the prompt.
             State::Resuming(resuming) => {

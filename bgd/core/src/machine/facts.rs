@@ -286,7 +286,7 @@ impl Core {
 }
 
 /// Returns the outcome of a task whose tree has ended after its leader exited like this.
-fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
+pub(super) fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
     match reason {
         StopReason::NextAttempt => verdict(exit),
         StopReason::Cancelled

@@ -99,6 +99,12 @@ impl Core {
         Ok(conditions)
     }
 
+    /// Whether something tells when a task is ready.
+    pub(super) fn can_be_ready(&self, task: TaskId) -> bool {
+        let task = self.registry.ordinal(task).and_then(|ordinal| self.registry.get(ordinal));
+        task.is_some_and(|task| task.spec.ready.is_some())
+    }
+
     /// Changes a task's plan, and updates the queue and the timers.
     pub(super) fn replan(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Plan)) {
         self.change_task(ordinal, |task| {

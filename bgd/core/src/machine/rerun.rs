@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::RERUNS;
-use bgd_shared::order::After;
+use bgd_shared::order::{After, Condition};
 use bgd_shared::request::Stdin;
 use bgd_shared::task::{Origin, Status};
 
@@ -148,11 +148,16 @@ impl Core {
         let is_tied = plan.after.iter().any(is_again);
         let mut after = Vec::new();
         for one in plan.after.iter().filter(|one| is_tied && (is_again(one) || !one.met)) {
-            let id = new_ids.get(&one.task).copied().unwrap_or(one.task).into();
-            if !is_again(one) {
-                self.registry.find(&id)?;
+            let (new, condition) = (new_ids.get(&one.task), one.condition);
+            // This was not asked of one that had ended, and its rerun has not.
+            if new.is_some() && condition == Condition::Ready && !self.can_be_ready(one.task) {
+                return Err(CoreError::Order(OrderError::NeverReady(one.task)));
             }
-            after.push(After { id, condition: one.condition });
+            let condition = After { id: new.copied().unwrap_or(one.task).into(), condition };
+            if new.is_none() {
+                self.conditions(std::slice::from_ref(&condition))?;
+            }
+            after.push(condition);
         }
         let new_plan = Plan {
             group: plan.group.clone(),

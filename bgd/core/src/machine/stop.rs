@@ -190,7 +190,8 @@ impl Core {
         self.set_state(ordinal, State::Finished(Finished { in_foreground: is_looked_at, ..finished }));
         self.drop_plan_env(ordinal);
         self.became(ordinal);
-        if kind == EventKind::Failed {
+        // Of what nobody may know a batch knows nothing either.
+        if kind == EventKind::Failed && notifies {
             self.count_failure(ordinal);
         }
         self.event(now, kind, ordinal);

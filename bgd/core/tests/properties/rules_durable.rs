@@ -28,7 +28,12 @@ impl Durable {
     }
 
     /// Kills the daemon, and starts the next one after so many milliseconds.
-    fn killed_for(mut self, ms: u64) -> Self {
+    fn killed_for(self, ms: u64) -> Self {
+        self.damaged(ms, &[])
+    }
+
+    /// The same, but these tasks can't be read any more.
+    fn damaged(mut self, ms: u64, unread: &[TaskId]) -> Self {
         let Changes { tasks, groups, counters, .. } =
             self.desk.core.take_changes(self.desk.now).expect("something was changed");
         for (ordinal, row) in tasks {
@@ -37,6 +42,7 @@ impl Durable {
                 None => _ = self.written.remove(&ordinal),
             }
         }
+        self.written.retain(|_, row| !unread.contains(&row.task.id));
         let tasks = self.written.clone().into_iter().collect();
         let groups = groups.unwrap_or_default();
         let kept = Kept { tasks, groups, counters, ..Kept::default() };
@@ -200,4 +206,48 @@ fn r131_what_a_stop_ends_is_not_tried_again_and_nothing_is_by_a_daemon_that_is_n
     let [service, ..] = busy(&mut desk);
     desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     assert_eq!(events(&desk.fact(service, exited(1, false))), [(EventKind::Cancelled, service)]);
+}
+
+#[test]
+fn r130_what_comes_after_a_task_that_can_not_be_read_ends_and_says_so() {
+    let mut durable = Durable::new();
+    let desk = &mut durable.desk;
+    let (lost, known) = (desk.running(1), desk.running(2));
+    let after = |task: TaskId| PlanRequest {
+        after: vec![After { id: task.into(), condition: Condition::Any }],
+        ..PlanRequest::default()
+    };
+    let tasks = [submit(desk, 3, after(lost)), submit(desk, 4, after(known))];
+    let mut durable = durable.damaged(10, &[lost]);
+    let effects = durable.desk.core.end_unstartable(durable.desk.now);
+    assert_eq!(events(&effects), [(EventKind::Failed, tasks[0])]);
+    assert_eq!(tasks.map(|task| durable.desk.status(task)), [Status::Failed, Status::Pending]);
+}
+
+#[test]
+fn r126_an_exit_that_was_known_before_a_kill_decides_what_follows() {
+    for (code, status) in [(75, Status::Pending), (3, Status::Failed)] {
+        let mut durable = Durable::new();
+        let retry =
+            Rule::Retry { times: 2, delay_ms: 1000, max_delay_ms: 1000, codes: [75].into(), signal: false };
+        let task = submit(&mut durable.desk, 1, again(retry));
+        let effects = durable.desk.fact(task, exited(code, true));
+        assert_eq!(ends(&effects).is_empty(), code == 3, "the rest of its tree ends first");
+        let mut durable = durable.killed_for(10);
+        let _ = durable.desk.core.lose(durable.desk.now, &[task], "the keeper was killed");
+        assert_eq!(durable.desk.status(task), status);
+    }
+}
+
+#[test]
+fn r107_runs_that_a_machine_has_lost_are_no_crash_loop() {
+    let mut durable = Durable::new();
+    let task = submit(&mut durable.desk, 1, again(Rule::Restart(Restart::Always)));
+    for _ in 0..12 {
+        durable = durable.killed_for(10);
+        let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
+        assert_eq!(starts(&durable.desk.wait(60_000)), [task]);
+        durable.desk.fact(task, Fact::Started { pid: Some(100) });
+    }
+    assert_eq!(durable.desk.status(task), Status::Running);
 }

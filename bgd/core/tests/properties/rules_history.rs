@@ -1,8 +1,8 @@
 //! Example tests of how long finished tasks are kept, and of the search in them.
 
 use bgd_core::{
-    CoreLimits, Fact, HistoryLimits, Input, ListQuery, PlanRequest, Request, SEARCH_BYTES, StartTime, Text,
-    Work,
+    CoreLimits, Edit, Fact, HistoryLimits, Input, ListQuery, PlanRequest, Request, SEARCH_BYTES, StartTime,
+    Text, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -158,4 +158,22 @@ fn r129_a_list_since_a_time_has_what_ended_later_or_has_not_ended() {
     let page = desk.core.list(&query).expect("a page");
     assert_eq!(page.tasks.iter().map(|task| task.id).collect::<Vec<_>>(), [after, running]);
     assert_eq!(page.summary.total(), 3);
+}
+
+#[test]
+fn r129_a_search_finds_a_task_by_the_description_that_it_has_now() {
+    let mut desk = Desk::new(1);
+    desk.running(1);
+    let mut command = command(id(2));
+    command.spec.description = Some("older".into());
+    desk.ask(Request::Submit(Box::new(command)));
+    let (description, group, priority, slots, after, start) =
+        (Some("newer".into()), None, None, None, None, None);
+    let edit = Edit { id: id(2).into(), description, group, priority, slots, after, start };
+    desk.ask(Request::Edit(Box::new(edit)));
+    let found = |text: &str| {
+        let query = ListQuery { limit: 10, text: Some(Text::new(text)), ..ListQuery::default() };
+        desk.core.list(&query).expect("a page").tasks.iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    assert_eq!((found("newer"), found("older")), (vec![id(2)], vec![]));
 }

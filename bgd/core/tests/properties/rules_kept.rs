@@ -183,3 +183,15 @@ fn r131_a_stop_that_cancels_more_than_one_under_way_is_waited_for_by_both() {
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
     assert!(desk.core.is_closed() && starts(&effects).is_empty());
 }
+
+#[test]
+fn r113_what_could_not_be_written_down_is_no_failure_of_its_batch() {
+    let (mut desk, _) = durable();
+    let item = |number| BatchItem { id: member(number), argv: [OsText::from("true")].into() };
+    let limits = BatchLimits { max_fails: Some(1), ..BatchLimits::default() };
+    let first = Some((Box::new(command(BATCH)), limits));
+    let part = Part { batch: BATCH, first, items: (0..3).map(item).collect(), more: false };
+    desk.ask(Request::SubmitMany(Box::new(part)));
+    let _ = desk.core.withdraw(desk.now, &[member(2)], "the disk is full");
+    assert_eq!([0, 1].map(|number| desk.status(member(number))), [Status::Running, Status::Pending]);
+}

@@ -206,3 +206,16 @@ fn r116_what_can_not_be_the_same_is_refused_and_nothing_is_submitted() {
     let part = task.agent.as_deref().unwrap();
     assert_eq!((&*part.prompt, &part.session), (super::support::FIRST_PROMPT, &None));
 }
+
+#[test]
+fn r116_what_would_wait_for_a_task_that_is_never_ready_is_refused_and_nothing_is_submitted() {
+    let mut desk = Desk::new(4);
+    let first = desk.submit(1);
+    ends(&mut desk, first, 0);
+    // A condition on what has ended is judged, and this one is not met.
+    let second = after(&mut desk, 2, &[(first, Condition::Ready), (first, Condition::Ok)]);
+    assert_eq!(desk.status(second), Status::Cancelled);
+    let refused = desk.ask(rerun(&[first], false, true));
+    assert_eq!(refusal(&refused), &CoreError::Order(OrderError::NeverReady(first)));
+    assert_eq!(desk.core.summary().total(), 2);
+}

@@ -111,7 +111,8 @@ class Client(Methods):
 
     def close(self) -> None:
         """Closes the connection. Whoever waits for an answer gets ConnectionLost; tasks go on, unless this client owns
-        their session. It can't be used again."""
+        their session. It can't be used again. In a process that was forked, the connection of the other process stays."""
+        self._leave_to_parent()
         with self._lock:
             self._is_closed = True
             connection, self._connection = self._connection, None
@@ -164,12 +165,17 @@ class Client(Methods):
             # The daemon has closed the connection since the last call, for example because it ended.
             return self._connected().call(method, sent, fds, after(limit))
 
+    def _leave_to_parent(self) -> None:
+        """In a process that was forked, leaves the connection to the other one, and the lock to its threads."""
+        if self._process == os.getpid():
+            return
+        self._process, self._lock = os.getpid(), threading.Lock()
+        inherited, self._connection = self._connection, None
+        if inherited is not None:
+            inherited.forget()
+
     def _connected(self) -> Connection:
-        if self._process != os.getpid():
-            self._process, self._lock = os.getpid(), threading.Lock()
-            inherited, self._connection = self._connection, None
-            if inherited is not None:
-                inherited.forget()
+        self._leave_to_parent()
         with self._lock:
             if self._is_closed:
                 raise UsageError("the client is closed")

@@ -89,8 +89,16 @@ class Connection:
 
     def notification(self, deadline: Optional[float]) -> Notification:
         """Waits for the next notification."""
-        self._until(lambda: bool(self._notifications), deadline, "nothing came within the timeout")
-        return self._notifications.popleft()
+        taken: list[Notification] = []
+
+        def takes() -> bool:
+            # Under the lock, as another thread may wait for one as well.
+            if not taken and self._notifications:
+                taken.append(self._notifications.popleft())
+            return bool(taken)
+
+        self._until(takes, deadline, "nothing came within the timeout")
+        return taken[0]
 
     def close(self) -> None:
         """Closes the connection. Whoever waits for an answer gets ConnectionLost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Optional, cast
@@ -28,6 +29,7 @@ class EventStream(Iterator[Item]):
         self._place = place
         self._connection: Optional[Connection] = None
         self._pending: list[Item] = []
+        self._process = os.getpid()
         self._has_begun = False
         self._is_closed = False
 
@@ -66,6 +68,9 @@ class EventStream(Iterator[Item]):
 
     def connect(self, deadline: Optional[float] = None) -> Connection:
         """Subscribes, unless it has; events from now on are not missed."""
+        if self._process != os.getpid():
+            # That of the process which has forked stays with it.
+            self._drop()
         pauses = 0
         while self._connection is None:
             try:
@@ -89,7 +94,7 @@ class EventStream(Iterator[Item]):
             connection.close()
             raise
         self._place.begin(cast(types.SubscribeResult, result))
-        self._connection, self._has_begun = connection, True
+        self._connection, self._has_begun, self._process = connection, True, os.getpid()
         if news is not None:
             self._pending.append(news)
 
@@ -104,8 +109,12 @@ class EventStream(Iterator[Item]):
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is None:
+            return
+        if self._process == os.getpid():
             connection.close()
+        else:
+            connection.forget()
 
     def close(self) -> None:
         """Ends the stream and closes its connection."""

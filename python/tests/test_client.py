@@ -435,6 +435,28 @@ class Threads(Case):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(self.client.run(["echo", "parent"]).output, b"parent\n")
 
+    def test_a_forked_child_that_closes_ends_nothing_of_its_parent(self) -> None:
+        owner = self.connected(session="forked", owns=True)
+        with owner.events() as events:
+            events.connect()
+            task = owner.submit(["sleep", "1000"])
+            self.assertEqual(next(events)["kind"], "submitted")
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    events.close()
+                    owner.close()
+                    code = 0
+                finally:
+                    os._exit(code)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            # The session would have ended with the connection of its owner, and its tasks with it.
+            task.cancel()
+            kinds = [next(events)["kind"] for _ in range(2)]
+            self.assertIn("cancelled", kinds)
+        owner.close()
+
 
 if __name__ == "__main__":
     unittest.main()

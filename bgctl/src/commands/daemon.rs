@@ -117,8 +117,8 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     if let Some(stopped) = stopped.as_ref().filter(|_| !may_end) {
         report(stop::words(stopped).trim_end());
     }
-    let connected = if let Some(turn) = turn {
-        link::start_in_turn(&turn, &context.link.socket()?, &[])
+    let connected = if let Some(turn) = &turn {
+        link::start_in_turn(turn, &context.link.socket()?, &[])
     } else {
         context.link.expect_another();
         // Dialling starts it.
@@ -130,6 +130,8 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     let (mut client, started) = connected?;
     context.link.report_loss(started);
     let hello = hello(&mut client)?;
+    // Where a service manager listens, the next one has said nothing before.
+    drop(turn);
     if context.json() {
         context.print_json(&hello)?;
     } else {

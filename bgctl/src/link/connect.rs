@@ -83,8 +83,11 @@ const START: Duration = BUSY;
 /// There is no daemon, or what is at the socket must not be trusted.
 pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Failure> {
     let mut connected = Client::connect(socket);
-    if !start && is_absent(&connected) && Turn::is_taken(socket) {
-        let _turn = Turn::take(socket)?;
+    if !start && is_absent(&connected) {
+        if Turn::is_taken(socket) {
+            drop(Turn::take(socket)?);
+        }
+        // That turn may have ended since the first try.
         connected = Client::connect(socket);
     }
     match connected {

@@ -43,11 +43,11 @@ impl Successors {
     /// # Errors
     /// The next daemon could not be started.
     pub fn next(&mut self, socket: &SocketPath, starts: bool) -> Option<Result<(Client, Started), Failure>> {
-        while let Some((note, is_restarted)) = left_at(socket)
+        while let Some((note, is_started)) = left_at(socket)
             && self.may_try()
         {
-            let connected = if is_restarted {
-                // Whoever restarts the daemon starts it.
+            let connected = if is_started {
+                // Whoever restarts the daemon starts it, or somebody else who waits for it.
                 Ok(connect::connect(socket, false).ok()?)
             } else if starts {
                 connect::connect(socket, true)
@@ -84,13 +84,12 @@ fn durable_at(socket: &SocketPath) -> Option<Note> {
 }
 
 /// Returns the note of the daemon whose tasks the next one goes on with, unless that was stopped for good, and whether
-/// somebody restarts it.
+/// somebody starts the next one.
 fn left_at(socket: &SocketPath) -> Option<(Note, bool)> {
-    // Looked at before the note: whoever restarts a daemon has the turn until the next one has written another note.
+    // Looked at before the note: whoever restarts a daemon has the turn until the next one has answered.
     let is_started = Turn::is_taken(socket);
     let note = durable_at(socket)?;
-    let is_stopped = note.phase == Phase::Ending;
-    (is_started || !is_stopped).then_some((note, is_stopped))
+    (is_started || note.phase != Phase::Ending).then_some((note, is_started))
 }
 
 /// Whether the last daemon at this socket was told to end, and its tasks outlive it.

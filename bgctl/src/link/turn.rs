@@ -38,7 +38,8 @@ impl Turn {
     /// Whether somebody is about to start a daemon, who may stop the one before first.
     pub fn is_taken(socket: &SocketPath) -> bool {
         let file = open(&mut OpenOptions::new(), socket);
-        file.is_ok_and(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err())
+        // Those who only look must not take each other for somebody who starts one.
+        file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
     }
 }
 

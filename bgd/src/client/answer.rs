@@ -69,6 +69,11 @@ impl Answer {
         let line = self.id.as_ref().map(|id| error_line(Some(id), error)).unwrap_or_default();
         self.client.answer(&line, self.reserved);
     }
+
+    /// Ends the request without a response. Only where the connection is about to end.
+    pub fn abandon(&self) {
+        self.client.answer(&[], self.reserved);
+    }
 }
 
 /// Returns the error for a failed write to a task's standard input.

@@ -239,12 +239,6 @@ impl Client {
         self.written.notify_one();
     }
 
-    /// Signals that nobody answers any more: the connection ends once everything is written.
-    pub fn expect_no_answers(&self) {
-        self.lock().unanswered = 0;
-        self.written.notify_one();
-    }
-
     /// Marks the connection as broken: discards queued and future bytes.
     pub fn close(&self) {
         let mut queue = self.lock();
@@ -367,20 +361,6 @@ mod tests {
         assert!(!client.begin_request(0));
         client.answer(b"x", 0);
         assert!(client.begin_request(0));
-    }
-
-    #[tokio::test]
-    async fn r131_a_connection_whose_answer_comes_from_the_next_daemon_ends_when_all_is_written() {
-        let client = client();
-        assert!(client.begin_request(0) && client.begin_request(0));
-        client.answer(b"x", 0);
-        let mut end = Box::pin(async {
-            assert_eq!(client.next_bytes(|| true).await.unwrap(), b"x");
-            client.next_bytes(|| true).await
-        });
-        assert!(futures_poll(&mut end).await.is_none(), "a call is not answered");
-        client.expect_no_answers();
-        assert_eq!(end.await, None);
     }
 
     #[tokio::test]

@@ -76,6 +76,27 @@ fn r01_a_stale_socket_and_stale_locks_stand_in_nobodys_way() {
     home.run(&["--no-start", "list"]).success();
 }
 
+/// As between the stop and the start of a restart.
+#[test]
+fn r131_a_stop_waits_for_whoever_is_about_to_start_a_daemon() {
+    let mut daemon = TestDaemon::home_only();
+    fs::DirBuilder::new().mode(0o700).create(daemon.socket().parent().unwrap()).unwrap();
+    let turn = fs::File::create(daemon.socket_path().beside("start")).unwrap();
+    turn.lock().unwrap();
+    let mut stop = daemon.bgctl(&["daemon", "stop"]);
+    let stop = stop.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let comms = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", stop.id())).into_iter().flatten().flatten();
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok()).collect::<Vec<_>>()
+    };
+    wait::poll_until("its wait", || comms().iter().any(|comm| comm == "lock\n").then_some(()));
+    daemon.launch();
+    drop(turn);
+    let said = stop.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "stopped\n");
+    assert!(daemon.ended().success());
+}
+
 #[test]
 fn r01_a_second_daemon_says_that_the_place_is_taken() {
     let daemon = TestDaemon::start();

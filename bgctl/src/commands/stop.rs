@@ -14,14 +14,18 @@ use rustix::process::Signal;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{DaemonProcess, pauses};
+use crate::link::{self, DaemonProcess, pauses};
 use crate::progress::Progress;
 use crate::remark::report;
 use crate::render::clean;
 
 /// Stops the daemon if one is running, then prints the outcome.
 pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure> {
-    let stopped = stop(order, context)?;
+    let mut stopped = stop(order, context)?;
+    // Between the end of a daemon that is restarted and the start of the next one there is none.
+    if stopped.is_none() && !context.link.is_remote() && link::until_started(&context.link.socket()?)? {
+        stopped = stop(order, context)?;
+    }
     if context.json() {
         context.print_json(&stopped.unwrap_or(NOTHING))?;
         return Ok(Code::OK);

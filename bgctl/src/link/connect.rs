@@ -84,9 +84,7 @@ const START: Duration = BUSY;
 pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Failure> {
     let mut connected = Client::connect(socket);
     if !start && is_absent(&connected) {
-        if Turn::is_taken(socket) {
-            drop(Turn::take(socket)?);
-        }
+        until_started(socket)?;
         // That turn may have ended since the first try.
         connected = Client::connect(socket);
     }
@@ -95,6 +93,18 @@ pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Fa
         Err(ClientError::Connect(error)) if start && error.is_absent() => start_daemon(socket),
         Err(error) => Err(absent(socket, error)),
     }
+}
+
+/// Waits for whoever is about to start a daemon; returns whether there was somebody. Blocks.
+///
+/// # Errors
+/// They take too long, or their lock can't be used.
+pub fn until_started(socket: &SocketPath) -> Result<bool, Failure> {
+    let is_taken = Turn::is_taken(socket);
+    if is_taken {
+        drop(Turn::take(socket)?);
+    }
+    Ok(is_taken)
 }
 
 fn is_absent(connected: &Result<Client, ClientError>) -> bool {

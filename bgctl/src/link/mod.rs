@@ -38,7 +38,7 @@ use bgd_shared::socket::SocketPath;
 use self::bootstrap::supplied;
 pub use self::children::end_children;
 pub use self::connect::{
-    Started, pauses, program_path, start_daemon, start_daemon_with, start_in_turn, take_turn,
+    Started, pauses, program_path, start_daemon, start_daemon_with, start_in_turn, take_turn, until_started,
 };
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;

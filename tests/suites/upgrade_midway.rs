@@ -4,6 +4,9 @@
 use std::fs;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use bgd_tests::shared::failure::FailureKind;
@@ -14,7 +17,7 @@ use bgd_tests::shared::request::{CancelParams, SubmitParams, TaskCancel};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, refused, release, until, upgrade};
 use bgd_tests::user::{fill_disk, on_a_small_disk_with};
-use bgd_tests::{Raw, TestDaemon, bgd_path, wait};
+use bgd_tests::{Outcome, Raw, TestDaemon, bgctl_path, bgd_path, executable, wait};
 use serde_json::json;
 
 /// Tries with longer and longer times, as a busy machine may upgrade too late for a short one.
@@ -139,4 +142,42 @@ fn r123_a_durable_daemon_on_a_full_disk_goes_on_and_is_upgraded_once_there_is_ro
     daemon.run(&["release", &held.to_string()]).success();
     assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
     assert_eq!(daemon.status().summary.total(), known);
+}
+
+/// As Homebrew and Nix have them: a folder for each version, which goes away, and links to the latest one.
+#[test]
+fn r120_a_daemon_that_was_started_by_a_link_is_upgraded_to_where_the_link_leads_now() {
+    let home = TestDaemon::home_only();
+    let bin = home.home().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let install = |version: &str| {
+        let folder = home.home().join(version);
+        fs::create_dir(&folder).unwrap();
+        for program in [bgd_path(), bgctl_path()] {
+            let name = program.file_name().unwrap();
+            executable::copy(program.as_ref(), &folder.join(name));
+            let _ = fs::remove_file(bin.join(name));
+            symlink(folder.join(name), bin.join(name)).unwrap();
+        }
+        folder
+    };
+    let run = |bgctl: &Path, args: &[&str]| {
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        let mut command = Command::new(bgctl);
+        command.args(args).env_clear().envs(home.environment()).env_remove("BGD_DAEMON").env("PATH", path);
+        Outcome::of(command.current_dir(home.home())).success()
+    };
+    let first = install("1");
+    run(Path::new("bgctl"), &["daemon", "start"]);
+    let process = home.process();
+    let runs = |folder: &Path| fs::read_link(process.proc("exe")).unwrap() == folder.join("bgd");
+    assert!(runs(&first));
+    let second = install("2");
+    fs::remove_dir_all(&first).unwrap();
+    run(Path::new("bgctl"), &["daemon", "upgrade"]);
+    assert!(runs(&second));
+    let status = run(&bin.join("bgctl"), &["daemon", "status"]).stdout_text();
+    assert!(!status.contains("program:"), "{status}");
+    run(&bin.join("bgctl"), &["daemon", "stop"]);
+    process.gone();
 }

@@ -188,7 +188,9 @@ fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) ->
 fn program(status: &DaemonStatus, path: &Path) -> String {
     let runs = status.program.as_ref().is_some_and(|program| {
         program.state == ProgramState::Current
-            && path.canonicalize().is_ok_and(|path| path == Path::new(&program.path))
+            && path
+                .canonicalize()
+                .is_ok_and(|path| Path::new(&program.path).canonicalize().is_ok_and(|is| is == path))
     });
     let version = if runs { format!(" ({})", status.version) } else { String::new() };
     format!("{}{version}", path.display())

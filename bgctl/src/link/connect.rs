@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -315,7 +316,8 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<StartRep
     parse_report(&words)
 }
 
-/// The daemon's program: `$BGD_DAEMON`, else the one next to this program, else the one on PATH.
+/// The daemon's program: `$BGD_DAEMON`, else the one next to this program as it was called, else the one next to its file,
+/// else the one on PATH.
 pub fn program() -> OsString {
     if let Some(named) = std::env::var_os("BGD_DAEMON").filter(|path| !path.is_empty()) {
         // The daemon starts in `/`, where a relative path would mean something else.
@@ -323,11 +325,26 @@ pub fn program() -> OsString {
         let relative = path.components().nth(1).is_some() && path.is_relative();
         return if relative { std::path::absolute(path).map_or(named, Into::into) } else { named };
     }
-    let sibling = std::env::current_exe().ok().map(|path| path.with_file_name("bgd"));
-    match sibling.filter(|path| path.is_file()) {
-        Some(path) => path.into_os_string(),
-        None => "bgd".into(),
-    }
+    let own = std::env::current_exe().ok();
+    let called = own.as_deref().and_then(called_as);
+    let siblings = called.into_iter().chain(own).map(|path| path.with_file_name("bgd"));
+    siblings.into_iter().find(|path| path.is_file()).map_or_else(|| "bgd".into(), PathBuf::into_os_string)
+}
+
+/// The path by which this program, whose file is `own`, was called. A package manager may have a folder for each version and
+/// a link to the latest one, which stays.
+fn called_as(own: &Path) -> Option<PathBuf> {
+    let name = PathBuf::from(std::env::args_os().next()?);
+    let path = if name.components().nth(1).is_some() { name } else { in_path(&name)? };
+    let path = std::path::absolute(path).ok()?;
+    let identity = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    (identity(&path)? == identity(own)?).then_some(path)
+}
+
+/// The first file of this name in a folder of `PATH`.
+fn in_path(name: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The path of that program, which may be looked for in `PATH`.
@@ -336,9 +353,7 @@ pub fn program_path() -> PathBuf {
     if program.components().nth(1).is_some() {
         return program;
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join(&program)).find(|path| path.is_file());
-    found.unwrap_or(program)
+    in_path(&program).unwrap_or(program)
 }
 
 fn is_kept(name: &OsStr) -> bool {

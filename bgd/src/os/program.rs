@@ -15,10 +15,14 @@ const RUNNING: &str = "/proc/self/exe";
 pub struct Program(PathBuf);
 
 impl Program {
-    /// Remembers where the program is. `None` without /proc. Only right at a start: later the file may have been replaced
-    /// more than once, and the kernel names the one that is gone.
+    /// Remembers where the program is, by the absolute path that it was started with: a link to it leads to the next
+    /// version when the folder of this one is gone. `None` without /proc. Only right at a start: later the file may have
+    /// been replaced more than once, and the kernel names the one that is gone.
     pub fn own() -> Option<Self> {
-        proc::program("self").ok().map(|path| Self(proc::undeleted(&path).to_owned()))
+        let called = std::env::args_os().next().map(PathBuf::from).filter(|path| path.is_absolute());
+        let is_own = |path: &PathBuf| Self(path.clone()).state() == ProgramState::Current;
+        let resolved = || proc::program("self").ok().map(|path| proc::undeleted(&path).to_owned());
+        called.filter(is_own).or_else(resolved).map(Self)
     }
 
     /// The program is known to be at this path.

@@ -296,10 +296,10 @@ fn r131_whoever_waits_goes_on_after_a_restart() {
         assert_eq!(told, GOES_ON);
     }
     gate.open();
-    for (mut child, code) in waits {
-        let written = BufReader::new(child.stdout.take().unwrap());
-        assert!(written.lines().map(Result::unwrap).any(|line| line == "done" || line.contains(&id.short())));
-        assert_eq!(child.wait().unwrap().code(), Some(code));
+    for (child, code) in waits {
+        let (exited, written, _) = ended(child);
+        assert_eq!(exited, Some(code), "{written}");
+        assert!(written.lines().any(|line| line == "done" || line.contains(&id.short())), "{written}");
     }
     let mut lines = BufReader::new(events.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("\"failed\"")));

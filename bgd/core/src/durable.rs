@@ -62,6 +62,20 @@ pub struct Counters {
     pub wall: Timestamp,
 }
 
+/// How many numbers are left out where it is not known which ones were told: more than a daemon ever tells.
+const LEFT_OUT: u64 = 1 << 32;
+
+impl Counters {
+    /// Leaves out all numbers of events, items and notices that may have been told since these were written. What is left out
+    /// grows with the time, so that no number is told twice if these are lost again and again.
+    pub fn leave_out(&mut self, now: Timestamp) {
+        let told = u64::try_from(now.unix_ms()).unwrap_or_default().saturating_mul(1000);
+        for number in [&mut self.seq, &mut self.inboxes.last, &mut self.notices] {
+            *number = number.saturating_add(LEFT_OUT).max(told);
+        }
+    }
+}
+
 /// What was changed since the last look. `None` stands for what was removed.
 #[derive(Debug, Default)]
 pub struct Changes {

@@ -128,6 +128,11 @@ impl Inboxes {
         self.lost += counts.lost;
     }
 
+    /// Numbers items after this one, if it is not in use yet.
+    pub fn number_after(&mut self, last: u64) {
+        self.last = self.last.max(last);
+    }
+
     /// Adds an item, then drops what exceeds `limit` (at least 1) in this inbox or the limits on all inboxes.
     /// Returns the waits that the item ends, oldest first.
     pub fn add(&mut self, session: &Arc<str>, notice: Arc<Notice>, limit: usize) -> Ended {

@@ -43,9 +43,6 @@ pub struct LeftRuns {
     pub told: Option<u64>,
 }
 
-/// How many event numbers are left out where it is not known which ones were told: more than a daemon ever tells.
-const NUMBERS_LEFT_OUT: u64 = 1 << 32;
-
 impl LeftRuns {
     /// Returns the keys of all of them.
     pub fn held(&self) -> impl Iterator<Item = Key> {
@@ -106,8 +103,7 @@ impl Dispatcher {
         if self.durable.is_some() {
             self.core.track();
         }
-        let written = self.core.seq();
-        self.core.number_after(told.unwrap_or_else(|| written.saturating_add(NUMBERS_LEFT_OUT)));
+        self.core.number_after(self.now(), told);
         self.subscribers.go_on_after(self.core.seq());
         // Before those that follow.
         self.tell_again(notices);

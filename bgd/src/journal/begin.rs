@@ -72,7 +72,8 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
         return Err(Fault::Damaged("it is not consistent".to_owned()));
     }
     let read = store.read();
-    if read.unread > 0 || read.head.is_none() && !read.kept.tasks.is_empty() {
+    let lacks_entries = read.head.is_none() || !read.has_counters;
+    if read.unread > 0 || lacks_entries && !read.kept.tasks.is_empty() {
         return Err(Fault::Damaged("parts of it can't be read".to_owned()));
     }
     store.trust().map_err(fault)?;

@@ -75,7 +75,11 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
     let (new, done) = (folder.join(NEW), folder.join(DONE));
     let _ = fs::remove_dir_all(&new);
     make(&new).map_err(unusable)?;
-    let Read { head, kept, unread } = read_copy(folder, &new.join("copy"));
+    let Read { head, mut kept, has_counters, unread } = read_copy(folder, &new.join("copy"));
+    if !has_counters {
+        // Events and items of inboxes were told under numbers that nobody knows any more.
+        kept.counters.leave_out(Timestamp::now());
+    }
     let (mut store, _) = begin(&new, sync)?;
     // Without a head what was read is written all the same, under one that says as much as is known.
     let head = head.unwrap_or_else(|| {

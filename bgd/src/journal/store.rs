@@ -94,6 +94,8 @@ pub struct Read {
     pub head: Option<Head>,
     /// The state.
     pub kept: Kept,
+    /// Whether the numbers that only grow are what was written. Otherwise they begin anew.
+    pub has_counters: bool,
     /// How many rows could not be read.
     pub unread: usize,
 }
@@ -194,7 +196,10 @@ impl Store {
             self.envs.insert(number, &value);
         }
         read.head = self.head();
-        read.kept.counters = self.parsed("counters", &mut unread);
+        let counters = self.entry("counters").map(|value| parse(&value));
+        unread += usize::from(matches!(counters, Some(None)));
+        read.has_counters = matches!(counters, Some(Some(_)));
+        read.kept.counters = counters.flatten().unwrap_or_default();
         read.kept.groups = self.parsed("groups", &mut unread);
         for [number, value] in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
             match (integer(&number), parse(&value)) {

@@ -497,3 +497,63 @@ fn r130_a_step_that_comes_as_the_writer_looks_for_room_is_written_before_it_is_t
     drop(writer);
     assert_eq!(read(folder.path()).kept.tasks.len(), 3);
 }
+
+/// The readers of events and inboxes know them, and would never be shown what comes under them again.
+#[test]
+fn r130_numbers_that_can_not_be_read_are_not_given_again() {
+    for damage in [
+        "UPDATE entry SET value = x'00' WHERE name = 'counters'",
+        "DELETE FROM entry WHERE name = 'counters'",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("journal").join(FILE);
+        write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
+        let mut told = [1 << 32; 3];
+        // Lost again at once, it has less than the daemon before.
+        for _ in 0..2 {
+            rusqlite::Connection::open(&file).unwrap().execute_batch(damage).unwrap();
+            let numbers = |opened: &Opened| {
+                let counters = &opened.kept.counters;
+                [counters.seq, counters.inboxes.last, counters.notices]
+            };
+            let opened = read(folder.path());
+            let found = numbers(&opened);
+            assert!(
+                found.iter().zip(told).all(|(found, told)| *found > told),
+                "{damage}: {found:?}, {told:?}"
+            );
+            drop(opened);
+            let opened = read(folder.path());
+            assert_eq!(
+                numbers(&opened),
+                found,
+                "{damage}: also for the daemon after one that was killed at once"
+            );
+            opened.damage.as_ref().unwrap().settle();
+            let mut again = Core::again(LIMITS, [].into(), opened.kept);
+            // As the daemon before was stopped, it seems to have told nothing.
+            again.number_after(now(), Some(0));
+            assert_eq!(again.seq(), found[0], "{damage}");
+            told = found;
+        }
+    }
+}
+
+#[test]
+fn r130_items_are_numbered_anew_where_more_was_told_than_was_written() {
+    let before = core();
+    let counters = |core: &Core| core.counters(now());
+    let again = |told| {
+        let kept = Kept { counters: counters(&before), ..Kept::default() };
+        let mut again = Core::again(LIMITS, [].into(), kept);
+        again.number_after(Now { wall: Timestamp::from_unix_ms(1_000_000_000), ..now() }, told);
+        counters(&again)
+    };
+    let seq = before.seq();
+    assert_eq!(again(Some(seq)), counters(&before), "everything was written");
+    let more = again(Some(seq + 5));
+    assert_eq!(more.seq, seq + 5);
+    for number in [more.inboxes.last, more.notices, again(None).seq, again(None).inboxes.last] {
+        assert_eq!(number, 1_000_000_000_000, "beyond all that was told");
+    }
+}

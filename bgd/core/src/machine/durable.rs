@@ -71,9 +71,17 @@ impl Core {
         })
     }
 
-    /// Numbers events after this one, if it is not in use yet.
-    pub fn number_after(&mut self, seq: u64) {
-        self.seq = self.seq.max(seq);
+    /// Goes on with numbers that were not told yet, after a daemon that has told events up to number `told`; `None` if nobody
+    /// knows up to which. If that is more than it has written down, it may have told items and notices, too.
+    pub fn number_after(&mut self, now: Now, told: Option<u64>) {
+        if told.is_some_and(|told| told <= self.seq) {
+            return;
+        }
+        let mut counters = self.counters(now);
+        counters.leave_out(now.wall);
+        self.seq = told.unwrap_or(counters.seq);
+        self.inboxes.number_after(counters.inboxes.last);
+        self.last_notice = counters.notices;
     }
 
     /// Returns the numbers that only grow, as they are now.

@@ -119,6 +119,10 @@ pub const INBOX_PAGE_DEFAULT: usize = 100;
 /// Approximate maximum size of an answer to `inbox.read`, in bytes; it always has at least one item.
 pub const INBOX_PAGE_BYTES: usize = 1024 * 1024;
 
+/// Maximum number of `inbox.read` of one connection that wait for an item; another one that would wait is refused with
+/// `too_many_requests`.
+pub const INBOX_WAITS: usize = 64;
+
 /// Maximum number of items in all inboxes together; beyond it the oldest is dropped. Also the maximum number of
 /// inboxes that remember having lost items; beyond it the one with the oldest loss forgets it.
 pub const INBOXES_ITEMS: usize = 100_000;

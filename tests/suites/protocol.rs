@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
+use bgd_shared::limits::INBOX_WAITS;
 use bgd_shared::request::METHODS;
 use bgd_tests::templates::remembering_agent;
 use bgd_tests::{TestDaemon, wait};
@@ -386,6 +387,26 @@ fn many_requests_at_once_are_all_answered() {
     let mut seen: Vec<u64> = (0..200).map(|_| wire.line()["id"].as_u64().unwrap()).collect();
     seen.sort_unstable();
     assert!(seen.into_iter().eq(0..200));
+}
+
+#[test]
+fn r55_reads_of_inboxes_that_wait_are_bounded_and_hold_up_no_other_request() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let read = json!({"session": "a", "wait_ms": 60_000});
+    let waiting: Vec<u64> = (0..INBOX_WAITS).map(|_| wire.request("inbox.read", &read)).collect();
+    let error = wire.refused("inbox.read", read.clone());
+    assert_eq!(error["data"]["kind"], "too_many_requests");
+    assert_eq!(
+        wire.call("inbox.read", json!({"session": "a"}))["items"],
+        json!([]),
+        "this one does not wait"
+    );
+    let mut other = Wire::new(&daemon);
+    other.call("task.submit", json!({"argv": ["true"], "cwd": "/", "env": {}, "session": "a"}));
+    let mut answered: Vec<u64> = (0..INBOX_WAITS).map(|_| wire.line()["id"].as_u64().unwrap()).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, waiting);
 }
 
 #[test]

@@ -307,6 +307,8 @@ pub enum CoreError {
     TooManySessions(usize),
     /// The answers that the connection waits for would have more tasks than this, the limit.
     TooManyWaits(usize),
+    /// The connection already has this many waiting reads of inboxes, the limit.
+    TooManyReads(usize),
     /// The limit on tasks, which is this, is reached.
     Full(usize),
     /// The request would exceed the limit on memory. All values are in bytes.

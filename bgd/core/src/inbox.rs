@@ -233,6 +233,17 @@ impl Inboxes {
         id
     }
 
+    /// Whether this call waits for an item.
+    pub fn waits(&self, to: ReplyTo) -> bool {
+        self.waits_of(to.client).any(|id| self.waits.get(&id).is_some_and(|wait| wait.to == to))
+    }
+
+    /// Returns the waiting reads of a client, oldest first.
+    pub fn waits_of(&self, client: u64) -> impl Iterator<Item = InboxWaitId> {
+        let theirs = (client, InboxWaitId(0))..=(client, InboxWaitId(u64::MAX));
+        self.by_client.range(theirs).map(|(_, id)| *id)
+    }
+
     /// Removes a waiting read.
     pub fn end_wait(&mut self, id: InboxWaitId) -> Option<InboxWait> {
         let wait = self.waits.remove(&id)?;
@@ -252,8 +263,7 @@ impl Inboxes {
 
     /// Removes the waiting reads of a client that is gone. Returns them, oldest first.
     pub fn disconnect(&mut self, client: u64) -> Ended {
-        let theirs = (client, InboxWaitId(0))..=(client, InboxWaitId(u64::MAX));
-        let ids: Vec<InboxWaitId> = self.by_client.range(theirs).map(|(_, id)| *id).collect();
+        let ids: Vec<InboxWaitId> = self.waits_of(client).collect();
         ids.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
     }
 

@@ -76,6 +76,7 @@ pub fn of_core(error: CoreError) -> RpcError {
         CoreError::TooManyJobs(limit) => too_many_jobs(limit),
         CoreError::TooManySessions(limit) => too_many_sessions(limit),
         CoreError::TooManyWaits(limit) => too_many_waits(limit),
+        CoreError::TooManyReads(limit) => too_many_reads(limit),
         CoreError::Full(limit) => RpcError::new(
             ErrorKind::RegistryFull,
             format!("the daemon has reached its limit of {} (limits.tasks)", count(limit, "task")),
@@ -293,6 +294,12 @@ fn too_many_waits(limit: usize) -> RpcError {
     let message = format!("the answers that this connection waits for would have more than {limit} tasks");
     RpcError::new(ErrorKind::TooManyRequests, message)
         .hint("wait for each task once, or use another connection")
+}
+
+fn too_many_reads(limit: usize) -> RpcError {
+    let message = format!("this connection already waits for items by {limit} `inbox.read`, the limit");
+    RpcError::new(ErrorKind::TooManyRequests, message)
+        .hint("read each inbox once at a time, or use another connection")
 }
 
 fn not_resumable(id: TaskId, status: Status) -> RpcError {

@@ -161,6 +161,7 @@ fn limits_table() -> String {
         ("Foreground jobs per connection", limits::FOREGROUND_JOBS.to_string()),
         ("Connections attached to one terminal", limits::TERMINAL_VIEWERS.to_string()),
         ("Items per result of `inbox.read`", limits::INBOX_PAGE.to_string()),
+        ("Calls of `inbox.read` per connection that wait for an item", limits::INBOX_WAITS.to_string()),
         ("Inboxes per result of `inbox.list`", limits::INBOXES_PAGE.to_string()),
         ("Tasks per page of `task.list`", limits::LIST_PAGE.to_string()),
         ("Maximum size of an environment", bytes(limits::ENV_BYTES as u64)),

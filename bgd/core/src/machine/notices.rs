@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bgd_shared::limits::OWNED_SESSIONS;
+use bgd_shared::limits::{INBOX_WAITS, OWNED_SESSIONS};
 use bgd_shared::notice::NoticeKind;
 
 use super::{Core, Phase, Timer};
@@ -84,6 +84,10 @@ impl Core {
         // No item can follow.
         if self.phase == Phase::Closed {
             return Err(CoreError::ShuttingDown);
+        }
+        // All of them can be answered at once, and the client may not read.
+        if self.inboxes.waits_of(to.client).count() >= INBOX_WAITS {
+            return Err(CoreError::TooManyReads(INBOX_WAITS));
         }
         let id = self.inboxes.wait(wait);
         self.timers.insert((deadline, Timer::Inbox(id)));

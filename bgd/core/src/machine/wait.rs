@@ -64,9 +64,9 @@ impl Core {
         if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
     }
 
-    /// Whether this call waits for tasks.
+    /// Whether this call waits for tasks, or for an item of an inbox.
     pub fn waits(&self, to: ReplyTo) -> bool {
-        self.waiters.waits(to)
+        self.waiters.waits(to) || self.inboxes.waits(to)
     }
 
     /// Refuses a wait for readiness on a task that defines none.

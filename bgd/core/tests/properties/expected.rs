@@ -234,6 +234,7 @@ const fn error_name(error: &CoreError) -> &'static str {
         CoreError::TooManyJobs(_) => "too many jobs",
         CoreError::TooManySessions(_) => "too many sessions",
         CoreError::TooManyWaits(_) => "too many waits",
+        CoreError::TooManyReads(_) => "too many reads",
         CoreError::ShuttingDown => "shutting down",
         CoreError::Order(OrderError::UnknownGroup(..)) => "an unknown group",
         CoreError::Order(OrderError::TooManyGroups(_)) => "too many groups",

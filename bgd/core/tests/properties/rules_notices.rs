@@ -5,10 +5,13 @@ use std::sync::Arc;
 use bgd_core::{
     Begin, Cancel, CoreError, CoreLimits, Effect, Fact, Input, Leaves, Notice, Reply, Request, Selection,
 };
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
-use bgd_shared::limits::PROMPT_BYTES;
+use bgd_shared::limits::{INBOX_WAITS, PROMPT_BYTES};
 use bgd_shared::notice::NoticeKind::{self, Completed, Failed, NeedsInput, Started};
 use bgd_shared::request::{BlockMode, BlockUntil};
+
+use crate::wire::refusals;
 
 use super::support::{
     ASK_TIMEOUT, Desk, HUP, STALLED_AFTER, TERM, asked, command, configure, ends, exited, id, ids, limits,
@@ -352,6 +355,24 @@ fn r55_a_session_that_ends_while_it_reads_goes_on_to_wait() {
     let task = submit(&mut desk, 1);
     assert!(replies(&desk.fact(task, started())).is_empty());
     assert_eq!(inbox(&desk.fact(task, exited(0, false))), (vec![(1, task)], false, 0));
+}
+
+/// All of them may be answered at once, and the client may not read.
+#[test]
+fn r55_the_waiting_reads_of_a_connection_are_bounded() {
+    let mut desk = Desk::new(1);
+    for _ in 0..INBOX_WAITS {
+        assert!(desk.ask(read(0, 1000, 9)).is_empty());
+    }
+    let effects = desk.ask(read(0, 1000, 9));
+    assert_eq!(refusal(&effects), &CoreError::TooManyReads(INBOX_WAITS));
+    assert_eq!(refusals::of_core(refusal(&effects).clone()).kind(), ErrorKind::TooManyRequests);
+    assert_eq!(inbox(&desk.ask(read(0, 0, 9))), (vec![], false, 0), "this one does not wait");
+    assert!(desk.ask_as(2, read(0, 1000, 9)).is_empty(), "others have their own");
+    let task = submit(&mut desk, 1);
+    desk.fact(task, started());
+    assert_eq!(replies(&desk.fact(task, exited(0, false))).len(), INBOX_WAITS + 1);
+    assert!(desk.ask(read(1, 1000, 9)).is_empty(), "those that were answered do not count");
 }
 
 #[test]

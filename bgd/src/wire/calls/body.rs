@@ -109,9 +109,11 @@ impl Body {
                 Selection::All { .. } | Selection::Matching(_) => limits::LIST_PAGE_BYTES,
             },
             Self::Many(part, _) => part.items.len() * ID_BYTES,
-            // A waiting request reserves nothing. Otherwise no other request of that client would be read meanwhile, not
-            // even a check whether the daemon is alive.
-            Self::Inbox(_, Request::ReadInbox { wait_ms: 0, .. }) => limits::INBOX_PAGE_BYTES,
+            // One that has to wait gives it back then, as it gets one item. Otherwise no other request of that client would
+            // be read meanwhile, not even a check whether the daemon is alive.
+            Self::Inbox(_, Request::ReadInbox { .. }) => limits::INBOX_PAGE_BYTES,
+            // With its whole prompt.
+            Self::Get(_) => limits::FRAME_BYTES,
             Self::Hello(_)
             | Self::Submit(..)
             | Self::Prompt(..)
@@ -121,7 +123,6 @@ impl Body {
             | Self::Groups
             | Self::Executors(_)
             | Self::Usage(_)
-            | Self::Get(_)
             | Self::Write(..)
             | Self::Attach(..)
             | Self::Leave(_)
@@ -146,3 +147,19 @@ const TASK_BYTES: usize = 1024;
 
 /// The default `limit` of `task.output`, in bytes.
 pub const OUTPUT_DEFAULT_BYTES: u64 = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many of them can be under way at once, and the client may not read.
+    #[test]
+    fn r26_what_an_answer_may_need_is_reserved_before_the_next_request_is_read() {
+        for wait_ms in [0, 60_000] {
+            let read = Request::ReadInbox { session: "a".into(), after: 0, wait_ms, limit: 1 };
+            assert_eq!(Body::Inbox(None, read).reserve(), limits::INBOX_PAGE_BYTES, "wait_ms: {wait_ms}");
+        }
+        let task = TaskRef::from(bgd_shared::id::TaskId::random());
+        assert_eq!(Body::Get(task).reserve(), limits::FRAME_BYTES, "as much as the prompt may have");
+    }
+}

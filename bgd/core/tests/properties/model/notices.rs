@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bgd_core::{CoreError, Now, ReplyTo};
 use bgd_shared::id::TaskId;
+use bgd_shared::limits::INBOX_WAITS;
 use bgd_shared::notice::NoticeKind;
 
 use super::super::expected::{Answer, Told};
@@ -121,6 +122,10 @@ impl Model {
             self.give(&read);
         } else if self.exited {
             return Err(CoreError::ShuttingDown);
+        } else if self.post.reads.iter().filter(|other| other.to.client == read.to.client).count()
+            >= INBOX_WAITS
+        {
+            return Err(CoreError::TooManyReads(INBOX_WAITS));
         } else {
             self.post.reads.push(read);
         }

@@ -1,5 +1,6 @@
 //! A disk that hangs, as when a file server is gone (R05): tasks that do not need it start, end and are read.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -16,6 +17,7 @@ use bgd_tests::shared::request::{
     CancelParams, HandoffParams, HandoffStream, ListParams, SubmitParams, TaskCancel, TaskList, TaskSubmit,
 };
 use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::shared::text::{Env, OsText};
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Raw, TestDaemon, wait};
 use serde_json::json;
@@ -237,4 +239,48 @@ fn r126_a_durable_daemon_starts_although_the_disk_of_an_output_hangs_as_root() {
         assert_eq!(daemon.cancel(&[task])[0].status, Status::Cancelled);
     }
     drop(disk);
+}
+
+/// Both the folder where a bus is looked for and one that is named.
+#[test]
+fn r51_a_desktop_on_a_disk_that_hangs_delays_no_other_channel_as_root() {
+    must_be_root();
+    let told = "[channels.told]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", \"echo >> $HOME/told\"]\n";
+    for name in ["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"] {
+        let daemon = TestDaemon::builder().config(told).start();
+        let disk = HungDisk::mount(&daemon.home().join("hung"));
+        let folder = disk.folder().join("run");
+        let value = if name == "XDG_RUNTIME_DIR" {
+            folder.into_os_string()
+        } else {
+            unix_address(&folder.join("bus"))
+        };
+        let tell = |channel: &str| {
+            let params = daemon.params();
+            let all = params.env.iter().flat_map(|env| env.0.iter().cloned());
+            let others = all.filter(|(other, _)| &**other != name);
+            let env: Env = others.chain([(name.into(), OsText::from(value.clone()))]).collect();
+            let argv = Some(vec!["true".into()]);
+            let channel = Some(channel.to_owned());
+            daemon.submit_with(&SubmitParams { argv, channel, env: Some(env), ..params });
+        };
+        tell("desktop");
+        stuck(&daemon, "tokio", 1);
+        tell("told");
+        wait::poll_until("the other channel", || daemon.home().join("told").exists().then_some(()));
+        assert_eq!(daemon.channel("desktop").failed, 0, "{name}: it is still looked for");
+        // Another one waits for its turn, and takes no further thread.
+        tell("desktop");
+        wait::poll_until("the first to be given up", || {
+            (daemon.channel("desktop").failed == 1).then_some(())
+        });
+        let why = daemon.channel("desktop").last_error.expect("it has failed");
+        assert!(why.contains("the desktop did not answer within 10s"), "{name}: {why}");
+        stuck(&daemon, "tokio", 1);
+    }
+}
+
+/// The address of a bus whose socket is at this path.
+fn unix_address(socket: &Path) -> OsString {
+    format!("unix:path={}", socket.display()).into()
 }

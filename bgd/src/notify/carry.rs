@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,7 @@ impl Notifier {
             holds: _,
             held_since: _,
             still: _,
+            unanswered: _,
             // What the upgrade before has left is taken up.
             resumed: _,
             adapters_before: _,
@@ -116,12 +118,23 @@ impl Notifier {
         let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_closed()) else {
             return Ok(Vec::new());
         };
+        let busy = || Obstacle::passing("a notice is being worked on");
+        // A thread that has not answered yet is asked nothing more: each wait for it holds up the dispatcher.
+        if let Some(unanswered) = &self.unanswered
+            && matches!(unanswered.try_recv(), Err(TryRecvError::Empty))
+        {
+            return Err(busy());
+        }
+        self.unanswered = None;
         let (tell, told) = mpsc::channel();
         let (still, until) = mpsc::channel();
         let _ = thread.send(ThreadOrder::Freeze(Freeze { waits, tell, until }));
         // If it stands still later than that, it goes on at once, as `still` is dropped then.
-        let told = told.recv_timeout(STANDSTILL);
-        let (frozen, own) = told.map_err(|_| Obstacle::passing("a notice is being worked on"))??;
+        let Ok(answer) = told.recv_timeout(STANDSTILL) else {
+            self.unanswered = Some(told);
+            return Err(busy());
+        };
+        let (frozen, own) = answer?;
         self.still = Some(still);
         named.join(own);
         Ok(frozen)

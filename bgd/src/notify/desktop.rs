@@ -3,8 +3,14 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
@@ -12,7 +18,11 @@ use bgd_shared::notice::{Notice, NoticeKind, Part};
 use bgd_shared::show;
 use futures_util::future::LocalBoxFuture;
 use serde_json::value::{RawValue, to_raw_value};
-use zbus::{Connection, Variant, connection, fdo};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use zbus::address::Transport;
+use zbus::address::transport::UnixSocket;
+use zbus::{Address, Connection, Variant, connection, fdo};
 
 use super::adapter::{Adapter, Notification};
 use super::undelivered::Undelivered;
@@ -36,17 +46,24 @@ const SERVER: &str = "org.freedesktop.Notifications";
 const OBJECT: &str = "/org/freedesktop/Notifications";
 
 /// The adapter for desktop notifications.
-#[derive(Default)]
 pub struct Desktop {
     /// The last bubbles of unfinished tasks: task, bus address, and the bubble's ID on that bus.
     shown: RefCell<VecDeque<(TaskId, String, u32)>>,
+    /// Whose turn it is to look for the bus.
+    looking: Arc<Semaphore>,
+}
+
+impl Default for Desktop {
+    fn default() -> Self {
+        Self { shown: RefCell::default(), looking: Arc::new(Semaphore::new(1)) }
+    }
 }
 
 impl Desktop {
     async fn show(&self, notification: &Notification) -> Result<(), Undelivered> {
-        let address = address(notification.place.as_deref()).map_err(Undelivered)?;
+        let (stream, address) = self.connect(notification.place.clone()).await.map_err(Undelivered)?;
         let failed = |error: zbus::Error| Undelivered(explain(&error, &address));
-        let bus = connection::Builder::address(&*address).build().await.map_err(failed)?;
+        let bus = connection::Builder::unix_stream(stream).build().await.map_err(failed)?;
         let id = self.show_on(&bus, &address, &notification.notice).await.map_err(failed)?;
         let mut shown = self.shown.borrow_mut();
         if !notification.notice.kind.is_end() {
@@ -56,6 +73,22 @@ impl Desktop {
             }
         }
         Ok(())
+    }
+
+    /// Connects to the session bus. Returns its address, too.
+    async fn connect(&self, place: Option<Arc<Place>>) -> Result<(UnixStream, String), String> {
+        let Ok(turn) = Arc::clone(&self.looking).acquire_owned().await else {
+            return Err("the daemon is ending".to_owned());
+        };
+        // Not on the thread of all channels: the submitter may have named a folder on a disk that hangs. Then it is the only
+        // look, even when whoever wanted it has given up.
+        let connected = spawn_blocking(move || {
+            let _turn = turn;
+            let address = address(place.as_deref())?;
+            let stream = connected(&address).map_err(|error| explain(&error, &address))?;
+            Ok((stream, address))
+        });
+        connected.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     async fn show_on(&self, bus: &Connection, address: &str, notice: &Notice) -> zbus::Result<u32> {
@@ -108,7 +141,8 @@ impl Adapter for Desktop {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        let Self { shown } = self;
+        // Whoever looks for a bus has nothing that could be carried.
+        let Self { shown, looking: _ } = self;
         let shown = shown.borrow();
         (!shown.is_empty()).then(|| to_raw_value(&*shown).ok()).flatten()
     }
@@ -148,6 +182,38 @@ fn address(place: Option<&Place>) -> Result<String, String> {
          $XDG_RUNTIME_DIR"
             .to_owned()
     })
+}
+
+/// Connects to the bus at this address.
+fn connected(address: &str) -> zbus::Result<UnixStream> {
+    let address = Address::try_from(address)?;
+    let Transport::Unix(unix) = address.transport() else { return Err(zbus::Error::Unsupported) };
+    let stream = match unix.path() {
+        UnixSocket::File(path) => UnixStream::connect(decoded(path)),
+        UnixSocket::Abstract(name) => {
+            SocketAddr::from_abstract_name(name.as_bytes()).and_then(|name| UnixStream::connect_addr(&name))
+        }
+        // A folder is where a server puts its socket.
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    };
+    stream.map_err(|error| zbus::Error::Connection(Arc::new(error), Box::new(address)))
+}
+
+/// Returns the path that is written in an address.
+fn decoded(path: &Path) -> PathBuf {
+    let mut bytes = path.as_os_str().as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    while let [first, rest @ ..] = bytes {
+        let hex = rest.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        if let Some(byte) = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            decoded.push(byte);
+            bytes = &rest[2..];
+        } else {
+            decoded.push(*first);
+            bytes = rest;
+        }
+    }
+    OsString::from_vec(decoded).into()
 }
 
 /// Returns the D-Bus address of a socket at this path.
@@ -220,6 +286,16 @@ mod tests {
     fn a_path_is_written_as_an_address() {
         assert_eq!(address_of(Path::new("/run/user/0/bus")), "unix:path=/run/user/0/bus");
         assert_eq!(address_of(Path::new("/tmp/a b;ü")), "unix:path=/tmp/a%20b%3b%c3%bc");
+    }
+
+    #[test]
+    fn r51_a_bus_whose_path_is_escaped_in_its_address_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("a b;ü%20");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        connected(&address_of(&socket)).expect("a connection");
+        listener.accept().unwrap();
+        assert_eq!(decoded(Path::new("/a%2")), Path::new("/a%2"), "no escape");
     }
 
     #[test]

@@ -40,7 +40,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use self::adapter::{Adapter, Notification, Signal};
 use self::carried::Resumed;
 use self::counts::Counts;
-use self::orders::{Before, ChannelEvent, Order, Served, ThreadOrder, TypingOrder};
+use self::orders::{Before, ChannelEvent, FrozenAll, Order, Served, ThreadOrder, TypingOrder};
 use self::outcomes::RateLimiter;
 pub use self::outcomes::{Done, Outcomes};
 pub use self::undelivered::Undelivered;
@@ -98,6 +98,8 @@ pub struct Notifier {
     held_since: Option<Instant>,
     /// Dropping it lets the thread go on that stands still.
     still: Option<sync_mpsc::Sender<()>>,
+    /// Where the thread answers an order to stand still that it has not answered in time.
+    unanswered: Option<sync_mpsc::Receiver<FrozenAll>>,
     /// What came over an upgrade, until it goes on.
     resumed: Option<Box<Resumed>>,
     /// What the channels themselves held before an upgrade.
@@ -127,6 +129,7 @@ impl Notifier {
             holds: watch::channel(false).0,
             held_since: None,
             still: None,
+            unanswered: None,
             resumed: None,
             adapters_before: BTreeMap::new(),
             unreported: 0,

@@ -85,13 +85,16 @@ pub struct ReadState {
     pub is_removed: bool,
 }
 
+/// The state of all channels with its descriptors, or why there is none now.
+pub type FrozenAll = Result<(Vec<Frozen>, Named), Obstacle>;
+
 /// The order to stand still with a state.
 #[derive(Debug)]
 pub struct Freeze {
     /// Whether to wait for what is being sent.
     pub waits: bool,
-    /// Receives the state with its descriptors, or why there is none now.
-    pub tell: sync_mpsc::Sender<Result<(Vec<Frozen>, Named), Obstacle>>,
+    /// Receives the state.
+    pub tell: sync_mpsc::Sender<FrozenAll>,
     /// Closes when the thread may go on.
     pub until: sync_mpsc::Receiver<()>,
 }

@@ -7,6 +7,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind, Part};
 use bgd_shared::request::SubmitParams;
 use bgd_tests::hooks::{ClosedPort, HookServer, Reply, Request};
+use bgd_tests::upgrades::upgrade;
 use bgd_tests::{TestDaemon, wait};
 
 /// The table of a webhook that is notified of ends only.
@@ -355,4 +356,28 @@ fn the_end_of_the_daemon_waits_for_what_can_be_delivered() {
     });
     let told: Vec<_> = server.requests().iter().map(|request| notice(request).task.id).collect();
     assert_eq!(told, [ids, vec![cancelled]].concat());
+}
+
+/// Otherwise they would keep the daemon from an upgrade for as long as the server is gone.
+#[test]
+fn r122_notices_of_a_removed_channel_are_not_tried_again() {
+    let port = ClosedPort::new();
+    let daemon = daemon(hook("gone", &format!("http://{}/", port.address()), ""));
+    let params = || SubmitParams {
+        argv: Some(vec!["true".into()]),
+        channel: Some("gone".to_owned()),
+        ..daemon.params()
+    };
+    for _ in 0..10 {
+        daemon.submit_with(&params());
+    }
+    wait::poll_until("a try", || daemon.channel("gone").retry);
+
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+
+    wait::poll_until("the end of its notices", || {
+        daemon.status().channels.iter().all(|channel| channel.name != "gone").then_some(())
+    });
+    upgrade(&daemon);
 }

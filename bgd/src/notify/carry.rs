@@ -84,6 +84,7 @@ impl Notifier {
             unread: _,
             thread: _,
             holds: _,
+            gone: _,
             held_since: _,
             still: _,
             unanswered: _,

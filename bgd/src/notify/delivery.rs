@@ -64,9 +64,9 @@ fn begin(
     context: &Context,
     internals: &Internals,
 ) -> Option<(Rc<Worker>, Receivers)> {
-    let Served { channel, before, holds, orders, typing, signs, counts } = served;
+    let Served { channel, before, holds, gone, orders, typing, signs, counts } = served;
     let (log, internals) = (RefCell::default(), internals.clone());
-    let outcomes = Rc::new(Outcomes { channel, counts, log, internals, holds });
+    let outcomes = Rc::new(Outcomes { channel, counts, log, internals, holds, gone });
     let adapter = adapter(&outcomes, chats, context)?;
     before.inspect(|state| adapter.resume(state));
     Some((Rc::new(Worker { outcomes, adapter, current: RefCell::default() }), (orders, typing, signs)))
@@ -244,6 +244,7 @@ mod tests {
             log: RefCell::default(),
             internals,
             holds: tokio::sync::watch::channel(false).1,
+            gone: tokio::sync::watch::channel(false).1,
         });
         let done = || Cell::new(Some(Done::new(&outcomes, 1)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

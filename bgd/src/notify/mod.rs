@@ -100,6 +100,8 @@ pub struct Notifier {
     still: Option<sync_mpsc::Sender<()>>,
     /// Where the thread answers an order to stand still that it has not answered in time.
     unanswered: Option<sync_mpsc::Receiver<FrozenAll>>,
+    /// Whether channels that had a worker are not configured any more.
+    gone: BTreeMap<Arc<str>, watch::Sender<bool>>,
     /// What came over an upgrade, until it goes on.
     resumed: Option<Box<Resumed>>,
     /// What the channels themselves held before an upgrade.
@@ -130,6 +132,7 @@ impl Notifier {
             held_since: None,
             still: None,
             unanswered: None,
+            gone: BTreeMap::new(),
             resumed: None,
             adapters_before: BTreeMap::new(),
             unreported: 0,
@@ -160,11 +163,15 @@ impl Notifier {
         &self.channels
     }
 
-    /// Replaces the channels. Notices queued for a removed or changed channel are still delivered the old way;
-    /// typing continues on the new channel.
+    /// Replaces the channels. Notices queued for a removed or changed channel are still delivered the old way, but those for
+    /// a removed one are not tried again: they could not go on over an upgrade. Typing continues on the new channel.
     pub fn configure(&mut self, channels: Channels, queue_limit: usize) {
         self.queues.retain(|name, queue| channels.get(name) == Some(&queue.channel));
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
+        self.gone.retain(|_, gone| gone.receiver_count() > 0);
+        for (name, gone) in &self.gone {
+            gone.send_replace(channels.get(name).is_none());
+        }
         self.channels = channels;
         self.queue_limit = queue_limit;
         self.counts.values().for_each(|counts| counts.set_limit(queue_limit));
@@ -384,6 +391,7 @@ impl Notifier {
                 channel: channel_too,
                 before: self.adapters_before.remove(&channel.name),
                 holds: self.holds.subscribe(),
+                gone: self.gone.entry(Arc::clone(&channel.name)).or_default().subscribe(),
                 orders: waiting,
                 typing: typing_orders,
                 signs: signs_given,

@@ -58,6 +58,8 @@ pub struct Served {
     pub before: Option<Box<RawValue>>,
     /// Whether an upgrade is about to happen.
     pub holds: watch::Receiver<bool>,
+    /// Whether the channel is not configured any more.
+    pub gone: watch::Receiver<bool>,
     /// Notices.
     pub orders: mpsc::UnboundedReceiver<Order>,
     /// Turns of agents that are shown as typing.

@@ -23,6 +23,9 @@ pub struct Outcomes {
     pub(super) internals: Internals,
     /// Whether an upgrade is about to happen, so that nothing new begins.
     pub(super) holds: watch::Receiver<bool>,
+    /// Whether the channel is not configured any more.
+    #[cfg_attr(not(feature = "chats"), allow(dead_code, reason = "only chats and webhooks try again"))]
+    pub(super) gone: watch::Receiver<bool>,
 }
 
 impl Outcomes {
@@ -33,7 +36,7 @@ impl Outcomes {
 
     /// Counts and logs the outcome of a notice.
     fn settled(&self, was_held: bool, outcome: Result<(), Undelivered>) {
-        let Self { channel, counts, log, internals: _, holds: _ } = self;
+        let Self { channel, counts, log, internals: _, holds: _, gone: _ } = self;
         if was_held {
             Counts::subtract(&counts.held);
         }
@@ -52,6 +55,15 @@ impl Outcomes {
     pub(super) async fn until_let_go(&self) {
         // Without a notifier the daemon is ending.
         let _ = self.holds.clone().wait_for(|holds| !holds).await;
+    }
+
+    /// Waits until the channel is not configured any more.
+    #[cfg(feature = "chats")]
+    pub(super) async fn until_gone(&self) {
+        if self.gone.clone().wait_for(|gone| *gone).await.is_err() {
+            // Without a notifier the daemon is ending, and whoever waits is dropped with it.
+            std::future::pending::<()>().await;
+        }
     }
 }
 

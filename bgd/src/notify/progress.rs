@@ -5,6 +5,8 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+#[cfg(feature = "chats")]
+use std::time::Duration;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -72,6 +74,16 @@ impl Progress {
         self.of.counts.tried(tried.retry.clone());
         self.tried.replace(Some((tried.clone(), Instant::now())));
         self.of.report(self.number, Delivery::Tried(Box::new(tried)));
+    }
+
+    /// Waits so long for the next try. Returns false, at once, if none is to follow: the channel is not configured any more.
+    #[cfg(feature = "chats")]
+    pub async fn wait(&self, time: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = self.of.until_gone() => false,
+            () = tokio::time::sleep(time) => true,
+        }
     }
 
     /// Sends a notice, unless an upgrade is about to happen: then that comes first.

@@ -36,7 +36,8 @@ const SILENCE: Duration = Duration::from_hours(1);
 const ROUTES: usize = 1024;
 
 /// The waits that a server asked for. A server limits each route separately; routes are the messages to one chat,
-/// and typing there. So a wait for one route does not affect the others.
+/// and typing there. So nothing waits for another route than its own, but for its turn: the notices of a channel are delivered
+/// one after the other, so those behind one that waits wait with it.
 #[derive(Debug, Default)]
 pub struct RateLimits {
     /// The wait for all routes.
@@ -138,7 +139,8 @@ pub async fn deliver(
     let met = before.as_ref().filter(|tried| tried.retry.tries > 0);
     let mut why = met.map(|tried| told(&tried.retry.error, tries)).unwrap_or_default();
     if let Some(Tried { retry, .. }) = before {
-        sleep(left(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
+        // It has its next try even if that is the last one.
+        progress.wait(left(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
     }
     loop {
         if let Some(left) = silence.left(route) {
@@ -148,7 +150,9 @@ pub async fn deliver(
             if tries == 0 {
                 note(retried(0, "the server asked to wait", left));
             }
-            sleep(left).await;
+            if !progress.wait(left).await {
+                return Err(Undelivered(gone(&silenced(&why, left))));
+            }
         }
         tries += 1;
         let Err(trouble) = progress.send(attempt()).await else { return Ok(()) };
@@ -161,7 +165,9 @@ pub async fn deliver(
                 let wait = if trouble.wait.is_some() { Duration::ZERO } else { wait };
                 note(retried(tries, &trouble.why, wait.max(silence.left(route).unwrap_or_default())));
                 tracing::debug!(%why, "it is tried again");
-                sleep(wait).await;
+                if !progress.wait(wait).await {
+                    return Err(Undelivered(gone(&why)));
+                }
             }
         }
     }
@@ -183,6 +189,11 @@ fn retried(tries: usize, error: &str, wait: Duration) -> ChannelRetry {
     let at = Timestamp::now();
     let next_at = at.plus_ms(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     ChannelRetry { tries: tries as u64, most: TRIES as u64, error: error.to_owned(), at, next_at }
+}
+
+/// Returns the message for a channel that was removed before another try.
+fn gone(why: &str) -> String {
+    format!("{why}; it is not tried again, as the channel is not configured any more")
 }
 
 /// Returns the message for a server that asks to wait too long.
@@ -213,15 +224,37 @@ mod tests {
     }
 
     fn progress(tried: Option<Tried>) -> Progress {
+        progress_of(tried, watch::channel(false).1)
+    }
+
+    fn progress_of(tried: Option<Tried>, gone: watch::Receiver<bool>) -> Progress {
         let kind = ChannelKind::Desktop;
         let channel = Arc::new(Channel { name: "c".into(), kind, started: true });
         let (_, _, internals, _) = mailbox::new();
         let (counts, log, holds) = (Arc::default(), RefCell::default(), watch::channel(false).1);
-        Progress::new(&Rc::new(Outcomes { channel, counts, log, internals, holds }), 1, tried, None)
+        Progress::new(&Rc::new(Outcomes { channel, counts, log, internals, holds, gone }), 1, tried, None)
     }
 
     fn busy(wait: Duration) -> DeliveryError {
         DeliveryError { wait: Some(wait), ..DeliveryError::passing("busy") }
+    }
+
+    #[test]
+    fn r122_a_channel_that_is_removed_tries_each_notice_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        for removed_before in [true, false] {
+            let (remove, gone) = watch::channel(removed_before);
+            let (silence, mut tries) = (RateLimits::default(), 0);
+            let progress = progress_of(None, gone);
+            let outcome = runtime.block_on(deliver(&silence, "route", &progress, async || {
+                tries += 1;
+                // Also while it waits for the next try.
+                remove.send_replace(true);
+                Err(busy(LONGEST / 2))
+            }));
+            let why = "busy; it is not tried again, as the channel is not configured any more";
+            assert_eq!((tries, outcome), (1, Err(Undelivered(why.to_owned()))), "{removed_before}");
+        }
     }
 
     #[test]

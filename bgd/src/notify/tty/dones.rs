@@ -97,6 +97,7 @@ mod tests {
             log: RefCell::default(),
             internals,
             holds: tokio::sync::watch::channel(false).1,
+            gone: tokio::sync::watch::channel(false).1,
         });
         let terminal = |leader: i32| OriginTerminal { path: format!("/dev/pts/{leader}"), leader };
         let none = |leader| (terminal(leader), Held::new(Lines::new(), Dones::new(&outcomes)));

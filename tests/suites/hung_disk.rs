@@ -284,3 +284,27 @@ fn r51_a_desktop_on_a_disk_that_hangs_delays_no_other_channel_as_root() {
 fn unix_address(socket: &Path) -> OsString {
     format!("unix:path={}", socket.display()).into()
 }
+
+#[test]
+fn r51_the_configuration_is_read_again_and_again_while_a_token_is_on_a_disk_that_hangs_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let disk = HungDisk::mount(&daemon.home().join("hung"));
+    let token = disk.folder().join("token");
+    let config = |file: &Path| {
+        let file = file.display();
+        format!("[channels.chat]\ntype = \"telegram\"\nchat_id = \"1\"\ntoken_file = \"{file}\"\n")
+    };
+    daemon.write_config(&config(&token));
+    for _ in 0..6 {
+        daemon.run(&["daemon", "reload"]).success();
+        stuck(&daemon, "tokens", 1);
+    }
+    // What is read meanwhile is looked at next.
+    daemon.write_config(&config(Path::new("/nowhere/token")));
+    daemon.run(&["daemon", "reload"]).success();
+    drop(disk);
+    wait::poll_until("a look at the last file", || {
+        daemon.channel("chat").problem.filter(|why| why.contains("/nowhere/token")).map(drop)
+    });
+}

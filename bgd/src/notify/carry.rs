@@ -85,6 +85,7 @@ impl Notifier {
             thread: _,
             holds: _,
             gone: _,
+            token_files: _,
             held_since: _,
             still: _,
             unanswered: _,

@@ -39,6 +39,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::adapter::{Adapter, Notification, Signal};
 use self::carried::Resumed;
+use self::chats::TokenFiles;
 use self::counts::Counts;
 use self::orders::{Before, ChannelEvent, FrozenAll, Order, Served, ThreadOrder, TypingOrder};
 use self::outcomes::RateLimiter;
@@ -102,6 +103,7 @@ pub struct Notifier {
     unanswered: Option<sync_mpsc::Receiver<FrozenAll>>,
     /// Whether channels that had a worker are not configured any more.
     gone: BTreeMap<Arc<str>, watch::Sender<bool>>,
+    token_files: TokenFiles,
     /// What came over an upgrade, until it goes on.
     resumed: Option<Box<Resumed>>,
     /// What the channels themselves held before an upgrade.
@@ -133,6 +135,7 @@ impl Notifier {
             still: None,
             unanswered: None,
             gone: BTreeMap::new(),
+            token_files: TokenFiles::default(),
             resumed: None,
             adapters_before: BTreeMap::new(),
             unreported: 0,
@@ -155,7 +158,8 @@ impl Notifier {
             let counts = self.counts.get(&channel.name)?;
             Some((Arc::clone(channel), Arc::clone(counts)))
         };
-        chats::check_settings(self.channels.iter().filter_map(with_counts).collect());
+        let channels = self.channels.iter().filter_map(with_counts).collect();
+        chats::check_settings(channels, &self.token_files);
     }
 
     /// Returns the known channels.

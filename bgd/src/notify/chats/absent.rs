@@ -20,8 +20,12 @@ impl Chats {
     }
 }
 
+/// The files of tokens that are to be read; there are none.
+#[derive(Debug, Default)]
+pub struct TokenFiles {}
+
 /// Reports no problems.
-pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
+pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>, _: &TokenFiles) {
     for (_, counts) in channels {
         counts.configured(None, None);
     }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use self::discord::Discord;
 use self::http::Http;
-pub use self::settings::check_settings;
+pub use self::settings::{TokenFiles, check_settings};
 use self::slack::Slack;
 use self::telegram::Telegram;
 use self::webhook::Webhook;

@@ -3,7 +3,7 @@
 //! can name the chat.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::bot;
@@ -13,9 +13,45 @@ use crate::notify::counts::Counts;
 /// Enough stack to read a file of a few lines.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Checks channels and records the results. Token files are read on a separate thread, as they may be on a file
-/// system that hangs.
-pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
+/// A channel whose token is in a file.
+type OfFile = (Arc<Channel>, Arc<Counts>, PathBuf);
+
+/// The files of tokens that are to be read. One thread does that, however often the configuration is read again: a file may
+/// be on a file system that hangs. What is read meanwhile replaces what is still to be looked at.
+#[derive(Clone, Debug, Default)]
+pub struct TokenFiles(Arc<Mutex<Files>>);
+
+#[derive(Debug, Default)]
+struct Files {
+    /// Taken from the end.
+    unread: Vec<OfFile>,
+    has_reader: bool,
+}
+
+impl TokenFiles {
+    fn lock(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the next file to read; `None` if there is none, and the reader is to end.
+    fn next(&self) -> Option<OfFile> {
+        let mut files = self.lock();
+        let next = files.unread.pop();
+        files.has_reader = next.is_some();
+        next
+    }
+
+    /// Replaces what is to be read. Returns whether a reader is needed.
+    fn replace(&self, unread: Vec<OfFile>) -> bool {
+        let mut files = self.lock();
+        files.unread = unread;
+        files.unread.reverse();
+        !files.unread.is_empty() && !std::mem::replace(&mut files.has_reader, true)
+    }
+}
+
+/// Checks channels and records the results. Token files are read on a separate thread.
+pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>, token_files: &TokenFiles) {
     let mut files = Vec::new();
     for (channel, counts) in channels {
         let ChannelKind::Chat(service, bot) = &channel.kind else {
@@ -35,19 +71,21 @@ pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>) {
         counts.configured(wrong, file.as_deref());
         files.extend(file.map(|file| (channel, counts, file)));
     }
-    if files.is_empty() {
+    if !token_files.replace(files) {
         return;
     }
     let thread = thread::Builder::new().name("tokens".to_owned()).stack_size(STACK_BYTES);
-    if let Err(error) = thread.spawn(move || read(&files)) {
+    let read_by = token_files.clone();
+    if let Err(error) = thread.spawn(move || read(&read_by)) {
+        token_files.lock().has_reader = false;
         tracing::warn!(%error, "cannot start a thread to look at the files of tokens");
     }
 }
 
-fn read(files: &[(Arc<Channel>, Arc<Counts>, PathBuf)]) {
-    for (channel, counts, file) in files {
-        let wrong = bot::read_token(file).err();
-        counts.token_checked(file, wrong.as_deref());
+fn read(files: &TokenFiles) {
+    while let Some((channel, counts, file)) = files.next() {
+        let wrong = bot::read_token(&file).err();
+        counts.token_checked(&file, wrong.as_deref());
         if let Some(what) = wrong {
             warn(&channel.name, &what);
         }

@@ -8,7 +8,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::{Notice, Part};
 use bgd_tests::{TestDaemon, wait};
 
-use super::channel_tty::{BASH, DONE, HELD, occupy, open, origin, submit_from};
+use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
 
 /// Starts a durable daemon whose notices of ends go to this server, with further lines of configuration.
 #[track_caller]
@@ -233,4 +233,27 @@ fn r127_lines_that_are_held_for_a_terminal_come_back_after_a_kill() {
     wait::poll_until("they are delivered", || (daemon.channel("tty").sent == 2).then_some(()));
     crash(&mut daemon);
     assert_eq!(daemon.status().channels.iter().map(|channel| channel.queued).sum::<u64>(), 0);
+}
+
+#[test]
+fn r127_what_a_closed_terminal_was_not_told_goes_to_the_next_one_after_a_kill() {
+    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut closed = open(&daemon, &BASH);
+    submit_from(&daemon, &origin(&closed), "read x <gate");
+    closed.close();
+    gate.open();
+    wait::poll_until("the missed notice", || (daemon.channel("tty").failed == 1).then_some(()));
+
+    crash(&mut daemon);
+
+    wait::poll_until("it is missed again", || (daemon.channel("tty").failed == 1).then_some(()));
+    let mut next = open(&daemon, &BASH);
+    next.run_line("bgctl list -q >/dev/null");
+    next.wait_text(DONE);
+    crash(&mut daemon);
+    next.run_line("bgctl list -q >/dev/null");
+    let shown = String::from_utf8_lossy(&next.shown()).into_owned();
+    assert_eq!(shown.matches("[BACKGROUND").count(), 1, "once: {shown:?}");
+    assert!(daemon.status().channels.iter().all(|channel| channel.failed == 0), "its row is gone");
 }

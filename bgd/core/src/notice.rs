@@ -53,6 +53,10 @@ pub enum Delivery {
     Tried(Box<Tried>),
     /// It was delivered or given up.
     Over,
+    /// It was given up, but its channel has something of it that it shows later.
+    Missed,
+    /// What its channel had of a missed one was shown, or is not kept any more.
+    Seen,
 }
 
 /// An item of an inbox: a number that is unique across all inboxes, and the notice.

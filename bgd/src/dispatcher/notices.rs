@@ -82,6 +82,10 @@ impl Dispatcher {
 
     /// Notes what has become of a notice.
     pub(super) fn notice_further(&mut self, number: u64, delivery: Delivery) {
+        if let (Some(durable), Delivery::Seen) = (&mut self.durable, &delivery) {
+            // After an upgrade in place only its channel knows that the journal has it.
+            durable.notices.insert(number);
+        }
         let changed = self.notifier.note(number, delivery);
         self.remove_kept(changed.was_read);
         self.write_notices(changed.rows);

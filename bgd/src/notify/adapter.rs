@@ -82,4 +82,10 @@ impl Notification {
         done.hold();
         Some(done)
     }
+
+    /// Reports why it was not delivered, and that the channel will show it later. Returns its number; `None` if that was taken
+    /// over before.
+    pub(super) fn miss(&self, why: Undelivered) -> Option<u64> {
+        Some(self.done.take()?.miss(why))
+    }
 }

@@ -100,12 +100,18 @@ impl Done {
 
     /// Reports whether the notice was delivered.
     pub fn tell(mut self, outcome: Result<(), Undelivered>) {
-        self.take(outcome);
+        self.take(outcome, Delivery::Over);
     }
 
-    fn take(&mut self, outcome: Result<(), Undelivered>) {
+    /// Reports why the notice was not delivered, and that its channel will show it later. Returns its number.
+    pub(super) fn miss(mut self, why: Undelivered) -> u64 {
+        self.take(Err(why), Delivery::Missed);
+        self.number
+    }
+
+    fn take(&mut self, outcome: Result<(), Undelivered>, delivery: Delivery) {
         self.is_told = true;
-        self.of.report(self.number, Delivery::Over);
+        self.of.report(self.number, delivery);
         self.of.settled(self.is_held, outcome);
     }
 }
@@ -113,7 +119,7 @@ impl Done {
 impl Drop for Done {
     fn drop(&mut self) {
         if !self.is_told {
-            self.take(Err(panicked()));
+            self.take(Err(panicked()), Delivery::Over);
         }
     }
 }

@@ -15,7 +15,7 @@ mod lines;
 mod program;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -35,6 +35,7 @@ use self::lines::{At, Lines};
 use super::adapter::{Adapter, Notification};
 use super::outcomes::Outcomes;
 use super::undelivered::Undelivered;
+use crate::core::Delivery;
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
 
@@ -101,6 +102,8 @@ pub struct Terminals {
     is_last: Rc<Cell<bool>>,
     /// Lines for closed terminals; they go to the next terminal in which someone uses `bgctl`.
     missed: Rc<RefCell<Lines>>,
+    /// The numbers of their notices, oldest first, as far as a durable daemon keeps those until the lines are shown.
+    missed_numbers: Rc<RefCell<VecDeque<u64>>>,
     keys: Keys,
     outcomes: Rc<Outcomes>,
 }
@@ -109,12 +112,14 @@ impl Adapter for Terminals {
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         let outcome = self.tell(notification).map_err(Undelivered);
         let terminal = notification.place.as_ref().and_then(|place| place.terminal.as_ref());
-        if outcome.is_err()
+        if let Err(why) = &outcome
             && let Some(terminal) = terminal
         {
             let mut lines = Lines::new();
             lines.push(notification);
-            self.miss(terminal, lines);
+            if self.miss(terminal, lines) {
+                self.keep_missed(notification.miss(why.clone()));
+            }
         }
         Box::pin(async { outcome })
     }
@@ -123,6 +128,9 @@ impl Adapter for Terminals {
         let Some(terminal) = device::terminal_of(leader) else { return };
         let lines = std::mem::replace(&mut *self.missed.borrow_mut(), Lines::new());
         self.outcomes.counts.missed.store(0, Ordering::Relaxed);
+        for number in self.missed_numbers.take() {
+            self.outcomes.report(number, Delivery::Seen);
+        }
         if lines.count() == 0 {
             return;
         }
@@ -180,17 +188,32 @@ impl Terminals {
             emptied: Rc::default(),
             is_last: Rc::default(),
             missed: Rc::new(RefCell::new(Lines::new())),
+            missed_numbers: Rc::default(),
             keys: Keys::default(),
             outcomes,
         }
     }
 
-    /// Keeps undeliverable lines for the user's next terminal, if this one is closed.
-    fn miss(&self, terminal: &OriginTerminal, lines: Lines) {
-        if lines.is_missed || device::is_closed(terminal) {
+    /// Keeps undeliverable lines for the user's next terminal, if this one is closed. Returns whether it is.
+    fn miss(&self, terminal: &OriginTerminal, lines: Lines) -> bool {
+        let is_missed = lines.is_missed || device::is_closed(terminal);
+        if is_missed {
             let mut missed = self.missed.borrow_mut();
             missed.absorb(lines);
             self.outcomes.counts.missed.store(missed.count(), Ordering::Relaxed);
+        }
+        is_missed
+    }
+
+    /// Keeps the notices of missed lines in the journal until those are shown; of too many, the oldest are not kept.
+    fn keep_missed(&self, numbers: impl IntoIterator<Item = u64>) {
+        let most = usize::try_from(self.outcomes.counts.held_limit()).unwrap_or(usize::MAX);
+        let mut kept = self.missed_numbers.borrow_mut();
+        kept.extend(numbers);
+        while kept.len() > most
+            && let Some(oldest) = kept.pop_front()
+        {
+            self.outcomes.report(oldest, Delivery::Seen);
         }
     }
 
@@ -429,10 +452,13 @@ impl Serving {
             Some(held) => std::mem::replace(&mut held.lines, Lines::new()),
             None => Lines::new(),
         };
-        if lines.count() > 0 {
-            self.all.miss(&self.terminal, lines);
+        let is_missed = lines.count() > 0 && self.all.miss(&self.terminal, lines);
+        let (dones, why) = (self.take(), Undelivered(why.to_owned()));
+        if is_missed {
+            self.all.keep_missed(dones.miss(&why));
+        } else {
+            dones.tell(&Err(why));
         }
-        self.take().tell(&Err(Undelivered(why.to_owned())));
     }
 
     /// Whether a line does no harm now.

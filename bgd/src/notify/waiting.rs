@@ -87,14 +87,16 @@ impl Waiting {
                     changed.rows.extend(held.pop_first().map(|oldest| (oldest, None)));
                 }
             }
-            Delivery::Over => {
+            Delivery::Over | Delivery::Missed => {
                 let Some(entry) = self.all.remove(&number) else { return changed };
                 changed.was_read = self.tasks.remove(&number);
                 if let Some(held) = self.held.get_mut(&entry.channel) {
                     held.remove(&number);
                 }
-                changed.rows.push((number, None));
+                // The next daemon misses a missed one again by itself, and shows what that has to show.
+                changed.rows.extend((delivery == Delivery::Over).then_some((number, None)));
             }
+            Delivery::Seen => changed.rows.push((number, None)),
         }
         changed
     }
@@ -167,6 +169,9 @@ mod tests {
         assert_eq!(rows(&mut waiting, 4, Delivery::Held), [(2, None)], "its channel only counts it");
         assert_eq!(rows(&mut waiting, 3, Delivery::Over), [(3, None)]);
         assert_eq!(rows(&mut waiting, 5, Delivery::Held), []);
+        waiting.add(6, entry());
+        assert_eq!(rows(&mut waiting, 6, Delivery::Missed), [], "the next daemon still has to show it");
+        assert_eq!(rows(&mut waiting, 6, Delivery::Seen), [(6, None)]);
         assert_eq!(waiting.all.keys().copied().collect::<Vec<_>>(), [2, 4, 5]);
     }
 

@@ -1,6 +1,7 @@
 //! What an upgrade in place carries of terminals: the lines that are held for each, the rest of a line that is written in
 //! part, those of closed terminals, and where prompts are new.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use bgd_shared::request::OriginTerminal;
@@ -15,6 +16,9 @@ use crate::carry::bytes;
 struct TerminalsState {
     held: Vec<HeldState>,
     missed: Lines,
+    /// The numbers of their notices.
+    #[serde(default)]
+    missed_numbers: VecDeque<u64>,
     #[serde(default)]
     keys: Vec<KeysState>,
 }
@@ -46,7 +50,8 @@ impl Terminals {
     /// Returns the state; `None` if nothing is held.
     pub(super) fn carried(&self) -> Option<Box<RawValue>> {
         // A terminal rests for less time than an upgrade takes; and a daemon that ends is not upgraded.
-        let Self { held, missed, keys, resting: _, emptied: _, is_last: _, outcomes: _ } = self;
+        let Self { held, missed, missed_numbers, keys, resting: _, emptied: _, is_last: _, outcomes: _ } =
+            self;
         let held = held.borrow();
         let held = held.iter().map(|(terminal, held)| {
             let Held { lines, dones, rest, again: _ } = held;
@@ -60,19 +65,21 @@ impl Terminals {
             HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, counted, rest }
         });
         let (missed, keys) = (missed.borrow().clone(), keys.state());
-        let state = TerminalsState { held: held.collect(), missed, keys };
+        let missed_numbers = missed_numbers.borrow().clone();
+        let state = TerminalsState { held: held.collect(), missed, missed_numbers, keys };
         let is_any = !state.held.is_empty() || state.missed.count() > 0 || !state.keys.is_empty();
         is_any.then(|| to_raw_value(&state).ok()).flatten()
     }
 
     /// Goes on with such a state.
     pub(super) fn go_on_with(&self, state: &RawValue) {
-        let TerminalsState { held, missed, keys } = match serde_json::from_str(state.get()) {
+        let TerminalsState { held, missed, missed_numbers, keys } = match serde_json::from_str(state.get()) {
             Ok(state) => state,
             Err(error) => return tracing::error!(%error, "the lines for terminals are lost"),
         };
         self.outcomes.counts.missed.store(missed.count(), Ordering::Relaxed);
         self.missed.replace(missed);
+        self.missed_numbers.replace(missed_numbers);
         self.keys.go_on_with(keys);
         for HeldState { terminal, lines, numbers, counted, rest } in held {
             let again = |numbers, counted| Dones::again(&self.outcomes, numbers, counted);

@@ -62,6 +62,14 @@ impl Dones {
             done.tell(outcome.clone());
         }
     }
+
+    /// Reports why they were not delivered, and that their lines are shown later. Returns the numbers of those that are known
+    /// one by one.
+    pub fn miss(self, why: &Undelivered) -> Vec<u64> {
+        let Self { each, counted } = self;
+        counted.tell(&Err(why.clone()));
+        each.into_iter().map(|done| done.miss(why.clone())).collect()
+    }
 }
 
 impl Extend<Done> for Dones {

@@ -244,7 +244,7 @@ impl Processes {
         let context = self.context.clone();
         tokio::spawn(async move {
             drains.end().await;
-            if let Some(fact) = context.outputs.settle(task, false).await {
+            if let Some(fact) = context.outputs.settle(task, run, false).await {
                 context.reports.send(Report::Fact { task, run, fact });
             }
         });
@@ -427,7 +427,7 @@ impl Supervisor {
         if let Some(terminal) = self.job.as_ref().map(|job| &job.terminal).or(handed) {
             unknown = terminal.drain().await;
         }
-        if let Some(fact) = self.context.outputs.settle(self.tree.task, lives_on).await {
+        if let Some(fact) = self.context.outputs.settle(self.tree.task, self.run, lives_on).await {
             self.report(fact);
         }
         unknown

@@ -158,7 +158,7 @@ impl Manager {
                         let result = Err("its agent was lost in an upgrade of the daemon".into());
                         let context = self.context.clone();
                         self.errand(async move {
-                            context.outputs.settle(task, false).await;
+                            context.outputs.settle(task, run, false).await;
                             context.facts.send(task, run, Fact::TurnEnded { result });
                         });
                     }

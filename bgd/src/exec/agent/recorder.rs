@@ -157,7 +157,7 @@ impl Recorder {
 
     /// Stops recording a turn that did not begin; the output stays as it was.
     pub async fn abandon(self) {
-        self.context.outputs.settle(self.task, false).await;
+        self.context.outputs.settle(self.task, self.run, false).await;
     }
 
     /// Reports a fact to the core.
@@ -354,7 +354,7 @@ impl Recorder {
         if let Err(error) = kept {
             self.failed(&error);
         }
-        if let Some(fact) = self.context.outputs.settle(self.task, false).await {
+        if let Some(fact) = self.context.outputs.settle(self.task, self.run, false).await {
             self.tell(fact);
         }
         self.loss.tell();

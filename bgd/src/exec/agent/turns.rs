@@ -51,7 +51,7 @@ impl Manager {
                 tracing::error!(%task, %error, "a turn broke");
                 let facts = &manager.context.facts;
                 manager.turn_ended(task, run);
-                manager.context.outputs.settle(task, false).await;
+                manager.context.outputs.settle(task, run, false).await;
                 let why = "internal error in the daemon; see its log";
                 let refusal = Refusal::new(ErrorKind::Internal, why);
                 facts.send(task, run, Fact::Refused(Box::new(refusal)));

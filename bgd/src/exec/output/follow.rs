@@ -137,13 +137,18 @@ impl OutputWatch {
         self.shared.added.notify_one();
     }
 
-    /// Returns the final size of a task's output and how much of it was dropped, after the task's leader has ended;
-    /// `None` if the task isn't tracked. Continues to follow its files if processes of the task live on.
-    pub async fn settle(&self, task: TaskId, lives_on: bool) -> Option<Fact> {
-        let mut tracked = self.shared.lock().get(&task)?.clone();
-        if !lives_on {
-            self.shared.lock().remove(&task);
-        }
+    /// Returns the final size of a task's output and how much of it was dropped, after the leader of this run has ended;
+    /// `None` if the run isn't tracked: one that was given up may end after the next one has begun. Continues to follow
+    /// its files if processes of the run live on.
+    pub async fn settle(&self, task: TaskId, run: u32, lives_on: bool) -> Option<Fact> {
+        let mut tracked = {
+            let mut running = self.shared.lock();
+            let tracked = running.get(&task).filter(|known| known.run == run)?.clone();
+            if !lives_on {
+                running.remove(&task);
+            }
+            tracked
+        };
         let limit = self.shared.limit();
         let here = tracked.sizes_here(&self.shared.folder, task);
         if let Some(bytes) = here.filter(|bytes| bytes.iter().sum::<u64>() <= limit / 2) {
@@ -385,7 +390,7 @@ mod tests {
         assert_eq!(folder.sizes_unless_linked(linked, false), None);
         for (task, size, looks) in [(plain, 3, 0), (linked, 5, 1)] {
             watch.track(task, 1, false);
-            let settled = watch.settle(task, false).await;
+            let settled = watch.settle(task, 1, false).await;
             let Some(Fact::Output { bytes, .. }) = settled else { panic!("{settled:?}") };
             assert_eq!((bytes, jobs.swap(0, Ordering::Relaxed)), ([size, 0], looks));
         }
@@ -401,5 +406,27 @@ mod tests {
         assert_eq!(jobs.swap(0, Ordering::Relaxed), 2);
         fs::write(&target, "more").unwrap();
         first.wait().await.unwrap();
+    }
+
+    /// An attempt whose processes survive SIGKILL is given up: the next one begins while they live.
+    #[tokio::test]
+    async fn r108_the_late_end_of_an_attempt_leaves_the_next_one_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Arc::new(OutputFolder::open(home.path().to_path_buf()).unwrap());
+        let (facts, _reports) = messages::facts();
+        let watch = OutputWatch::start(Arc::clone(&folder), 1 << 20, facts, Workers::simulated(|job| job()));
+        let task = TaskId::random();
+        folder.create(task, Stream::Stdout).unwrap();
+        fs::write(folder.files(task, false).path(Stream::Stdout), "123").unwrap();
+        watch.track(task, 1, false);
+        watch.track(task, 2, false);
+        for lives_on in [true, false] {
+            let late = watch.settle(task, 1, lives_on).await;
+            assert!(late.is_none(), "{late:?}");
+            assert!(watch.tracked().contains_key(&task));
+        }
+        let settled = watch.settle(task, 2, false).await;
+        assert!(matches!(settled, Some(Fact::Output { bytes: [3, 0], .. })), "{settled:?}");
+        assert!(watch.tracked().is_empty());
     }
 }

@@ -173,7 +173,7 @@ pub async fn settle(
     if !is_tracked {
         outputs.track(task, run, split);
     }
-    let output = outputs.settle(task, false).await;
+    let output = outputs.settle(task, run, false).await;
     let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
     lost.into_iter().chain(output).chain([end]).collect()
 }

@@ -294,7 +294,7 @@ pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done
     if !is_tracked {
         context.outputs.track(task, run, split);
     }
-    let output = context.outputs.settle(task, false).await;
+    let output = context.outputs.settle(task, run, false).await;
     let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
     Done::Settled(task, run, output.into_iter().chain([end]).collect(), files)
 }

@@ -406,7 +406,7 @@ impl Machine {
                 self.remove(task);
             }
             (Step::Conclude(end), _) => self.spawn(task, number, None, async move {
-                Outcome::Settled(end, context.outputs.settle(task, false).await)
+                Outcome::Settled(end, context.outputs.settle(task, number, false).await)
             }),
             (Step::Submit(params), Some(bridge)) => {
                 self.spawn(task, number, Some(Arc::clone(&bridge)), async move {

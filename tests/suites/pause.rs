@@ -12,11 +12,11 @@ use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    ClearParams, Encoding, HandoffStream, SelectParams, SubmitParams, TaskClear, TaskContinue, TaskPause,
-    TaskWrite, TerminalSize, WriteParams,
+    ClearParams, Encoding, HandoffStream, SelectParams, SignalParams, SubmitParams, TaskClear, TaskContinue,
+    TaskPause, TaskSignal, TaskWrite, TerminalSize, WriteParams,
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -330,4 +330,77 @@ fn r106_a_paused_task_keeps_its_slot() {
     go_on(&daemon, &[first]).unwrap();
     let tasks = daemon.block(&[first, second]);
     assert!(tasks[1].started_at >= tasks[0].completed_at);
+}
+
+/// One that has stopped itself, and a leader that waits for it.
+const STOPPED_ITSELF: &str =
+    "sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; echo went on' & wait";
+
+/// A task that is told to continue while it is paused does so when its pause ends, with those that had stopped before.
+fn stays_paused(daemon: &TestDaemon, is_stopped: impl Fn() -> bool) {
+    for tree in [true, false] {
+        let id = daemon.submit_shell(STOPPED_ITSELF);
+        let note = daemon.home().join("note");
+        let child: i32 = wait::for_line(&note, "").parse().unwrap();
+        fs::remove_file(&note).unwrap();
+        wait::poll_until("one that stops itself", || (states(daemon)[&child] == 'T').then_some(()));
+        pause(daemon, &[id]).unwrap();
+        assert!(is_stopped());
+        let params = SignalParams { id: id.into(), signal: "CONT".into(), tree };
+        daemon.client().call::<TaskSignal>(&params).unwrap();
+        assert!(is_stopped() && daemon.task(id).paused);
+        assert!(!go_on(daemon, &[id]).unwrap()[0].paused);
+        if tree {
+            assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+            assert_eq!(daemon.output(id), b"went on\n");
+        } else {
+            // Only the leader was told.
+            wait::poll_until("a leader that waits", || {
+                (states(daemon)[&daemon.task(id).pid.unwrap()] == 'S').then_some(())
+            });
+            assert_eq!(states(daemon)[&child], 'T');
+            daemon.cancel(&[id]);
+        }
+    }
+}
+
+#[test]
+fn r106_no_signal_ends_a_pause() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    stays_paused(&daemon, || all_stopped(&states(&daemon)));
+}
+
+#[test]
+fn r106_in_a_cgroup_no_signal_ends_a_pause_as_root() {
+    let cgroup = Delegated::new();
+    let daemon = cgroup.daemon(NO_HURRY);
+    let is_frozen = || {
+        let told =
+            cgroup.inside().into_iter().map(|path| fs::read_to_string(path.join("cgroup.events")).unwrap());
+        told.into_iter().any(|told| told.contains("frozen 1"))
+    };
+    stays_paused(&daemon, is_frozen);
+}
+
+#[test]
+fn r106_a_paused_job_stays_paused_when_somebody_attaches_to_it() {
+    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let pty = Some(TerminalSize { rows: 24, cols: 80 });
+    let shell = Some("echo up; while read x; do echo got $x; done".into());
+    let id = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() }).id;
+    wait::for_line(daemon.task(id).output.path.as_ref(), "up");
+    pause(&daemon, &[id]).unwrap();
+    let job = daemon.task(id).pid.unwrap();
+    let mut terminal = Terminal::bgctl(&daemon, &["attach", &id.to_string()]);
+    terminal
+        .wait_text(&format!("\nbgctl: the task is paused; `bgctl continue {}` continues it\n", id.short()));
+    // It is sent once the order to continue was answered. The terminal itself echoes it.
+    terminal.type_keys("word\r");
+    terminal.wait_text("\nword\n");
+    terminal.type_keys("\x02");
+    assert!(terminal.ended().success(), "{terminal:?}");
+    assert_eq!(states(&daemon)[&job], 'T');
+    go_on(&daemon, &[id]).unwrap();
+    wait::for_line(daemon.task(id).output.path.as_ref(), "got word");
+    daemon.cancel(&[id]);
 }

@@ -103,10 +103,10 @@ EXAMPLES:
   bgctl pause --group gpu             running tasks; `group pause` is for pending ones
   bgctl continue 3f2a
 
-Stops every process of the task until `bgctl continue`. The task keeps its slots, and its
-time limit keeps counting. A task given by its id must be running; otherwise the exit
-code is 65 and nothing is paused. When options select tasks, only the running ones are
-paused.")]
+Stops every process of the task until `bgctl continue`: no signal and no `bgctl attach`
+continues it before. The task keeps its slots, and its time limit keeps counting. A task
+given by its id must be running; otherwise the exit code is 65 and nothing is paused.
+When options select tasks, only the running ones are paused.")]
 pub struct PauseArgs {
     /// The running tasks to pause.
     #[command(flatten)]

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::process::Supervisor;
+use super::process::{SIGCONT, Supervisor};
 use crate::core::Fact;
+use crate::os::pidfd::PidFd;
 
 /// How long processes have to stop. One that waits in the kernel stops only when that wait is over.
 const STOPPING: Duration = Duration::from_secs(5);
@@ -21,6 +22,31 @@ impl Supervisor {
         }
         if !paused {
             self.report(Fact::Delivered);
+        }
+    }
+
+    /// Signals every process of the tree. SIGCONT makes none of a paused tree run: only whoever unpauses it does.
+    pub(super) async fn signal_as_ordered(&mut self, signal: i32) {
+        let Some(mut paused) = self.paused.clone().filter(|_| signal == SIGCONT) else {
+            self.signal(signal).await;
+            return;
+        };
+        let tree = self.tree.clone();
+        let told = self.context.workers.walk(move || {
+            tree.continue_later(&mut paused);
+            paused
+        });
+        if let Some(paused) = told.await {
+            self.paused = Some(paused);
+        }
+    }
+
+    /// Signals the leader, or the job that it stands for, as [`Self::signal_as_ordered`] does.
+    pub(super) fn signal_leader(&mut self, leader: &PidFd, signal: i32) {
+        let pid = self.job.as_ref().map_or(self.tree.leader, |job| job.pid);
+        let paused = self.paused.as_mut().filter(|_| signal == SIGCONT);
+        if !paused.is_some_and(|paused| self.tree.continue_one_later(paused, pid)) {
+            self.send_to_leader(leader, signal);
         }
     }
 

@@ -330,7 +330,7 @@ pub(super) struct Supervisor {
     /// Whether the leader has ended. The rest of the tree is not paused any more then, as nobody could continue it.
     pub(super) has_ended: bool,
     /// The job that the leader stands for, if it leads a terminal.
-    job: Option<TerminalJob>,
+    pub(super) job: Option<TerminalJob>,
     run: u32,
     pub(super) context: Context,
     pub(super) orders: mpsc::UnboundedReceiver<Control>,
@@ -451,7 +451,7 @@ impl Supervisor {
                     self.shown.works();
                     match order {
                         Control::Signal { signal, tree: false, done } => {
-                            self.send_to_leader(pidfd.get_ref(), signal);
+                            self.signal_leader(pidfd.get_ref(), signal);
                             let _ = done.send(());
                         }
                         order => self.handle_control(order).await,
@@ -472,7 +472,7 @@ impl Supervisor {
     }
 
     /// Signals the leader, or the job that it stands for.
-    fn send_to_leader(&self, leader: &PidFd, signal: i32) {
+    pub(super) fn send_to_leader(&self, leader: &PidFd, signal: i32) {
         send(self.job.as_ref().map_or(leader, |job| &job.handle), signal);
     }
 
@@ -534,7 +534,7 @@ impl Supervisor {
             Control::Reported(exit) => self.know(|handed| handed.reported = Some(exit)),
             Control::Left => self.know(|handed| handed.is_left = true),
             Control::Signal { signal, done, .. } => {
-                self.signal(signal).await;
+                self.signal_as_ordered(signal).await;
                 // The client may have disconnected.
                 let _ = done.send(());
             }

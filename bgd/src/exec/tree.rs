@@ -103,6 +103,11 @@ impl Tree {
 
     /// Sends a signal to every living process of the tree. Blocks as [`Self::members`] does.
     pub fn signal(&self, signal: i32) -> Signalled {
+        self.signal_if(signal, |_| true)
+    }
+
+    /// Like [`Self::signal`], for those of its processes for which `wanted` holds; for all of a tree that was handed over.
+    fn signal_if(&self, signal: i32, wanted: impl Fn(i32) -> bool) -> Signalled {
         if let Some(handed) = &self.handed {
             let (all, newborns) = handed.signal(signal);
             return Signalled { all, newborns, ..Signalled::default() };
@@ -113,7 +118,7 @@ impl Tree {
         // A leader that its job has stopped must continue, to exit as the job does.
         let is_for_leader = [SIGKILL, libc::SIGCONT].contains(&signal);
         let spared = (self.leader_stands_by && self.leader_is_ours && !is_for_leader).then_some(self.leader);
-        let pids = self.pids().into_iter().filter(|pid| Some(*pid) != spared);
+        let pids = self.pids().into_iter().filter(|pid| Some(*pid) != spared && wanted(*pid));
         let (pids, missed) = hold_all(&mut held, pids, signal, |pid| self.member(pid));
         for (pid, error) in &missed {
             tracing::warn!(task = %self.task, pid, signal, %error, "cannot reach a process");

@@ -54,6 +54,22 @@ impl Tree {
         }
     }
 
+    /// Tells all processes of a paused tree to continue: they do so with the tree, also those that had stopped before the
+    /// pause. Frozen ones get the signal, which does the same. Blocks for a short time: call it on a worker.
+    pub fn continue_later(&self, paused: &mut Paused) {
+        paused.before.clear();
+        if let Some(cgroup) = &self.cgroup {
+            self.signal_if(libc::SIGCONT, |pid| is_in_cgroup(pid, cgroup));
+        }
+    }
+
+    /// Like [`Self::continue_later`], for one process. Returns false if it is to get the signal, as it is frozen.
+    pub fn continue_one_later(&self, paused: &mut Paused, pid: i32) -> bool {
+        let is_frozen = self.cgroup.as_ref().is_some_and(|cgroup| is_in_cgroup(pid, cgroup));
+        paused.before.remove(&pid);
+        !is_frozen
+    }
+
     /// Stops every process that is not stopped; returns whether there was any. Adds those already stopped to
     /// `stopped`.
     fn stop_all(&self, mut stopped: Option<&mut HashSet<i32>>) -> bool {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::foreground::Key;
+use bgd_shared::foreground::{Can, Foreground, Key};
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{AttachParams, IdParams, TaskAttach, TaskGet};
 
@@ -16,7 +16,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
 use crate::pick;
-use crate::terminal::{Left, Role, SHOWN, Screen, ScreenView, TextView, release_signals};
+use crate::terminal::{Left, Role, SHOWN, Screen, ScreenView, Subject, TextView, release_signals};
 
 /// Shows the task's terminal or output until the task ends or the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -84,7 +84,11 @@ fn attach(
         }
         Err(failure) => return Err(failure),
     };
-    tell(ScreenView::alone(context.link.polled()?, task.id, Role::Attached, key, screen, size)?, context)
+    let mut link = context.link.polled()?;
+    let mut jobs = Foreground::new(key);
+    jobs.started(task.id, Can::Yes);
+    let subject = Subject { link: &mut link, host: &mut jobs, task: task.id, role: Role::Attached, key };
+    tell(ScreenView::attached(subject, &task, screen, size)?.run()?, context)
 }
 
 /// Shows the output of a task without a terminal from an offset, which it advances, until the task ends or the key is

@@ -103,7 +103,7 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     if gives_input {
         let_go(&[Stream::Input])?;
     }
-    let left = ScreenView::alone(context.link.polled()?, task.id, Role::Foreground, key, screen, size)?;
+    let left = ScreenView::alone(context.link.polled()?, task.id, key, screen, size)?;
     if let (Some(carried), Left::Ended(task)) = (carried, &left)
         && let Some(code) = outlast(&carried, task)?
     {

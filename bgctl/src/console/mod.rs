@@ -323,7 +323,7 @@ impl Console {
         let params = AttachParams { id: task, rows: Some(rows), cols: Some(cols) };
         let Some(mut job) = job else {
             let task = self.call::<TaskAttach>(&params)?.task;
-            return self.visit(task.id);
+            return self.visit(&task);
         };
         if terminal::is_changed(&job.restore) {
             // Redraws the screen. A job that has only printed lines needs no redraw: they are on the screen already.
@@ -337,12 +337,13 @@ impl Console {
     }
 
     /// Shows a background task. The key leaves it, whatever else is in the foreground.
-    fn visit(&mut self, id: TaskId) -> Result<Option<Code>, Failure> {
+    fn visit(&mut self, task: &Task) -> Result<Option<Code>, Failure> {
+        let id = task.id;
         let mut visit = Visit::of(&mut self.jobs, id, self.key);
         let screen = Screen::open()?;
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
-        match ScreenView::begin(subject, screen, self.size)?.run()? {
+        match ScreenView::attached(subject, task, screen, self.size)?.run()? {
             // A notification reports its end.
             Left::Ended(_) | Left::Cancelled(..) => Ok(None),
             Left::Signalled(code) => Ok(Some(Code(code))),

@@ -1,5 +1,6 @@
 //! Shows a job on the user's terminal and passes typed input to it, until the job ends or is left.
 
+mod attempts;
 mod heard;
 mod missed;
 
@@ -16,6 +17,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
+use self::attempts::Attempts;
 use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
 use super::gap::Gap;
 use super::gauge::Gauge;
@@ -61,6 +63,8 @@ pub struct ScreenView<'a> {
     size: TerminalSize,
     /// When to redraw the job because a note covers it.
     noted_until: Option<Instant>,
+    /// A note to show once the screen is drawn, which would push it away.
+    note_once_drawn: Option<String>,
     gauge: Gauge,
     /// Whether the terminal reads escape sequences; another one would show them.
     reads_sequences: bool,
@@ -74,6 +78,8 @@ pub struct ScreenView<'a> {
     gap: Option<Gap>,
     /// The job has ended, and is left once that is shown.
     ended: Option<Box<Task>>,
+    /// Which attempt is shown, of a task that may have several.
+    attempts: Option<Attempts>,
 }
 
 /// How far a job was shown on a connection that was lost.
@@ -99,21 +105,20 @@ struct Calls {
 }
 
 impl<'a> ScreenView<'a> {
-    /// Shows the only job of this process.
+    /// Shows the only job of this process, which is in the foreground.
     ///
     /// # Errors
     /// See [`Self::begin`] and [`Self::run`].
     pub fn alone(
         mut link: PolledClient,
         task: TaskId,
-        role: Role,
         key: Key,
         screen: Screen,
         size: TerminalSize,
     ) -> Result<Left, Failure> {
         let mut jobs = Foreground::new(key);
         jobs.started(task, Can::Yes);
-        let subject = Subject { link: &mut link, host: &mut jobs, task, role, key };
+        let subject = Subject { link: &mut link, host: &mut jobs, task, role: Role::Foreground, key };
         ScreenView::begin(subject, screen, size)?.run()
     }
 
@@ -171,6 +176,7 @@ impl<'a> ScreenView<'a> {
             calls: Calls::default(),
             size,
             noted_until: None,
+            note_once_drawn: None,
             gauge: Gauge::default(),
             reads_sequences: !is_dumb(),
             shown_upto: 0,
@@ -178,13 +184,32 @@ impl<'a> ScreenView<'a> {
             was_alternate: false,
             gap: None,
             ended: None,
+            attempts: None,
         };
         show.hint();
         show.tell_size()?;
-        if show.job.role == Role::Attached {
-            // The task may have been stopped where it was shown before, and nobody else would continue it.
-            show.calls.go_on = Some(show.send_signal("CONT", true)?);
+        Ok(show)
+    }
+
+    /// Like [`Self::begin`], for a background task that the connection has attached to: it is shown over all of its
+    /// attempts.
+    ///
+    /// # Errors
+    /// As for [`Self::begin`].
+    pub fn attached(
+        subject: Subject<'a>,
+        task: &Task,
+        screen: Screen,
+        size: TerminalSize,
+    ) -> Result<Self, Failure> {
+        let mut show = Self::begin(subject, screen, size)?;
+        if task.paused {
+            let note = format!("the task is paused; `bgctl continue {}` continues it", task.id.short());
+            show.note_once_drawn = Some(note);
         }
+        // The task may have been stopped where it was shown before, and nobody else would continue it.
+        show.calls.go_on = Some(show.send_signal("CONT", true)?);
+        show.follow_attempts(task)?;
         Ok(show)
     }
 
@@ -254,9 +279,14 @@ impl<'a> ScreenView<'a> {
     /// Explains how to leave to a user who seems to want to; the keys that were tried still go to the job.
     fn tell_way_out(&mut self) {
         if self.job.explains_leaving() {
-            self.note(&way_out(self.job.key));
-            self.noted_until = self.job.out.is_changed().then(|| Instant::now() + NOTE_STAYS);
+            self.note_for_a_while(&way_out(self.job.key));
         }
+    }
+
+    /// Shows a note, which does not stay over a full-screen program.
+    fn note_for_a_while(&mut self, text: &str) {
+        self.note(text);
+        self.noted_until = self.job.out.is_changed().then(|| Instant::now() + NOTE_STAYS);
     }
 
     /// Redraws the job if a note covers it.

@@ -214,3 +214,26 @@ fn an_attachment_that_is_ended_while_it_is_stopped_ends() {
         daemon.cancel(&[id]);
     }
 }
+
+#[test]
+fn r108_the_next_attempt_is_shown_when_it_begins() {
+    let daemon = TestDaemon::start();
+    let first = "printf '\\033[?1049h\\033[H\\033[2Jfull'; read x; exit 3";
+    let line =
+        format!("[ $BGD_ATTEMPT = 2 ] || {{ {first}; }}; stty -echo; echo second; read y; echo got $y");
+    for again in [&["--retry", "1", "--retry-delay", "1ms"][..], &["--restart", "on-failure"]] {
+        let (id, mut shell) = attached(&daemon, &[again, &["--pty", "--shell", &line]].concat(), "");
+        shell.wait_alternate(true);
+        shell.wait_text("full");
+        shell.type_keys("\r");
+        shell.wait_alternate(false);
+        let note = "bgctl: attempt 1 has ended; the next one is shown here when it begins";
+        shell.wait_shown("the end", |shown| String::from_utf8_lossy(shown).contains(note));
+        // What it has written before it is attached to is drawn in place of the note.
+        shell.wait("the next attempt", |screen| screen.contents().lines().any(|line| line == "second"));
+        shell.type_keys("word\r");
+        shell.wait_text("\ngot word\n");
+        shell.wait_prompt();
+        assert_eq!((shell.run_line("(exit $?)"), daemon.task(id).attempt), (0, Some(2)));
+    }
+}

@@ -13,6 +13,7 @@ use crate::terminal::answers;
 
 impl ScreenView<'_> {
     pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
+        let Some(received) = self.hear_of_attempts(received)? else { return Ok(()) };
         match received {
             Received::Output(news) if news.id == self.job.task => {
                 if let Some(news) = self.keep_back(*news)? {
@@ -83,6 +84,9 @@ impl ScreenView<'_> {
         let shown = self.job.out.show(&bytes, news.restore).and_then(|()| self.tell_progress(&bytes));
         if let Err(error) = shown {
             self.job.lose_output(error);
+        }
+        if let Some(note) = self.note_once_drawn.take_if(|_| news.redraw) {
+            self.note_for_a_while(&note);
         }
         Ok(())
     }

@@ -57,6 +57,15 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;
 
+/// Waits for whoever is about to start a daemon at this socket, who may stop the one before first. Blocks as long as that
+/// takes, which is bounded; not at all if nobody is.
+///
+/// # Errors
+/// No daemon listens then.
+pub fn await_daemon(socket: &SocketPath) -> Result<(), Failure> {
+    connect::connect(socket, false).map(drop)
+}
+
 /// How many connections in a row may break before they are of any use.
 const RECONNECTS: u32 = 8;
 

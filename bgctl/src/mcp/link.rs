@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{Way, pauses, start_daemon_with};
+use crate::link::{Way, await_daemon, pauses, start_daemon_with};
 
 /// The most waits with a connection of their own at a time; further ones queue.
 pub const WAITS: usize = 48;
@@ -347,7 +347,7 @@ impl Link {
         let mut pauses = pauses();
         loop {
             let error = match self.greet(&params, starts).await {
-                Err(error) if is_gone(&error) || (starts && is_absent(&error)) => error,
+                Err(error) if is_gone(&error) || is_absent(&error) => error,
                 outcome => return Ok(outcome?),
             };
             let Some(pause) = pauses.next() else { return Err(error.into()) };
@@ -357,12 +357,26 @@ impl Link {
             }
             // On another machine, connecting starts it.
             let Way::Here(socket) = &*self.way else { return Err(error.into()) };
+            if !starts {
+                // Somebody may be restarting it.
+                if self.comes_again().await {
+                    continue;
+                }
+                return Err(error.into());
+            }
             let (socket, variables) = (socket.clone(), self.variables.clone());
             // This blocks until the daemon's first message.
             let started =
                 tokio::task::spawn_blocking(move || start_daemon_with(&socket, &variables).map(drop));
             started.await.map_err(|error| internal(&error))??;
         }
+    }
+
+    /// Waits for whoever is restarting the daemon. Returns false if nobody on this machine is, or if they fail.
+    pub async fn comes_again(&self) -> bool {
+        let Way::Here(socket) = &*self.way else { return false };
+        let socket = socket.clone();
+        tokio::task::spawn_blocking(move || await_daemon(&socket)).await.is_ok_and(|awaited| awaited.is_ok())
     }
 
     /// Connects and says hello. If the daemon is shutting down, waits until it has gone. `starts` is for one on another

@@ -255,6 +255,8 @@ impl Listener {
             let error = match link.another().await {
                 Ok(connection) if connection.instance() != self.instance => return true,
                 Ok(connection) => self.hear(&connection, &mut pause).await,
+                // A durable one that is restarted is the same instance.
+                Err(error) if is_absent(&error) && link.comes_again().await => continue,
                 Err(error) if is_absent(&error) => return true,
                 Err(error) => error,
             };

@@ -19,7 +19,7 @@ use super::durable_held_up::{has_run_once, injected, withheld};
 
 const GOES_ON: &str = "bgctl: the daemon has ended; the next one goes on with its tasks\n";
 
-fn durable() -> TestDaemon {
+pub(super) fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true").start()
 }
 
@@ -80,7 +80,7 @@ fn ended(child: Child) -> (Option<i32>, String, String) {
 
 /// Ends the daemon that a client has started.
 #[track_caller]
-fn stop(daemon: &TestDaemon) {
+pub(super) fn stop(daemon: &TestDaemon) {
     let process = daemon.process();
     daemon.run(&["daemon", "stop", "--cancel"]).success();
     process.gone();

@@ -92,6 +92,7 @@ mod mcp_ends;
 mod mcp_faults;
 mod mcp_order;
 mod mcp_readme;
+mod mcp_restart;
 mod mcp_told;
 mod memory;
 mod mended_tasks;

@@ -30,6 +30,9 @@ use crate::mcp::words::{self, Over};
 /// How often a wait without a permit checks the tasks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// The most connections that a wait for a line may lose.
+const LOSSES: u32 = 8;
+
 /// The parameters of a call.
 #[derive(Clone, Debug)]
 struct Wanted {
@@ -186,21 +189,46 @@ impl Shared {
             }
         };
         if let (Until::Line(pattern), [task]) = (&wanted.until, &now.tasks[..]) {
-            let found = self.seek(task.id, pattern.clone(), deadline, progress, stop).await;
+            let (result, line) =
+                self.wait_for_line(wanted, task.id, pattern, deadline, progress, stop).await?;
+            return Ok(Seen { result, line, is_input_over: *self.ended.borrow() });
+        }
+        let result = self.wait_for_all(wanted, now, deadline, progress, stop).await?;
+        Ok(Seen { result, line: None, is_input_over: *self.ended.borrow() })
+    }
+
+    /// Waits for a line of a task, also over a restart of a daemon that keeps it.
+    async fn wait_for_line(
+        self: &Arc<Self>,
+        wanted: &Wanted,
+        id: TaskId,
+        pattern: &Regex,
+        deadline: Instant,
+        progress: &mut Option<Progress>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(BlockResult, Option<String>), Refusal> {
+        let mut stop = std::pin::pin!(stop);
+        let mut losses = 0;
+        loop {
+            let found = self.seek(id, pattern.clone(), deadline, progress, &mut stop).await;
             // Before `found?`: if the daemon has gone meanwhile, this call notices it too and reports what that
             // means.
             let result = self.look(&wanted.ids).await?;
             let line = match found? {
                 // Its last lines may have come after the search.
                 Sighting::NotYet if result.active.is_empty() => {
-                    self.seek(task.id, pattern.clone(), deadline, progress, pending()).await?.line()
+                    self.seek(id, pattern.clone(), deadline, progress, pending()).await?.line()
                 }
+                // The next daemon has the task.
+                Sighting::Lost(_) if losses < LOSSES => {
+                    losses += 1;
+                    continue;
+                }
+                Sighting::Lost(failure) => return Err(failure.into()),
                 found => found.line(),
             };
-            return Ok(Seen { result, line, is_input_over: *self.ended.borrow() });
+            return Ok((result, line));
         }
-        let result = self.wait_for_all(wanted, now, deadline, progress, stop).await?;
-        Ok(Seen { result, line: None, is_input_over: *self.ended.borrow() })
     }
 
     async fn wait_for_all(

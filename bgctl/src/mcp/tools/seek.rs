@@ -5,6 +5,7 @@ use std::io::{self, PipeReader};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Kind, Task};
 use regex::bytes::Regex;
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 
 use super::progress::{self, Progress};
 use crate::failure::Failure;
-use crate::link::Way;
+use crate::link::{Way, is_lost};
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::words;
@@ -27,6 +28,8 @@ pub(super) enum Sighting {
     Never,
     /// The line may still come.
     NotYet,
+    /// The connection was lost, or the daemon was about to end.
+    Lost(Failure),
 }
 
 impl Sighting {
@@ -68,7 +71,12 @@ impl Shared {
             tokio::select! {
                 found = &mut seeking => {
                     let found = found.map_err(|error| Refusal::new(format!("The wait was interrupted: {error}.")))?;
-                    return Ok(sighting(found?));
+                    return match found {
+                        // Nobody waits any longer.
+                        Err(failure) if is_over(&failure) && writer.is_none() => Ok(Sighting::NotYet),
+                        Err(failure) if is_over(&failure) => Ok(Sighting::Lost(failure)),
+                        found => Ok(sighting(found?)),
+                    };
                 }
                 () = &mut stop, if writer.is_some() => drop(writer.take()),
                 _ = ticks.tick() => {
@@ -85,6 +93,11 @@ fn look_for(way: &Way, sought: LineQuery, stop: &PipeReader) -> Result<Found, Fa
     let (mut calls, news) = (way.client()?, way.client()?);
     let stop = Stop { descriptor: Some(stop.as_fd()), gives_up: asks };
     seek::line(&mut calls, news, sought, &stop)
+}
+
+/// Whether the daemon has gone, which may come again.
+fn is_over(failure: &Failure) -> bool {
+    is_lost(failure) || [ErrorKind::ShuttingDown.as_str(), "no_daemon"].contains(&failure.kind)
 }
 
 fn asks(task: &Task) -> bool {

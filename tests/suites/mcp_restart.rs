@@ -1,0 +1,61 @@
+//! `bgctl mcp` over a restart of a durable daemon (R131): waits and notifications go on.
+
+use bgd_tests::TestDaemon;
+use bgd_tests::mcp::{Mcp, REVISION, Told};
+use serde_json::json;
+
+use super::channel_tty::Gate;
+use super::durable_waiters::{durable, stop};
+
+fn restart(daemon: &mut TestDaemon) {
+    daemon.run(&["daemon", "restart"]).success();
+    assert!(daemon.ended().success());
+}
+
+/// A wait with these arguments, of a server with these options, sees the line that comes after the restart.
+fn waits(options: &[&str], more: &serde_json::Value) -> Told {
+    let mut daemon = durable();
+    let gate = Gate::new(&daemon, "gate");
+    let mut mcp = Mcp::start(&daemon, &[&["--keep"], options].concat());
+    let id = mcp.command(&format!("read x <{}; echo done", daemon.home().join("gate").display()));
+    let mut arguments = json!({"task_ids": [id.to_string()]});
+    arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let params = json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 1}});
+    let request = mcp.ask("tools/call", &params);
+    mcp.notification("notifications/progress");
+    restart(&mut daemon);
+    gate.open();
+    let told = Told::of(&mcp.answer(request)["result"]);
+    assert!(!told.is_error, "{}", told.text);
+    assert!(mcp.close().success());
+    stop(&daemon);
+    told
+}
+
+#[test]
+fn r131_a_wait_for_a_line_goes_on_after_a_restart() {
+    assert_eq!(waits(&[], &json!({"line": "^done$"})).content["line"], "done");
+}
+
+#[test]
+fn r131_a_server_that_starts_no_daemon_goes_on_after_a_restart() {
+    for more in [json!({}), json!({"line": "^done$"})] {
+        let told = waits(&["--no-start"], &more);
+        assert!(told.text.contains("done"), "{}", told.text);
+    }
+}
+
+#[test]
+fn r131_a_restart_is_not_told_as_the_end_of_the_daemon() {
+    let mut daemon = durable();
+    let gate = Gate::new(&daemon, "gate");
+    let mut mcp = Mcp::silent(&daemon, &["--keep"]);
+    mcp.initialize(REVISION, "claude-code", &json!({}));
+    let id = mcp.command(&format!("read x <{}", daemon.home().join("gate").display())).to_string();
+    restart(&mut daemon);
+    gate.open();
+    let event = mcp.notification("notifications/claude/channel");
+    assert_eq!(event["meta"], json!({"task_id": id, "event": "completed"}));
+    assert!(mcp.close().success());
+    stop(&daemon);
+}

@@ -6,6 +6,7 @@
 
 mod cargo;
 mod recipes;
+mod script;
 
 use std::fs;
 use std::path::Path;

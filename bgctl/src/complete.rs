@@ -17,6 +17,12 @@ use crate::{candidates, hosts};
 /// The variable that names the shell requesting candidates; set by the scripts that `completions` prints.
 pub const VARIABLE: &str = "BGCTL_COMPLETE";
 
+/// The program, as the shells know it.
+const NAME: &str = "bgctl";
+
+/// What the file for the `fpath` of zsh needs besides: without it, the first Tab of a session only defines the function.
+const ZSH_FIRST: &str = include_str!("complete/zsh.sh");
+
 /// Answers a completion request. Returns `false` if this is an ordinary call.
 ///
 /// # Errors
@@ -49,15 +55,18 @@ fn is_argument(args: &[OsString]) -> bool {
 ///
 /// # Errors
 /// The script can't be written to memory.
-pub fn script(shell: ShellName) -> io::Result<Vec<u8>> {
-    let shell: &dyn EnvCompleter = match shell {
+pub fn script(of: ShellName) -> io::Result<Vec<u8>> {
+    let shell: &dyn EnvCompleter = match of {
         ShellName::Bash => &DescribingBash,
         ShellName::Zsh => &Zsh,
         ShellName::Fish => &Fish,
         ShellName::Nushell => &Nushell,
     };
     let mut script = Vec::new();
-    shell.write_registration(VARIABLE, "bgctl", "bgctl", "bgctl", &mut script)?;
+    shell.write_registration(VARIABLE, NAME, NAME, NAME, &mut script)?;
+    if matches!(of, ShellName::Zsh) {
+        script.extend_from_slice(ZSH_FIRST.replace("@NAME@", NAME).as_bytes());
+    }
     Ok(script)
 }
 

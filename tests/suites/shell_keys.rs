@@ -100,6 +100,26 @@ fn r169_the_key_tab_and_the_prompt_work_in_zsh() {
 }
 
 #[test]
+fn r169_the_first_tab_of_a_zsh_completes_by_the_installed_file() {
+    let daemon = TestDaemon::home_only();
+    let mut install = daemon.bgctl(&["completions", "install", "zsh"]);
+    install.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
+    let told = bgd_tests::Outcome::of(&mut install).success().stdout_text();
+    let line = told.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
+    put(
+        &daemon,
+        ".zshrc",
+        &format!("{line}\nautoload -Uz compinit && compinit -u\nsetopt nounset\nPROMPT='%# '\n"),
+    );
+    let mut terminal = Terminal::open(&shell(&daemon, Path::new("zsh"), &["-i"]));
+    terminal.wait("a prompt", |screen| screen.contents().trim_end().ends_with(['#', '%']));
+    terminal.type_keys("bgctl doct\t");
+    terminal.wait("the verb", |screen| screen.contents().contains("bgctl doctor"));
+    terminal.type_keys("\x15bgctl daem\t");
+    terminal.wait("another verb", |screen| screen.contents().contains("bgctl daemon"));
+}
+
+#[test]
 fn r169_the_key_tab_and_the_prompt_work_in_fish() {
     let daemon = TestDaemon::start();
     let lines = format!(

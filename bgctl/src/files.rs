@@ -5,25 +5,13 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+pub use bgd_shared::dirs::{
+    known_config_home as config_home, known_data_home as data_home, known_home as home,
+};
 use bgd_shared::replace;
 
 use crate::exit::Code;
 use crate::failure::Failure;
-
-/// The user's home. `None` if `$HOME` is not set.
-pub fn home() -> Option<PathBuf> {
-    set("HOME")
-}
-
-/// The folder for data of programs. `None` without a home.
-pub fn data_home() -> Option<PathBuf> {
-    set("XDG_DATA_HOME").or_else(|| Some(home()?.join(".local/share")))
-}
-
-/// The folder for configurations. `None` without a home.
-pub fn config_home() -> Option<PathBuf> {
-    set("XDG_CONFIG_HOME").or_else(|| Some(home()?.join(".config")))
-}
 
 /// The path in an environment variable, unless it is empty.
 pub fn set(name: &str) -> Option<PathBuf> {

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+pub use bgd_shared::dirs::state as state_folder;
 use bgd_shared::id::TaskId;
 use bgd_shared::replace::replace;
 use bgd_shared::task::Task;
@@ -31,15 +32,6 @@ impl Looked {
     pub fn has(&self, id: TaskId, ended_at: Timestamp) -> bool {
         ended_at <= self.at && !self.unseen.contains(&id)
     }
-}
-
-/// Returns the daemon's folder in `$XDG_STATE_HOME`, as this process resolves it.
-pub fn state_folder() -> PathBuf {
-    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    var("XDG_STATE_HOME")
-        .or_else(|| var("HOME").map(|home| home.join(".local/state")))
-        .unwrap_or_default()
-        .join("bgd")
 }
 
 /// What the user has looked at, with `bgctl` alone or `bgctl top`. `None`: nothing yet, or nobody can tell.

@@ -18,6 +18,7 @@
 pub mod agent;
 pub mod client;
 pub mod consumption;
+pub mod dirs;
 pub mod encoding;
 pub mod error;
 pub mod event;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bgd_tests::shared::request::{Hello, HelloParams};
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Process, Raw, TestDaemon, wait};
+use bgd_tests::{Outcome, Process, Raw, Terminal, TestDaemon, wait};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -145,6 +145,28 @@ fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
     assert!(first.stop().success());
     assert_eq!(instance(&first), third);
     first.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn bgctl_and_its_daemon_mean_the_same_state_folder_wherever_they_are() {
+    let home = TestDaemon::home_only();
+    let here = home.home().join("here");
+    fs::create_dir(&here).unwrap();
+    // A relative one is ignored: each program has a current folder of its own.
+    let command = |args: &[&str]| {
+        let mut command = home.bgctl(args);
+        command.env("XDG_STATE_HOME", "state").current_dir(&here);
+        command
+    };
+    Outcome::of(&mut command(&["submit", "--", "true"])).success();
+    // It notes that its user has looked.
+    assert!(Terminal::open(&command(&[])).ended().success());
+    let state = home.home().join(".local/state/bgd");
+    for name in ["bgd.log", "looked"] {
+        assert!(state.join(name).is_file(), "{name}");
+    }
+    Outcome::of(&mut command(&["daemon", "stop"])).success();
+    assert_eq!(fs::read_dir(&here).unwrap().count(), 0, "nothing is written where it was called");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bgd_shared::dirs;
 use bgd_shared::foreground::Key;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
@@ -235,9 +236,7 @@ impl AsFd for Editor {
 /// The file with the history: `$XDG_STATE_HOME/bgd/console_history`, else below `~/.local/state`. `None` if the user
 /// has no home.
 pub fn history_path() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
-    Some(state.join("bgd/console_history"))
+    Some(dirs::known_state()?.join("console_history"))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure> {

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::agents::Fault;
 use super::span::Span;
 use crate::channels::{Bot, Channel, ChannelKind, Chat, NONE, Secret, Token};
-use crate::os::dirs;
 
 /// One `[channels.NAME]` table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -272,7 +271,7 @@ fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str
 /// Parses an absolute path; `~/` stands for the home directory.
 fn file_path(text: &str) -> Result<PathBuf, (&'static str, String)> {
     let path = match text.strip_prefix("~/") {
-        Some(below) => dirs::home().join(below),
+        Some(below) => bgd_shared::dirs::home().join(below),
         None => PathBuf::from(text),
     };
     if !Path::new(&path).is_absolute() {

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::dirs;
 use bgd_shared::foreground::Key;
 use bgd_shared::limits;
 use bgd_shared::request::{Limits as WireLimits, ReloadResult};
@@ -216,7 +217,7 @@ pub enum ConfigError {
 impl Config {
     /// Returns the path of the file: `bgd/config.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` by default.
     pub fn default_path() -> PathBuf {
-        crate::os::dirs::config_home().join("bgd/config.toml")
+        dirs::config_home().join("bgd/config.toml")
     }
 
     /// Reads the file. A missing file means all defaults.

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::dirs;
 use bgd_shared::notice::Notice;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
@@ -28,7 +29,6 @@ use crate::exec::context::Context;
 use crate::exec::feed::Feed;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, how_ended, pipe};
 use crate::exec::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
-use crate::os::dirs;
 
 /// How long to wait for output still in the pipe once every writer has ended.
 const ON_THE_WAY: Duration = Duration::from_millis(200);

@@ -1,12 +1,11 @@
-//! Operating system services: descriptors and their limits, the user's directories, locks, the log, the clock,
-//! and what no safe crate offers. Nothing here makes decisions.
+//! Operating system services: descriptors and their limits, locks, the log, the clock, and what no safe crate offers.
+//! Nothing here makes decisions.
 //!
 //! The daemon's only `unsafe` code is in `inherited`, `limit`, `memory`, `mirror`, `pidfd`, `signals`,
 //! `spawn` and `watch`; each block says why it is sound.
 
 pub mod clock;
 pub mod descriptors;
-pub mod dirs;
 pub mod inherited;
 pub mod limit;
 pub mod lock;

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bgd_shared::dirs;
 use bgd_shared::holder::Note;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::AsyncListener;
@@ -47,7 +48,7 @@ use crate::keeper;
 use crate::keeper::client::Keeper;
 use crate::os::lock::ProcessLock;
 use crate::os::program::Program;
-use crate::os::{dirs, inherited, log, signals};
+use crate::os::{inherited, log, signals};
 
 /// Runs the daemon, or the leader of a terminal, as which the daemon starts itself.
 pub fn main() -> ExitCode {

@@ -90,7 +90,7 @@ fn wait_beside(own: &Path) {
 
 /// Has a bgd hang while it builds the daemon: its log is a pipe that nobody reads.
 fn hang() -> ExitCode {
-    let log = bgd::os::dirs::state().join(bgd::os::log::FILE);
+    let log = bgd_tests::shared::dirs::state().join(bgd::os::log::FILE);
     let _ = fs::remove_file(&log);
     let _ = nix::unistd::mkfifo(&log, Mode::S_IRWXU);
     bgd::startup::main()

@@ -48,6 +48,21 @@ fn not_ours(path: &Path) -> Failure {
         .hint("keep what you need of it, then remove it yourself")
 }
 
+/// Tells a file that some bgctl has written by its content.
+pub type IsOurs<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
+
+/// Removes files that bgctl has written, as [`remove`] does. Returns the paths of those that were there.
+///
+/// # Errors
+/// Somebody else has written one of them, or one can't be read: then none is removed. Or one can't be removed.
+pub fn remove_all(files: Vec<(PathBuf, IsOurs<'_>)>) -> Result<Vec<PathBuf>, Failure> {
+    for (path, is_ours) in &files {
+        may_replace(path, is_ours)?;
+    }
+    let removed = files.into_iter().map(|(path, is_ours)| remove(path, is_ours));
+    removed.filter_map(Result::transpose).collect()
+}
+
 /// Removes a file that bgctl has written, and the folders that are empty then, up to the user's home or its folders for
 /// data and configurations. Returns the path if there was such a file.
 ///

@@ -66,9 +66,14 @@ fn r170_completions_are_removed_without_a_trace() {
     let own = home.home().join(".config/fish/completions/bgctl.fish");
     fs::create_dir_all(own.parent().unwrap()).unwrap();
     fs::write(&own, "# mine\n").unwrap();
-    let refused = run(&home, &["completions", "uninstall"]).expect_code(65);
-    assert!(refused.stderr.contains(own.to_str().unwrap()), "{}", refused.stderr);
-    assert_eq!(fs::read_to_string(&own).unwrap(), "# mine\n");
+    let bash = run(&home, &["completions", "install", "bash"]).success().stdout_text();
+    let bash = bash.lines().next().unwrap().strip_prefix("installed ").unwrap();
+    for args in [&["uninstall"][..], &["install", "fish"]] {
+        let refused = run(&home, &[&["completions"], args].concat()).expect_code(65);
+        assert!(refused.stderr.contains(own.to_str().unwrap()), "{}", refused.stderr);
+        assert_eq!(fs::read_to_string(&own).unwrap(), "# mine\n");
+        assert!(Path::new(bash).exists(), "nothing is removed if one of them is somebody's own");
+    }
 }
 
 #[test]
@@ -104,11 +109,16 @@ fn r170_man_finds_the_pages_that_were_installed_until_they_are_removed() {
         assert_eq!(run(&["man", page.name]).success().stdout, fs::read(path).unwrap(), "{}", page.name);
     }
     run(&["man", "install"]).success();
-    let page = folder.join("man1/bgctl.1");
+    // The last but one: what comes before it stays as it is, too.
+    let foreign = &PAGES[PAGES.len() - 2];
+    let (page, first) = (foreign.file(&folder), PAGES[0].file(&folder));
     fs::write(&page, ".TH notes 1\n").unwrap();
+    let older = format!("{}.\\\" older\n", PAGES[0].text);
+    fs::write(&first, &older).unwrap();
     for verb in ["install", "uninstall"] {
         let refused = run(&["man", verb]).expect_code(65);
-        assert!(refused.stderr.contains("man1/bgctl.1 exists"), "{}", refused.stderr);
+        assert!(refused.stderr.contains(&format!("{} exists", page.display())), "{}", refused.stderr);
+        assert_eq!(fs::read_to_string(&first).unwrap(), older, "{verb} touches nothing");
     }
     fs::remove_file(page).unwrap();
     run(&["man", "uninstall"]).success();

@@ -1,13 +1,15 @@
 //! `completions`: prints a script that completes verbs, options and existing tasks in a shell, or installs it where
 //! that shell looks for it, and removes it again.
 
+use std::path::PathBuf;
+
 use super::removed;
 use crate::cli::{CompletionsArgs, CompletionsVerb, ShellName};
 use crate::complete;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::files;
+use crate::files::{self, IsOurs};
 use crate::shells::{self, Shell, own_shell};
 
 /// Prints or installs the script.
@@ -42,6 +44,7 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
             .hint("set $HOME, or print the script instead")
     })?;
     let script = complete::script(shell.0)?;
+    files::may_replace(&path, is_script)?;
     files::replace(&path, &script)
         .map_err(|error| Failure::io(format!("can't write {}", path.display()), &error))?;
     if context.json() {
@@ -61,11 +64,14 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
+/// Whether this is a script of some bgctl.
+fn is_script(text: &[u8]) -> bool {
+    memchr::memmem::find(text, complete::VARIABLE.as_bytes()).is_some()
+}
+
 fn uninstall(shells: &[Shell], context: &mut Context) -> Result<Code, Failure> {
-    let is_script = |text: &[u8]| memchr::memmem::find(text, complete::VARIABLE.as_bytes()).is_some();
-    let mut paths = Vec::new();
-    for path in shells.iter().filter_map(|shell| shell.own_completion_file()) {
-        paths.extend(files::remove(path, is_script)?);
-    }
-    removed::report(&paths, context)
+    let paths = shells.iter().filter_map(|shell| shell.own_completion_file());
+    let paths: Vec<(PathBuf, IsOurs<'_>)> =
+        paths.map(|path| (path, Box::new(is_script) as IsOurs<'_>)).collect();
+    removed::report(&files::remove_all(paths)?, context)
 }

@@ -9,8 +9,8 @@ use crate::cli::ManArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::files;
-use crate::manual::{self, INSTALL, PAGES, UNINSTALL};
+use crate::files::{self, IsOurs};
+use crate::manual::{self, INSTALL, PAGES, Page, UNINSTALL};
 
 /// Prints, installs or removes pages.
 pub fn run(args: &ManArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -44,9 +44,12 @@ fn show(text: &str) -> bool {
 
 fn install(context: &mut Context) -> Result<Code, Failure> {
     let folder = folder()?;
+    // Nothing is written if one of them is somebody's own.
+    for page in PAGES {
+        files::may_replace(&page.file(&folder), |old| page.is_version(old))?;
+    }
     for page in PAGES {
         let path = page.file(&folder);
-        files::may_replace(&path, |old| page.is_version(old))?;
         files::replace(&path, page.text.as_bytes())
             .map_err(|error| Failure::io(format!("can't write {}", path.display()), &error))?;
     }
@@ -67,11 +70,9 @@ fn install(context: &mut Context) -> Result<Code, Failure> {
 
 fn uninstall(context: &mut Context) -> Result<Code, Failure> {
     let folder = folder()?;
-    let mut paths = Vec::new();
-    for page in PAGES {
-        paths.extend(files::remove(page.file(&folder), |text| page.is_version(text))?);
-    }
-    removed::report(&paths, context)
+    let is_page = |page: &'static Page| Box::new(|text: &[u8]| page.is_version(text)) as IsOurs<'static>;
+    let pages = PAGES.iter().map(|page| (page.file(&folder), is_page(page)));
+    removed::report(&files::remove_all(pages.collect())?, context)
 }
 
 fn folder() -> Result<std::path::PathBuf, Failure> {

@@ -224,4 +224,12 @@ fn r170_a_page_is_readable_on_a_terminal_without_being_installed() {
     shell.type_line("b=$(command -v bgctl); PATH=/nonexistent $b man bgd-order");
     shell.wait_text(".SH \"SEE ALSO\"");
     shell.wait_prompt();
+    // So it is where `man` does not know how to read a page from its input.
+    let man = home.home().join("man");
+    executable::write(&man, "#!/bin/sh\ncat >read; echo 'man: invalid option -- l' >&2; exit 1\n");
+    let mut shell = Terminal::shell(&home);
+    shell.type_line("b=$(command -v bgctl); PATH=$HOME:/usr/bin:/bin $b man bgd-order; echo code $?");
+    shell.wait_text(".SH \"SEE ALSO\"");
+    shell.wait_text("code 0");
+    assert!(home.home().join("read").exists(), "it was asked");
 }

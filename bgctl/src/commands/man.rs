@@ -28,7 +28,8 @@ pub fn run(args: &ManArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Has `man` show a page on the terminal. Returns false if there is no `man`.
+/// Has `man` show a page on the terminal. Returns false if there is none that can: some know no `-l`, and print how they
+/// are called instead.
 fn show(text: &str) -> bool {
     let Ok(mut man) = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn() else {
         return false;
@@ -37,9 +38,7 @@ fn show(text: &str) -> bool {
         // Its user may leave before it has read everything.
         let _ = stdin.write_all(text.as_bytes());
     }
-    // What went wrong it has told itself.
-    let _ = man.wait();
-    true
+    man.wait().is_ok_and(|status| status.success())
 }
 
 fn install(context: &mut Context) -> Result<Code, Failure> {

@@ -150,6 +150,8 @@ fn without_options(candidates: &str, separator: &str) -> String {
 /// is inserted.
 struct DescribingBash;
 
+const BASH: &str = include_str!("complete/bash.sh");
+
 /// `COMP_TYPE` while Bash shows that list.
 const LISTING: &str = "63";
 
@@ -167,10 +169,10 @@ impl EnvCompleter for DescribingBash {
         var: &str,
         name: &str,
         bin: &str,
-        completer: &str,
+        _completer: &str,
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
-        Bash.write_registration(var, name, bin, completer, out)
+        out.write_all(filled(BASH, var, name, bin).as_bytes())
     }
 
     fn write_complete(
@@ -195,6 +197,11 @@ impl EnvCompleter for DescribingBash {
         });
         out.write_all(lines.collect::<Vec<_>>().join(&separator()).as_bytes())
     }
+}
+
+/// A script of ours with these names in it.
+fn filled(script: &str, variable: &str, name: &str, program: &str) -> String {
+    script.replace("@VARIABLE@", variable).replace("@NAME@", name).replace("@PROGRAM@", program)
 }
 
 /// Returns what a candidate means, on one line.
@@ -225,8 +232,7 @@ impl EnvCompleter for Nushell {
         _completer: &str,
         out: &mut dyn io::Write,
     ) -> io::Result<()> {
-        let script = NUSHELL.replace("@VARIABLE@", var).replace("@NAME@", name).replace("@PROGRAM@", bin);
-        out.write_all(script.as_bytes())
+        out.write_all(filled(NUSHELL, var, name, bin).as_bytes())
     }
 
     fn write_complete(

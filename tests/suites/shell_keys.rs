@@ -120,6 +120,37 @@ fn r169_the_first_tab_of_a_zsh_completes_by_the_installed_file() {
 }
 
 #[test]
+fn r169_bash_completes_words_with_colons_blanks_and_patterns() {
+    let daemon = TestDaemon::start();
+    for (session, tag) in [("tty:/dev/pts/7", "two words"), ("tty:/dev/pts/81", "x[y]"), ("other", "*")] {
+        let mut submit = daemon.bgctl(&["submit", "--tag", tag, "--", "true"]);
+        bgd_tests::Outcome::of(submit.env("BGD_SESSION", session)).success();
+    }
+    // Names that a pattern would become.
+    for name in ["xy", "a-file"] {
+        put(&daemon, name, "");
+    }
+    put(&daemon, ".bashrc", "PS1='$ '\nshopt -s nullglob\neval \"$(bgctl completions bash)\"\n");
+    let mut terminal = Terminal::open(&shell(&daemon, Path::new("bash"), &["-i"]));
+    terminal.wait_line("$");
+    for (typed, wanted) in [
+        ("bgctl list --session tt\t8\t-q", "bgctl list --session tty:/dev/pts/81 -q"),
+        ("bgctl list --session=tty:\t7\t-q", "bgctl list --session=tty:/dev/pts/7 -q"),
+        ("bgctl list --session \"tty:/dev/pts/8\t-q", "bgctl list --session \"tty:/dev/pts/81\" -q"),
+        ("bgctl list --tag tw\t-q", "bgctl list --tag two\\ words -q"),
+        ("bgctl list --tag \"tw\t-q", "bgctl list --tag \"two words\" -q"),
+        ("bgctl list --tag two\\ w\t-q", "bgctl list --tag two\\ words -q"),
+        ("bgctl list --tag x\t-q", "bgctl list --tag x\\[y\\] -q"),
+        // The others begin otherwise.
+        ("bgctl list --tag \\*\t-q", "bgctl list --tag \\* -q"),
+    ] {
+        terminal.type_keys(typed);
+        terminal.wait(wanted, |screen| screen.contents().contains(&format!("$ {wanted}")));
+        terminal.type_keys("\x15");
+    }
+}
+
+#[test]
 fn r169_the_key_tab_and_the_prompt_work_in_fish() {
     let daemon = TestDaemon::start();
     let lines = format!(

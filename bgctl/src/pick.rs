@@ -185,6 +185,28 @@ pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
     Ok(ids)
 }
 
+/// Does something with each task, which also gets the number of those that it was done with. One of several whose failure
+/// is of one of these kinds is left out: it does not fit, or was cleared meanwhile.
+///
+/// # Errors
+/// It failed in another way, or with every task.
+pub fn for_each(
+    ids: Vec<TaskRef>,
+    left_out: &[&str],
+    mut job: impl FnMut(TaskRef, usize) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let is_several = ids.len() > 1;
+    let (mut done, mut missed) = (0, None);
+    for id in ids {
+        match job(id, done) {
+            Ok(()) => done += 1,
+            Err(failure) if is_several && left_out.contains(&failure.kind) => missed = Some(failure),
+            Err(failure) => return Err(failure),
+        }
+    }
+    missed.filter(|_| done == 0).map_or(Ok(()), Err)
+}
+
 /// Resolves conditions on other tasks.
 ///
 /// # Errors
@@ -254,5 +276,36 @@ fn listed(params: &ListParams, context: &mut Context) -> Result<Vec<TaskRef>, Fa
             ids.reverse();
             return Ok(ids);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r113_one_of_several_tasks_that_does_not_fit_is_left_out() {
+        let gone = || Failure::new(Code::NO_TASK, "task_not_found", "gone");
+        let run = |names: &[&str], why: &dyn Fn() -> Failure| {
+            let mut done = Vec::new();
+            let ids = names.iter().map(|name| name.parse().unwrap()).collect();
+            let outcome = for_each(ids, &["task_not_found"], |id, before| {
+                if id.as_str().starts_with("0000") {
+                    return Err(why());
+                }
+                assert_eq!(before, done.len());
+                done.push(id.as_str().to_owned());
+                Ok(())
+            });
+            (done, outcome.map_err(|failure| failure.message))
+        };
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(run(&["0000", "1111", "2222"], &gone), (owned(&["1111", "2222"]), Ok(())));
+        assert_eq!(run(&["0000", "00001"], &gone), (vec![], Err("gone".into())));
+        assert_eq!(run(&["0000"], &gone), (vec![], Err("gone".into())));
+        assert_eq!(
+            run(&["1111", "0000", "2222"], &|| Failure::usage("x")),
+            (owned(&["1111"]), Err("x".into()))
+        );
     }
 }

@@ -368,3 +368,25 @@ fn somebody_who_sees_nothing_is_told_that_there_is_nothing() {
     // Whoever reads it with a program gets what there is.
     assert_eq!(shell.run_line(&format!("bgctl output {done} 2> errors; [ ! -s errors ]")), 0);
 }
+
+#[test]
+fn r113_of_several_tasks_those_without_what_is_wanted_are_left_out() {
+    let daemon = TestDaemon::start();
+    let submit = |args: &[&str]| -> TaskId {
+        daemon.run(&[&["submit", "--tag", "t"], args].concat()).success().word()
+    };
+    let mixed = submit(&["--shell", "echo mixed; exit 1"]);
+    let [one, two] = ["one", "two"]
+        .map(|word| submit(&["--split", "--shell", &format!("echo {word}; echo error {word} >&2")]));
+    daemon.block(&[mixed, one, two]);
+    let select = ["--tag", "t"];
+    let shown = daemon.run(&[&["output", "--stderr"], &select[..]].concat()).success();
+    assert_eq!(shown.stdout_text(), "error one\nerror two\n");
+    // What has not completed decides the exit code, but keeps nothing back.
+    let results = daemon.run(&[&["output", "--result"], &select[..]].concat()).expect_code(65);
+    assert_eq!(String::from_utf8_lossy(&results.stdout), "one\ntwo\n");
+    assert!(results.stderr.contains(&mixed.to_string()), "{}", results.stderr);
+    // Alone it fails as ever.
+    daemon.run(&["output", "--stderr", &mixed.to_string()]).expect_code(65);
+    daemon.run(&["output", "--stderr", "--tag", "t", "--status", "failed"]).expect_code(65);
+}

@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::{IdParams, OutputParams, Stream, TaskOutput, TaskResultOf};
 use bgd_shared::task::{Kind, Status, Task};
@@ -24,6 +25,11 @@ use crate::pick;
 use crate::remark::say;
 use crate::remote::Remote;
 use crate::tail::start_of_last_lines;
+
+/// Why nothing is printed of one of several tasks: it was cleared meanwhile, or did not write to standard error apart.
+const SKIPPED: [&str; 2] = [ErrorKind::TaskNotFound.as_str(), NOT_SPLIT];
+
+const NOT_SPLIT: &str = "not_split";
 
 /// What to print of a task.
 struct Wanted {
@@ -48,14 +54,24 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
         let message = format!("--follow takes one task, not {}", ids.len());
         return Err(Failure::usage(message).hint("`bgctl events` follows several"));
     }
-    for id in ids {
+    let is_several = ids.len() > 1;
+    let mut incomplete = None;
+    pick::for_each(ids, &SKIPPED, |id, _| {
         let wanted = Wanted { id, stream, follow, tail, since, result };
-        let silent = print(&wanted, context)?;
+        let silent = match print(&wanted, context) {
+            // It still decides how this ends.
+            Err(failure) if is_several && failure.kind == ErrorKind::NotComplete.as_str() => {
+                incomplete.get_or_insert(failure);
+                return Ok(());
+            }
+            outcome => outcome?,
+        };
         if let Some(task) = silent.filter(|_| stream.is_none() && !follow && io::stderr().is_terminal()) {
             report_nothing(&task);
         }
-    }
-    Ok(Code::OK)
+        Ok(())
+    })?;
+    incomplete.map_or(Ok(Code::OK), Err)
 }
 
 /// Whether the task has ended without ever having run, or written anything: why is more than its output can tell.
@@ -144,7 +160,7 @@ fn path_of(task: &Task, stream: Option<Stream>) -> Result<PathBuf, Failure> {
         Some(Stream::Stdout) | None => Ok(PathBuf::from(&task.output.path)),
         Some(Stream::Stderr) => task.output.stderr_path.as_ref().map(PathBuf::from).ok_or_else(|| {
             let message = format!("task {} has no separate standard error", task.id);
-            Failure::new(Code::WRONG_STATE, "not_split", message)
+            Failure::new(Code::WRONG_STATE, NOT_SPLIT, message)
                 .hint("`bgctl submit --split` separates them; without it `bgctl output` prints both")
         }),
     }

@@ -1,5 +1,6 @@
 //! `status`: prints everything about a task.
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{IdParams, TaskGet};
 use bgd_shared::time::Timestamp;
 
@@ -13,15 +14,16 @@ use crate::render::wall::Clock;
 
 /// Prints a page per task.
 pub fn run(args: StatusArgs, context: &mut Context) -> Result<Code, Failure> {
-    for (place, id) in pick::each(args.id, args.select, context)?.into_iter().enumerate() {
+    let ids = pick::each(args.id, args.select, context)?;
+    // One of several may have been cleared since.
+    pick::for_each(ids, &[ErrorKind::TaskNotFound.as_str()], |id, before| {
         let result = context.call::<TaskGet>(&IdParams { id })?;
         if context.json() {
-            context.print_json(&result)?;
-            continue;
+            return context.print_json(&result);
         }
-        let between = if place > 0 { "\n" } else { "" };
+        let between = if before > 0 { "\n" } else { "" };
         let page = page::task(&result.task, &Clock::system(Timestamp::now()));
-        context.print(&format!("{between}{page}"))?;
-    }
+        context.print(&format!("{between}{page}"))
+    })?;
     Ok(Code::OK)
 }

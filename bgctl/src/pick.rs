@@ -7,7 +7,7 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::order::After;
-use bgd_shared::request::{ListParams, Matching, TaskList};
+use bgd_shared::request::{Hello, HelloParams, ListParams, Matching, TaskList};
 use bgd_shared::task::Task;
 
 use crate::cli::{AfterName, SelectArgs};
@@ -21,6 +21,12 @@ use crate::session;
 
 /// The most tasks to list when several match.
 const CANDIDATES: usize = 10;
+
+/// That many ids fit into the smallest request that a daemon can be configured to take.
+const FEW: usize = 64;
+
+/// The most bytes of a request beside the ids.
+const REST_BYTES: usize = 1024;
 
 /// The tasks that a call applies to.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,7 +69,26 @@ pub fn chosen(names: Vec<Name>, select: SelectArgs, context: &mut Context) -> Re
     if let [Name::Batch(batch)] = &names[..] {
         return Ok(Chosen::Matching(Matching { batch: Some(batch.clone()), ..Matching::default() }));
     }
-    all(names, context).map(Chosen::Ids)
+    together(names, context).map(Chosen::Ids)
+}
+
+/// Resolves names for a request that has all of them.
+///
+/// # Errors
+/// As for [`all`], or they do not fit into one.
+pub fn together(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
+    let has_batch = names.iter().any(|name| matches!(name, Name::Batch(_)));
+    let ids = all(names, context)?;
+    if !has_batch || ids.len() <= FEW {
+        return Ok(ids);
+    }
+    // In quotes, with a comma.
+    let bytes: usize = ids.iter().map(|id| id.as_str().len() + 3).sum();
+    if (bytes + REST_BYTES) as u64 <= context.call::<Hello>(&HelloParams::default())?.limits.frame_bytes {
+        return Ok(ids);
+    }
+    let message = format!("these are {} tasks, too many for one call", ids.len());
+    Err(Failure::usage(message).hint("give one batch a call, with --batch, or raise limits.frame_bytes"))
 }
 
 /// Returns the filter for the selection options, or `None` if none were given.

@@ -223,3 +223,29 @@ fn r169_shells_offer_options_only_where_one_is_begun() {
     }
     daemon.cancel(&[id]);
 }
+
+#[test]
+fn r113_batches_that_do_not_fit_into_one_call_are_counted_before_anything_is_done() {
+    let daemon = TestDaemon::builder().config("limits.frame_bytes = 16384\n").start();
+    let items = daemon.home().join("items");
+    let batch = |count: usize| -> String {
+        fs::write(&items, "x\n".repeat(count)).unwrap();
+        let words = ["--hold", "--each", items.to_str().unwrap(), "--", "true"];
+        format!("@{}", submitted(&daemon, &words))
+    };
+    let [one, two, small, other] = [300, 301, 50, 60].map(batch);
+    for verb in ["cancel", "hold", "block", "clear", "rerun"] {
+        let refused = run(&daemon, &[verb, &one, &two]).expect_code(2);
+        assert!(refused.stderr.contains("these are 601 tasks, too many for one call"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("give one batch a call, with --batch"), "{}", refused.stderr);
+    }
+    run(&daemon, &["events", "--task", &one, "--task", &two]).expect_code(2);
+    assert_eq!(daemon.status().summary.total(), 711);
+    // What fits goes on together.
+    let ended = run(&daemon, &["cancel", &small, &other]).success();
+    assert_eq!(ended.stdout_text().lines().count(), 110);
+    for batch in [&one, &two] {
+        run(&daemon, &["cancel", batch]).success();
+    }
+    assert_eq!(daemon.status().summary.active(), 0);
+}

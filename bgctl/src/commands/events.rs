@@ -27,7 +27,7 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
         Some(Since { instance, seq }) => (instance, Some(seq)),
         None => (None, None),
     };
-    let ids = pick::all(args.tasks, context)?;
+    let ids = pick::together(args.tasks, context)?;
     let wanted = pick::matching(args.select, context.link.is_remote())?.unwrap_or_default();
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
     let begun =

@@ -241,7 +241,9 @@ impl Dispatcher {
         // What was being started when the end began has started by now.
         self.leave_all();
         // Whoever waits for what a durable daemon leaves has the answer of the next one; nothing here holds up the end.
-        std::mem::take(&mut self.pending).into_values().for_each(|(answer, _)| answer.abandon());
+        for (answer, _) in std::mem::take(&mut self.pending).into_values() {
+            answer.abandon();
+        }
     }
 
     /// Lets the core do what is due; the wall clock may have been set.

@@ -17,7 +17,6 @@ use bgd_shared::request::{
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
-use self::attempts::Attempts;
 use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
 use super::gap::Gap;
 use super::gauge::Gauge;
@@ -80,6 +79,19 @@ pub struct ScreenView<'a> {
     ended: Option<Box<Task>>,
     /// Which attempt is shown, of a task that may have several.
     attempts: Option<Attempts>,
+}
+
+/// Which attempt is shown.
+#[derive(Debug)]
+struct Attempts {
+    /// Its number, from 1.
+    shown: u32,
+    /// Whether the user knows that it has ended.
+    has_ended: bool,
+    /// The call that looks at the task once its events are told.
+    look: Option<u64>,
+    /// The call that attaches to the next attempt.
+    attach: Option<u64>,
 }
 
 /// How far a job was shown on a connection that was lost.

@@ -48,14 +48,11 @@ impl Notifier {
         if self.resumed.is_some() {
             return Err(Obstacle::passing("the upgrade before is being completed"));
         }
-        for entry in self.waiting.all.values() {
-            if self.channels.get(&entry.channel).is_none() {
-                let what = format!(
-                    "a notice waits for the channel {}, which is not configured any more",
-                    entry.channel
-                );
-                return Err(Obstacle::passing(what));
-            }
+        let mut waiting = self.waiting.all.values();
+        if let Some(entry) = waiting.find(|entry| self.channels.get(&entry.channel).is_none()) {
+            let channel = &entry.channel;
+            let what = format!("a notice waits for the channel {channel}, which is not configured any more");
+            return Err(Obstacle::passing(what));
         }
         let waits = waits && self.held_since.is_some_and(|since| since.elapsed() < ANSWERS);
         let frozen = self.freeze(waits, named)?;

@@ -42,11 +42,7 @@ pub fn of_core(error: CoreError) -> RpcError {
         )
         .hint("`bgctl cancel` ends it"),
         CoreError::NotPausable(id, why) => not_pausable(id, why),
-        CoreError::NoAgent(id) => RpcError::new(
-            ErrorKind::NotResumable,
-            format!("task {id} is a command; only agent tasks can be resumed"),
-        )
-        .hint("submit a new task"),
+        CoreError::NoAgent(id) => no_agent(id),
         CoreError::NotResumable(id, status) => not_resumable(id, status),
         CoreError::BeingResumed(id) => {
             RpcError::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
@@ -87,6 +83,11 @@ pub fn of_core(error: CoreError) -> RpcError {
         CoreError::ShuttingDown => RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
             .hint("start it again when it has ended"),
     }
+}
+
+fn no_agent(id: TaskId) -> RpcError {
+    let message = format!("task {id} is a command; only agent tasks can be resumed");
+    RpcError::new(ErrorKind::NotResumable, message).hint("submit a new task")
 }
 
 fn torn(batch: TaskId) -> RpcError {

@@ -9,21 +9,8 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::{Status, Task};
 
-use super::ScreenView;
+use super::{Attempts, ScreenView};
 use crate::failure::Failure;
-
-/// Which attempt is shown.
-#[derive(Debug)]
-pub(super) struct Attempts {
-    /// Its number, from 1.
-    shown: u32,
-    /// Whether the user knows that it has ended.
-    has_ended: bool,
-    /// The call that looks at the task once its events are told.
-    look: Option<u64>,
-    /// The call that attaches to the next attempt.
-    attach: Option<u64>,
-}
 
 impl ScreenView<'_> {
     /// Follows the attempts of this task, if there can be several.

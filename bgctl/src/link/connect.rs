@@ -327,8 +327,8 @@ pub fn program() -> OsString {
     }
     let own = std::env::current_exe().ok();
     let called = own.as_deref().and_then(called_as);
-    let siblings = called.into_iter().chain(own).map(|path| path.with_file_name("bgd"));
-    siblings.into_iter().find(|path| path.is_file()).map_or_else(|| "bgd".into(), PathBuf::into_os_string)
+    let mut siblings = called.into_iter().chain(own).map(|path| path.with_file_name("bgd"));
+    siblings.find(|path| path.is_file()).map_or_else(|| "bgd".into(), PathBuf::into_os_string)
 }
 
 /// The path by which this program, whose file is `own`, was called. A package manager may have a folder for each version and

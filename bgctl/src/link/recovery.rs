@@ -28,13 +28,11 @@ impl Link {
     /// # Errors
     /// As for [`Self::recover`].
     pub fn recover_until(&mut self, failure: Failure, until: Option<Instant>) -> Result<(), Failure> {
-        if self.is_refused_at_the_end(&failure) {
-            return self.succeed(failure);
-        }
-        if !is_lost(&failure) {
+        let is_refused = self.is_refused_at_the_end(&failure);
+        if !is_refused && !is_lost(&failure) {
             return Err(failure);
         }
-        let Some(host) = self.host().cloned() else { return self.succeed(failure) };
+        let Some(host) = self.host().cloned() else { return self.succeed(failure, is_refused) };
         self.forget(&host);
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
@@ -68,9 +66,9 @@ impl Link {
         failure.kind == ErrorKind::ShuttingDown.as_str() && !self.is_remote() && is_durable()
     }
 
-    /// Connects to the daemon that goes on with the tasks of one that was killed or restarted.
-    fn succeed(&mut self, failure: Failure) -> Result<(), Failure> {
-        let is_refused = self.is_refused_at_the_end(&failure);
+    /// Connects to the daemon that goes on with the tasks of one that was killed or restarted, or has refused a call before
+    /// its end.
+    fn succeed(&mut self, failure: Failure, is_refused: bool) -> Result<(), Failure> {
         // One that does not answer may do so later.
         if !is_refused && !matches!(failure.kind, CONNECTION_LOST | MAYBE_DONE) {
             return Err(failure);

@@ -22,7 +22,7 @@ class Bgd < Formula
     doc.install "man/bgd-protocol.schema.json"
   end
 
-  # Nobody needs it: the first bgctl starts the daemon, and `bgctl daemon install` writes units that listen on the socket.
+  # Optional: the first bgctl starts the daemon, and `bgctl daemon install` writes units that listen on the socket.
   service do
     run opt_bin/"bgd"
   end

@@ -17,7 +17,7 @@ pkgs.rustPlatform.buildRustPackage {
   cargoLock.lockFile = ../../Cargo.lock;
   cargoBuildFlags = [ "--package" "bgd" "--package" "bgctl" ];
 
-  # They need agents, Slurm, systemd and root; tests/run installs what they need.
+  # The tests need agents, Slurm, systemd and root; tests/run installs their dependencies.
   doCheck = false;
 
   postInstall = ''
